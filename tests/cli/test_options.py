@@ -582,7 +582,7 @@ def test_passwords_that_are_nobodys_are_a_warning(
     [
         (b"anna:geheim\n", "line 1: the password is not hashed"),
         (b"# users\ngeheim\n", "line 2: there is no colon"),
-        (b"anna:$2b$12$geheim\n", "line 1: it is no hash that is known"),
+        (b"anna:$2b$12$geheim\n", "line 1: its hash is of an unknown kind"),
         (b"\xff:$7$geheim\n", "line 1: the user's name is not in UTF-8"),
     ],
 )

@@ -1,15 +1,15 @@
-"""Short names for topics, from the relay to one client (Topic Alias, MQTT 5, section 3.3.2.3.4).
+"""Topic aliases that the relay assigns for one client (MQTT 5, section 3.3.2.3.4).
 
-Which messages have one:
+A message gets an alias if:
 
-1. Those of QoS 1 and 2, which are framed for each client anyway: a short name costs a look into a
-   table there. What is sent with QoS 0 is framed once for all clients, which spares more than short
-   names would; and it may be dropped, so that what it names may never be heard of.
-2. Those whose topic is long enough, and was sent before: the first message with a short name is
-   three bytes longer than without.
-3. Those whose topics come again and again: a name is taken from a topic for another one only when
-   it has not been used for a while. So topics in turn, more than there are names, do not take them
-   from each other all the time.
+1. Its QoS is 1 or 2. Such a message is framed for each client anyway, and an alias costs one table
+   lookup. A QoS 0 message is framed once for all clients, which saves more than aliases would. It
+   may also be dropped, and then the client would never learn its alias.
+2. Its topic is long enough and was sent before. The message that introduces an alias is three
+   bytes longer than without.
+3. Its topic comes again and again. An alias goes to another topic only after a time without use.
+   So topics that take turns do not take aliases from each other all the time when there are more
+   topics than aliases.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from __future__ import annotations
 from typing import Final
 
 WORTH_IT: Final = 8
-"""Bytes of a topic from which on it gets a short name, which takes three."""
+"""Least length, in bytes, of a topic that gets an alias; the alias takes three bytes."""
 
 PATIENCE: Final = 8
-"""So many messages for each name there is may be sent before one that was not used is another's."""
+"""Messages sent, for each alias allowed, before an unused alias may go to another topic."""
 
 REMEMBERED: Final = 16
-"""So many topics for each name there is are remembered, to be known when they come again: by their
-hashes, since of two with the same one it does not matter which has come."""
+"""Topics remembered, for each alias allowed, to recognise them when they come again. Their hashes
+are kept: a collision does no harm."""
 
 _TOPIC_ALIAS: Final = b"\x23"
 
 
 class Aliases:
-    """The short names on one connection.
+    """The topic aliases of one connection.
 
     Args:
-        most: How many there may be.
+        most: The largest number of aliases.
     """
 
     __slots__ = ("_by_topic", "_count", "_most", "_seen")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # The number, and when it was last used, in messages; the least recently used first.
+        # By topic: the alias and its last use, in messages; the least recently used comes first.
         self._by_topic: dict[str, tuple[int, int]] = {}
         self._seen: dict[int, None] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many topics have one."""
+        """Return the number of topics that have an alias."""
         return len(self._by_topic)
 
     def known(self, topic: str) -> bytes | None:
-        """Return the property that stands for a topic which has a name already; None: it has none.
+        """Return the property for the alias that a topic has; None: the topic has no alias.
 
-        What it is returned for is to be sent.
+        The caller must send the message.
         """
         found = self._by_topic.pop(topic, None)
         if found is None:
@@ -63,9 +63,9 @@ class Aliases:
         return _TOPIC_ALIAS + number.to_bytes(2, "big")
 
     def new(self, topic: str) -> bytes:
-        """Return the property that gives a topic a name; b"" if it gets none.
+        """Return the property that gives a topic an alias; b"" if it gets none.
 
-        It has one from then on: what it is returned for is to be sent.
+        The topic has the alias from then on, so the caller must send the message.
         """
         self._count += 1
         if len(topic) < WORTH_IT:

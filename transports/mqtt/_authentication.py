@@ -1,10 +1,10 @@
-"""How a client that speaks MQTT 5 proves who it is in several steps (section 4.12).
+"""Enhanced authentication of MQTT 5: client and server exchange several steps (section 4.12).
 
     client: CONNECT with a method and data     AUTH 0x18 with data
     server:               AUTH 0x18 with data                     CONNACK 0 with data
 
-A client that is connected may do it again, with AUTH 0x19 in place of CONNECT and AUTH 0 in place
-of CONNACK; it stays who it was.
+A connected client may authenticate again, with AUTH 0x19 in place of CONNECT and AUTH 0 in place of
+CONNACK. Its user must stay the same.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class Authentication:
-    """That of one connection.
+    """The enhanced authentication of one connection.
 
     Args:
         connect: The CONNECT that begins it.
-        passwords: Whom the server knows.
+        passwords: The users that the server knows.
 
     Attributes:
         connect: See above.
-        user: Who the client is; None until it has proved that.
-        claimed: Who it says it is; "" until it has said that.
-        last: What the server has to say when it has.
+        user: The user that the client has authenticated as; None before that.
+        claimed: The user that the client claims to be; "" before that.
+        last: The server's final data, for a client that has authenticated.
     """
 
     __slots__ = ("_exchange", "_passwords", "claimed", "connect", "last", "user")
@@ -47,17 +47,17 @@ class Authentication:
 
     @classmethod
     def of(cls, connect: Connect, passwords: object) -> Authentication | None:
-        """Begin what a CONNECT asks for; None: there is no such method here."""
+        """Return the authentication that a CONNECT asks for; None: its method is not supported."""
         method = connect.properties.authentication_method
         if method == METHOD and isinstance(passwords, Passwords) and passwords.knows_scram:
             return cls(connect, passwords)
         return None
 
     def begin(self, properties: Properties) -> Auth:
-        """Take the first that the client says, in CONNECT or AUTH; return the answer.
+        """Handle the client's first data, in CONNECT or AUTH; return the answer.
 
         Raises:
-            AuthenticationFailedError: It makes no sense.
+            AuthenticationFailedError: The data is malformed.
         """
         self._exchange = ScramExchange(self._passwords.scram_keys)
         answer = self._exchange.begin(properties.authentication_data or b"")
@@ -65,12 +65,13 @@ class Authentication:
         return _auth(Reason.CONTINUE_AUTHENTICATION, answer)
 
     def step(self, packet: Auth) -> Auth:
-        """Take what the client says in an AUTH; return the answer, with reason 0 if it is the last.
+        """Handle an AUTH of the client; return the answer, with reason 0 if it is the last.
 
         Raises:
-            AuthenticationFailedError: The client has not proved who it is; or is another user than
-                it was before, or has named in CONNECT.
-            ReasonedError: There is nothing that could go on.
+            AuthenticationFailedError: The proof is wrong, or the user is not the one that the
+                client was before, or that its CONNECT names.
+            ReasonedError: The AUTH begins again before CONNACK, or goes on with no authentication
+                under way.
         """
         if packet.reason == Reason.REAUTHENTICATE:
             if self.user is None:
@@ -84,7 +85,7 @@ class Authentication:
         self.last = exchange.finish(packet.properties.authentication_data or b"")
         known = self.connect.username if self.user is None else self.user
         if known is not None and exchange.user != known:
-            msg = f"{METHOD}: the client is another user than it has said before"
+            msg = f"{METHOD}: the client authenticates as another user than before"
             raise AuthenticationFailedError(msg)
         self.user = exchange.user
         return _auth(Reason.SUCCESS, self.last)

@@ -1,4 +1,4 @@
-"""Who pays for what one connection publishes: its own account, or by topic another tenant's."""
+"""The account charged for a publication: the connection's own, or another tenant's by topic."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from .._tenants import Membership, Tenant
 
 CACHED_PAYERS: Final = 1_024
-"""Topics of one connection of which it is remembered who pays for them."""
+"""Topics of one connection whose paying account is cached."""
 
 
 class Billing:
-    """The accounts of one connection.
+    """The accounts that one connection's publications are charged to.
 
     Args:
-        own: What pays for all that no other tenant pays for.
-        membership: Says which tenant pays for a topic.
-        open_other: Opens the account of the connection for what another tenant pays for. It is
-            closed by who has called `close`.
+        own: The connection's own account, charged unless another tenant pays.
+        membership: Tells which tenant pays for a topic.
+        open_other: Opens the connection's account with another tenant. The caller of `close` closes
+            that account.
 
     Attributes:
         own: See above.
-        by_topic: Whether there may be others.
+        by_topic: Whether other tenants may pay, by topic.
     """
 
     __slots__ = ("_by_key", "_membership", "_open_other", "_others", "by_topic", "own")
@@ -39,22 +39,23 @@ class Billing:
         self.by_topic = membership.by_topic
         self._membership = membership
         self._open_other = open_other
-        # By the tenant's name; and whoever it is, by the topic as it stands in a packet.
+        # Accounts with other tenants, by the tenant's name.
         self._others: dict[str, Account] = {}
+        # All payers, by the topic as it stands in a packet.
         self._by_key: dict[bytes, Account] = {}
 
     @property
     def others(self) -> Collection[Account]:
-        """Those of other tenants that have been met."""
+        """The accounts opened with other tenants so far."""
         return self._others.values()
 
     def has(self, account: Account) -> bool:
-        """Whether what an account pays for was published on this connection."""
-        # Not `is`: an account that is traced has a stand-in.
+        """Whether an account is charged for publications of this connection."""
+        # Not `is`: a traced account has a stand-in.
         return account == self.own or account in self._others.values()
 
     def of(self, topic: str) -> Account:
-        """Return who pays for a publication to a topic."""
+        """Return the account charged for a publication to a topic."""
         if not self.by_topic:
             return self.own
         tenant = self._membership.of_topic(topic)
@@ -66,10 +67,10 @@ class Billing:
         return payer
 
     def of_key(self, key: bytes) -> Account:
-        """Return who pays for a topic as it stands in a packet, its length in front."""
+        """Return the account charged for a topic as it stands in a packet, its length in front."""
         payer = self._by_key.get(key)
         if payer is None:
-            # What is no UTF-8 is refused in its turn.
+            # Malformed UTF-8 is refused later, in its turn.
             payer = self.of(key[2:].decode(errors="replace"))
             if len(key) <= LONG_TOPIC:
                 if len(self._by_key) >= CACHED_PAYERS:
@@ -78,7 +79,7 @@ class Billing:
         return payer
 
     def close(self) -> list[Account]:
-        """Forget all but the own account; return the others, which are to be closed."""
+        """Forget all accounts but the connection's own; return the others, for closing."""
         others = list(self._others.values())
         self._others.clear()
         self._by_key.clear()

@@ -1,9 +1,9 @@
 """A bridge: another server that connects as a client, and says so in its CONNECT (`BRIDGE_LEVEL`).
 
-It carries on what it is sent to clients of its own, and what those publish it publishes here. So it
-is not sent its own publications again, which would go round without end, and RETAIN stays as it was
-published, so that what is retained here is retained there. In MQTT 5 bridges ask for both with each
-subscription (No Local, Retain As Published); with 3.1.1 and 3.1 the bit in their CONNECT does.
+A bridge forwards messages in both directions between this server and its own clients. So this
+server does not send a bridge its own publications: they would circulate without end. It leaves
+RETAIN as published, so that both servers retain the same messages. In MQTT 5 a bridge asks for both
+with each subscription (No Local, Retain As Published); in 3.1.1 and 3.1 a bit in its CONNECT does.
 Source: mosquitto, `try_private` in mosquitto.conf(5).
 """
 
@@ -24,22 +24,22 @@ BRIDGE_OPTIONS: Final = NO_LOCAL | RETAIN_AS_PUBLISHED
 
 
 def is_nobodys(_: Account) -> bool:
-    """Return that an account pays for nothing that a client publishes: it has none yet."""
+    """Return False: the client has no account yet, so no account pays for its publications."""
     return False
 
 
 class Bridge(Framing):
-    """What a bridge with MQTT 3.1.1 or 3.1 gets, and in which form; as `Mqtt5` for MQTT 5.
+    """Selects and frames publications for a bridge of MQTT 3.1.1 or 3.1, as `Mqtt5` does for 5.
 
     Attributes:
-        is_own: Tells whether an account pays for what the bridge publishes. To be set when its
+        is_own: Tells whether an account pays for the bridge's publications. Set it when the
             account is open.
     """
 
     __slots__ = ("is_own",)
 
     takes_runs: Final = False
-    """Who has published a run is looked at."""
+    """A run's publisher has to be checked."""
     max_packet_size: Final = None
 
     def __init__(self, wall: Callable[[], float]) -> None:
@@ -47,7 +47,7 @@ class Bridge(Framing):
         self.is_own: Callable[[Account], bool] = is_nobodys
 
     def select(self, account: Account, publication: Publication) -> Publication | None:
-        """See `Mqtt5.select`."""
+        """Implement `Mqtt5.select` with the options of a bridge."""
         if publication.retain:
             return publication
         if self.is_own(account):
@@ -55,7 +55,7 @@ class Bridge(Framing):
         return attrs.evolve(publication, retain=True) if publication.was_retained else publication
 
     def frame_run(self, account: Account, batch: Batch) -> tuple[bytes, int, int]:
-        """See `Mqtt5.frame_run`."""
+        """Implement `Mqtt5.frame_run`: a run goes unchanged, unless it is the bridge's own."""
         if self.is_own(account):
             return b"", 0, 0
         return batch.raw, batch.count, batch.nbytes

@@ -1,27 +1,27 @@
-"""A small MQTT client on Trio, of 3.1.1 and of 5.
+"""A small MQTT client on Trio, for 3.1.1 and 5.
 
 Rules:
 
-1. Nothing here grows without bound: what is received and not yet taken, what is sent and not yet
-   written, and what is published and not yet acknowledged each have a limit, and whoever would
-   exceed one waits.
-2. A client that is not iterated over stops reading its socket once its buffer is full, so that the
-   server, and through it whoever publishes, waits for the consumer.
-3. Leaving `open_mqtt` normally finishes what was begun and says DISCONNECT; leaving it by an
-   exception says nothing, so that the server publishes the will.
-4. A lost connection is an exception in whoever calls the client next, never an exception group.
-5. What QoS 1 and 2 promise is promised for as long as the client's session lasts: the connection's
-   length, or with a `ClientSession` as long as the program keeps that.
+1. Nothing here grows without bound. The buffer of received messages, the send buffer and the
+   in-flight window each have a limit, and a task that would exceed one waits.
+2. Backpressure reaches the publisher: a client whose messages are not taken stops reading its
+   socket once its buffer is full. So the server waits for the consumer, and publishers wait for the
+   server.
+3. Leaving `open_mqtt` normally finishes outstanding work and sends DISCONNECT. Leaving it by an
+   exception does not, so the server publishes the will.
+4. The next call after a lost connection raises an exception, never an exception group.
+5. The guarantees of QoS 1 and 2 hold as long as the client's session: for one connection, or with a
+   `ClientSession` for as long as the program keeps that.
 
 Theory of operation. Three tasks live in a nursery inside the `async with` block. The *reader* hands
-publications to a deque and acknowledgements to whoever waits for them. The *writer* sends what has
-been put into the send buffer since it last looked: all that the other tasks said during one pass of
-the scheduler leaves in one write. The *keeper* sends PINGREQ when nothing else was sent.
+publications to a deque, and acknowledgements to the tasks that wait for them. The *writer* sends
+the contents of the send buffer: everything that other tasks add during one pass of the scheduler
+leaves in one write. The *keeper* sends PINGREQ when nothing else was sent.
 
-Calls that only fill the send buffer do not checkpoint while there is room in it. That departs from
-Trio's habit, and is what batches small publications: a checkpoint after each would make each a
-write of its own, at some thirty times the cost. A filled buffer always makes its publisher wait,
-so no task holds the thread for longer than it takes to fill 64 KiB.
+Calls that only fill the send buffer do not checkpoint while it has room. That departs from Trio's
+habit, but it batches small publications: with a checkpoint after each, each would need its own
+write, at some thirty times the cost. A full buffer always makes its publisher wait, so no task
+holds the thread for longer than it takes to fill 64 KiB.
 """
 
 from collections.abc import Callable, Iterable
@@ -58,44 +58,44 @@ from ._properties import NO_PROPERTIES, Properties
 from ._reasons import in_words, reason_of
 from ._send_buffer import SendBuffer
 
-#: What one read takes at most.
+#: Largest read, in bytes.
 READ_SIZE = 1 << 16
-#: After so many messages taken without waiting, `receive` lets the other tasks run.
+#: Messages that `receive` takes without waiting before it lets other tasks run.
 _MESSAGES_A_CHECKPOINT = 64
-#: How long, in seconds, a server is given to close a connection that was said goodbye to.
+#: Seconds that a server has to close the connection after DISCONNECT.
 _CLOSE_PATIENCE = 2.0
 
 
 @attrs.frozen
 class MqttClientStatistics:
-    """What a client holds at the moment."""
+    """A snapshot of a client's buffers and in-flight messages."""
 
     buffered_messages: int
-    """Publications received that nobody has taken yet."""
+    """Publications received that no task has taken yet."""
     buffered_bytes: int
     """Bytes of their topics and payloads."""
     reading: bool
-    """Whether the socket is being read; False while the buffer of messages is full."""
+    """Whether the client reads its socket; False while its buffer of messages is full."""
     inflight: int
-    """Publications of QoS 1 and 2 that have not been acknowledged to the end."""
+    """Publications of QoS 1 and 2 that the server has not fully acknowledged."""
     unacknowledged: int
     """Messages of QoS 1 and 2 that this client has received and not acknowledged."""
     identifiers_in_use: int
-    """Of 65,535: those of publications in flight and of requests that await their answer."""
+    """Packet identifiers of in-flight publications and unanswered requests; 65,535 at most."""
     unsent_bytes: int
-    """Bytes that wait for the stream to take them."""
+    """Bytes that the stream has not taken yet."""
 
 
 class MqttClient:
     """A connected client; `open_mqtt` makes one.
 
-    Iterating over it gives the publications that the server sends, each as a `Publish`. Several
+    Iterating over it yields the publications that the server sends, each as a `Publish`. Several
     tasks may use one client at once, also to iterate: each message goes to one of them.
 
     Attributes:
-        client_id: the name this client gave itself, or in MQTT 5 was given; in 3.1.1 it is empty if
-            it asked the server to choose.
-        session_present: whether the server had kept a session for it [MQTT-3.2.2-2].
+        client_id: its client identifier, or in MQTT 5 the one that the server assigned; in 3.1.1
+            empty if it asked the server to choose.
+        session_present: whether the server had a persistent session for it [MQTT-3.2.2-2].
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MqttClient:
         session: ClientSession | None,
         manual_ack: bool,
     ) -> None:
-        """Make a client of a connection that CONNACK has accepted; `open_mqtt` does."""
+        """Make a client of a connection that CONNACK has accepted; `open_mqtt` calls this."""
         self.client_id = client_id
         self.session_present = session_present
         self._stream = stream
@@ -163,16 +163,16 @@ class MqttClient:
         )
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Start the tasks of this client; `open_mqtt` does. They end when they are cancelled."""
+        """Start this client's tasks; `open_mqtt` calls this. They run until cancelled."""
         nursery.start_soon(self._read)
         nursery.start_soon(self._write)
         if self._keeper.keep_alive:
             nursery.start_soon(self._keeper.run, self._ended)
 
     def left(self) -> None:
-        """Note that the block of this client has been left; `open_mqtt` does.
+        """Note that this client's block has been left; `open_mqtt` calls this.
 
-        Its session may be another's from now on, so this one lets go of it.
+        Another connection may use its session from now on, so this client releases it.
         """
         self._left = True
         self._end("its block has been left")
@@ -181,11 +181,11 @@ class MqttClient:
 
     @property
     def granted(self) -> Granted:
-        """What the server lets this client do, and asks of it."""
+        """The server's limits and demands for this client."""
         return self._dialect.granted
 
     def statistics(self) -> MqttClientStatistics:
-        """Return what this client holds at the moment."""
+        """Return a snapshot of this client's buffers and in-flight messages."""
         return MqttClientStatistics(
             buffered_messages=len(self._inbox),
             buffered_bytes=self._inbox.bytes_held,
@@ -209,12 +209,12 @@ class MqttClient:
     ) -> None:
         """Put a publication into the send buffer, or raise if it would have to wait.
 
-        Its acknowledgement is not waited for; see `flush`.
+        It does not wait for the acknowledgement; see `flush`.
 
         Raises:
-            trio.WouldBlock: the window of unacknowledged publications or the send buffer is full.
-            LocalProtocolError: the topic, the QoS or a property is not valid or not what the server
-                takes, or this client has disconnected.
+            trio.WouldBlock: the in-flight window or the send buffer is full.
+            LocalProtocolError: the topic, the QoS or a property is not valid or not accepted by the
+                server, or this client has disconnected.
             ConnectionLostError: the connection is lost.
         """
         self._check_usable()
@@ -239,25 +239,25 @@ class MqttClient:
         """Publish one message.
 
         With `wait` this returns when the publication is finished: with QoS 0 when the stream has
-        taken it, with QoS 1 when PUBACK has come, with QoS 2 when PUBCOMP has. Without, it returns
-        as soon as there is room for it in the window of unacknowledged publications and in the send
-        buffer, so that many can be on their way at once; it then checkpoints only if it has to
-        wait. `flush` waits for all of them.
+        taken it, with QoS 1 when PUBACK has come, with QoS 2 when PUBCOMP has. Without `wait`, it
+        returns as soon as the in-flight window and the send buffer have room, so that many
+        publications can be in flight at once; it then checkpoints only if it has to wait. `flush`
+        waits for all of them.
 
-        What `properties` say of it is for MQTT 5. A topic alias among them is this client's to
-        choose, up to `granted.topic_alias_maximum`: it comes with the topic first, and then with an
-        empty one.
+        `properties` are for MQTT 5. The caller may choose a topic alias up to
+        `granted.topic_alias_maximum`: send it with the topic first, then with an empty topic.
 
         Cancellation: a publication is either not begun, or it is sent as a whole and its handshake
-        is completed in the background. Which of the two cannot be told from the cancellation;
-        to publish again may publish twice.
+        completes in the background. The cancellation does not tell which, so publishing again may
+        publish twice.
 
         Raises:
-            LocalProtocolError: the topic, the QoS or a property is not valid or not what the server
-                takes, or this client has disconnected.
-            PublicationRefusedError: the server has not taken it; MQTT 5 can say so.
-            ConnectionLostError: the connection is lost; the server may or may not have got it. With
-                `kept`, the client's session has it, and it is sent again on the next connection.
+            LocalProtocolError: the topic, the QoS or a property is not valid or not accepted by the
+                server, or this client has disconnected.
+            PublicationRefusedError: the server refused it, in MQTT 5.
+            ConnectionLostError: the connection is lost; the server may or may not have the message.
+                If `kept` is set, the client's session has it, and the next connection sends it
+                again.
         """
         if qos == 0:
             await self._wait_for_room()
@@ -283,19 +283,19 @@ class MqttClient:
                 raise inflight.refused
 
     async def flush(self) -> None:
-        """Wait until all that was published so far is finished, as `publish` with `wait` would be.
+        """Wait until all publications so far are finished, as `publish` with `wait` defines it.
 
-        That includes what the session had kept from connections before.
-
-        Answers to what the server sent are written then, too. While nobody takes messages and the
-        buffer of messages is full, acknowledgements are not read and this waits as well.
+        That includes publications that the session has kept from earlier connections. Answers to
+        the server are written by then, too. While the buffer of messages is full, the client reads
+        no acknowledgements, and this waits as well.
 
         Cancellation: harmless, only the waiting ends.
 
         Raises:
-            PublicationRefusedError: the server has not taken something, and nobody has waited for
-                that; of several, the first.
-            ConnectionLostError: the connection is lost; some may not have reached the server.
+            PublicationRefusedError: the server refused a publication that no task waited for; the
+                first such, if several.
+            ConnectionLostError: the connection is lost; some publications may not have reached the
+                server.
         """
         await self._flush()
         self._outbound.raise_refused()
@@ -314,14 +314,14 @@ class MqttClient:
     ) -> tuple[int, ...]:
         """Subscribe to one topic filter or to several in one packet.
 
-        All but the first two are for MQTT 5 (section 3.8.3.1).
+        All arguments but the first two are for MQTT 5 (section 3.8.3.1).
 
         Args:
-            filters: a filter, or several; each may be a pair of its own with the QoS wanted.
-            qos: the highest QoS wanted where a filter does not say.
-            no_local: do not send what this client publishes itself.
-            retain_as_published: let RETAIN stay as it was published.
-            retained: when to send what is retained: `always`, to a `new` subscription, or `never`.
+            filters: a filter, or several; each may be a pair of a filter and the QoS wanted.
+            qos: the highest QoS wanted, for filters that give none.
+            no_local: whether to leave out this client's own publications.
+            retain_as_published: whether to leave RETAIN as published.
+            retained: when to send retained messages: `always`, to a `new` subscription, or `never`.
             properties: a subscription identifier, user properties.
 
         Returns:
@@ -331,7 +331,7 @@ class MqttClient:
         may come.
 
         Raises:
-            SubscriptionRefusedError: the server refused a filter; the others stand.
+            SubscriptionRefusedError: the server refused a filter; it accepted the others.
             LocalProtocolError: a filter or a QoS is not valid, or this client has disconnected.
             ConnectionLostError: the connection was lost before SUBACK came.
         """
@@ -346,12 +346,12 @@ class MqttClient:
         return request.check()
 
     async def unsubscribe(self, filters: str | Iterable[str]) -> None:
-        """End subscriptions; messages from before UNSUBACK came may still be buffered.
+        """End subscriptions; the buffer may still hold messages from before UNSUBACK.
 
         Cancellation: the subscriptions may have ended or may still end.
 
         Raises:
-            SubscriptionRefusedError: the server did not end one; MQTT 5 can say so.
+            SubscriptionRefusedError: the server did not end a subscription, in MQTT 5.
             LocalProtocolError: a filter is not valid, or this client has disconnected.
             ConnectionLostError: the connection was lost before UNSUBACK came.
         """
@@ -374,22 +374,21 @@ class MqttClient:
     async def receive(self) -> Publish:
         """Take the next message that the server has sent.
 
-        A message of QoS 1 is acknowledged, and for one of QoS 2 its handshake is begun, at the
-        moment it is taken; with `manual_ack` when `ack` says so. While at least `max_buffered`
-        messages or `max_buffered_bytes` wait to be taken the socket is not read: then neither
-        acknowledgements of what this client publishes arrive, nor answers to its pings (which are
-        not missed meanwhile). One read is dealt with as a whole, so the buffer may exceed its
-        limits by what 64 KiB hold, or by one packet where that is larger; acknowledgements in it
-        get through.
+        Taking a message acknowledges it if its QoS is 1, and begins its handshake if its QoS is 2;
+        with `manual_ack`, `ack` does. While the buffer holds at least `max_buffered` messages or
+        `max_buffered_bytes`, the client does not read its socket: then it gets neither
+        acknowledgements nor answers to its pings (which it does not miss meanwhile). It handles
+        each read as a whole, so the buffer may exceed its limits by one read of 64 KiB, or by one
+        packet if that is larger; acknowledgements in that read get through.
 
-        Takes what is there without a checkpoint, but checkpoints at least once in 64 messages.
+        Takes a buffered message without a checkpoint, but checkpoints once in 64 messages at least.
 
-        Cancellation: no message is lost; whoever calls next gets it.
+        Cancellation: no message is lost; the next caller gets it.
 
         Raises:
-            trio.EndOfChannel: this client has disconnected. What was not taken until then is
-                dropped, unacknowledged.
-            ConnectionLostError: the connection is lost and what had been received before is taken.
+            trio.EndOfChannel: this client has disconnected. Messages not taken by then are dropped,
+                unacknowledged.
+            ConnectionLostError: the connection is lost, and all messages received before are taken.
         """
         if not self._inbox or self._taken_in_a_row >= _MESSAGES_A_CHECKPOINT:
             self._taken_in_a_row = 0
@@ -408,10 +407,10 @@ class MqttClient:
                 return self._take()
 
     def receive_nowait(self) -> Publish:
-        """Take the next message if there is one, otherwise as `receive`.
+        """Take the next message, as `receive`, but without waiting.
 
         Raises:
-            trio.WouldBlock: there is none yet, or it cannot be acknowledged yet.
+            trio.WouldBlock: there is none yet, or the send buffer has no room for its answer.
             trio.EndOfChannel: as `receive`.
             ConnectionLostError: as `receive`.
         """
@@ -426,13 +425,13 @@ class MqttClient:
         return self._take()
 
     def ack(self, message: Publish) -> None:
-        """Say that a message is dealt with; for a client with `manual_ack`.
+        """Acknowledge a message that its consumer has finished; for a client with `manual_ack`.
 
-        The server hears of it when all messages of the same QoS that came before are dealt with as
-        well [MQTT-4.6.0-2][MQTT-4.6.0-3]. What has not been acknowledged when the connection ends
-        is sent again to a session that is kept: also what was dealt with, if its QoS is 1. One of
-        QoS 2 is not delivered again to a `ClientSession` that has heard of it here, though the
-        connection be lost by then. QoS 0 is not acknowledged; for one of those this does nothing.
+        The acknowledgement leaves once all earlier messages of the same QoS are finished as well
+        [MQTT-4.6.0-2][MQTT-4.6.0-3]. The server sends unacknowledged messages again to a persistent
+        session: also a finished one of QoS 1 whose acknowledgement had not left when the connection
+        ended. A `ClientSession` does not deliver a QoS 2 message again after this call, even if the
+        connection was lost by then. For a message of QoS 0 this does nothing.
 
         Raises:
             LocalProtocolError: there is no such message, or it has been acknowledged, or this
@@ -454,23 +453,22 @@ class MqttClient:
     # --- leaving ----------------------------------------------------------------------------
 
     async def disconnect(self, reason: int = 0, properties: Properties = NO_PROPERTIES) -> None:
-        """Finish what was published, say DISCONNECT and wait for the server to close.
+        """Finish all publications, send DISCONNECT and wait for the server to close.
 
-        In MQTT 5, with `Reason.DISCONNECT_WITH_WILL` the will is published; `properties` may set
-        another session expiry.
+        In MQTT 5, `Reason.DISCONNECT_WITH_WILL` makes the server publish the will, and `properties`
+        may set another session expiry.
 
-        From the call on, nothing more can be published, and messages are dropped instead of
-        buffered, so that acknowledgements get through. The server is given two seconds to close
-        the connection: one closed from this side with input unread could take with it what the
-        server has not read yet. Leaving `open_mqtt` normally calls this; a second call does
-        nothing.
+        After the call the client publishes nothing more, and drops messages instead of buffering
+        them, so that acknowledgements get through. The server has two seconds to close the
+        connection: if this side closed it with input unread, data that the server has not read yet
+        could be lost. Leaving `open_mqtt` normally calls this; a second call does nothing.
 
-        Cancellation: the connection may be left without DISCONNECT; the server then publishes the
-        will.
+        Cancellation: the connection may end without DISCONNECT; the server then publishes the will.
 
         Raises:
             PublicationRefusedError: as `flush`; the client has disconnected then.
-            LocalProtocolError: a client does not say that; nothing has happened.
+            LocalProtocolError: a client must not send that reason or property; nothing has
+                happened.
             ConnectionLostError: the connection was lost first.
         """
         if self._disconnected:
@@ -551,10 +549,10 @@ class MqttClient:
         return message
 
     def _acknowledge(self, message: Publish) -> None:
-        """Note that a message is its consumer's, and say so of all whose turn it is."""
+        """Note that a message is finished, and send all acknowledgements that are due."""
         packet_id = message.packet_id
         if message.qos == 2:
-            # Also when the connection is lost: then the server sends it again.
+            # Also if the connection is lost, because then the server sends it again.
             self._session.received.add(packet_id)
         leaving = self._receipts[message.qos - 1].done(packet_id)
         if not self._disconnected:
@@ -581,10 +579,10 @@ class MqttClient:
             case Disconnect():
                 self._handle_disconnect(packet)
             case _:
-                pass  # PINGRESP: that something came is what counts; see `_read`.
+                pass  # PINGRESP: any input counts as an answer; see `_read`.
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
-        """Note why the server ends the connection (MQTT 5); that it does is found by the reader."""
+        """Note the server's reason (MQTT 5); the reader notices the end of the connection."""
         said = in_words(packet.reason, packet.properties.reason_string)
         other = packet.properties.server_reference
         self._lost_reason = packet.reason
@@ -598,25 +596,25 @@ class MqttClient:
         if publish.qos:
             packet_id = publish.packet_id
             if not self._receipts[publish.qos - 1].arrived(packet_id):
-                # It is here already, and is acknowledged when that one is [MQTT-4.3.3-2].
+                # A duplicate: acknowledging the first one acknowledges it, too [MQTT-4.3.3-2].
                 if publish.qos == 1 and not publish.dup:
                     raise RemoteProtocolError(
-                        f"the server sent a new message with packet identifier {packet_id}, which "
-                        "it has not been sent the PUBACK for [MQTT-2.3.1-4]"
+                        f"the server sent a new message with packet identifier {packet_id} before "
+                        "the PUBACK for the last one with it [MQTT-2.3.1-4]"
                     )
                 return
             if publish.qos == 2 and packet_id in self._session.received:
-                # It was taken, and its PUBREC must have been lost [MQTT-4.3.3-2].
+                # The consumer has taken it; its PUBREC must have been lost [MQTT-4.3.3-2].
                 self._acknowledge(publish)
                 return
         self._inbox.put(publish)
 
     def _end(self, what: str, cause: BaseException | None = None) -> None:
-        """Note that the connection has ended, and wake all who wait for anything of it."""
+        """Note that the connection has ended, and wake all tasks that wait for it."""
         if self._ended.is_set():
             return
         self._ended.set()
-        # Once DISCONNECT is written, the server's closing is what was asked for.
+        # Once DISCONNECT is written, this client has asked the server to close.
         if not self._disconnected or self._send.unwritten:
             self._lost = what
             self._lost_by = cause
@@ -657,8 +655,8 @@ class MqttClient:
             self._end("the connection broke", exc)
         else:
             if self._disconnected:
-                # The server may have read DISCONNECT and closed before the writer has come to know
-                # that its write is done.
+                # The server may have read DISCONNECT and closed before the writer learns that its
+                # write is done.
                 with trio.move_on_after(_CLOSE_PATIENCE):
                     await self._send.wait_written()
             cut_off = connection.unparsed_bytes
@@ -675,12 +673,12 @@ class MqttClient:
             self._end("the connection broke", exc)
 
     async def _say_why(self, fault: RemoteProtocolError) -> None:
-        """Tell the server what it did wrong: MQTT 5 can [MQTT-4.13.1-1]."""
+        """Send the server a DISCONNECT with the reason, in MQTT 5 [MQTT-4.13.1-1]."""
         if self._connection.version != PROTOCOL_LEVEL_5 or self._ended.is_set():
             return
         try:
             self._send.put(self._connection.send(Disconnect(reason_of(fault))))
         except LocalProtocolError:
-            return  # it is the server that has said so
+            return  # the server has sent DISCONNECT itself
         with trio.move_on_after(_CLOSE_PATIENCE):
             await self._send.wait_written()

@@ -1,7 +1,7 @@
 """Encoding of a client's publications, in each version of MQTT, within the server's limits.
 
-A publication that the server does not accept is refused here, before it is sent: the server would
-end the connection.
+The client refuses a publication that the server would not accept: the server would end the
+connection.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Dialect:
     """MQTT 3.1.1.
 
     Attributes:
-        granted: What the server lets the client do.
-        encode: Makes bytes of a packet.
+        granted: The server's limits for the client.
+        encode: Encodes a packet.
     """
 
     encode: Callable[[Packet], bytes] = staticmethod(encode)
@@ -44,7 +44,7 @@ class Dialect:
         """Encode a PUBLISH.
 
         Raises:
-            LocalProtocolError: it is malformed, or one that the server does not take.
+            LocalProtocolError: it is malformed, or beyond the server's limits.
         """
         if properties is not NO_PROPERTIES and properties != NO_PROPERTIES:
             raise LocalProtocolError(
@@ -55,14 +55,14 @@ class Dialect:
     def publish_again(
         self, frame: bytes, topic: str, payload: bytes, retain: bool, properties: Properties
     ) -> bytes:
-        """Return a PUBLISH as it is sent again, but for DUP: on a connection that has no aliases.
+        """Return a PUBLISH to send again on another connection: without its alias, and without DUP.
 
         Args:
-            frame: As it was sent.
-            topic: What it was made of, as what follows.
-            payload: See there.
-            retain: See there.
-            properties: See there.
+            frame: The PUBLISH as it was sent.
+            topic: The topic it was made of.
+            payload: Its payload.
+            retain: Its RETAIN flag.
+            properties: Its properties.
         """
         return frame
 
@@ -74,7 +74,7 @@ class Dialect5(Dialect):
 
     def __init__(self, granted: Granted) -> None:
         super().__init__(granted)
-        # What the aliases stand for that were sent.
+        # The topics of the aliases sent on this connection.
         self._topics: dict[int, str] = {}
 
     def publish(
@@ -86,7 +86,6 @@ class Dialect5(Dialect):
         packet_id: int,
         properties: Properties,
     ) -> bytes:
-        """See `Dialect.publish`."""
         granted = self.granted
         if qos > granted.maximum_qos:
             raise LocalProtocolError(
@@ -119,7 +118,6 @@ class Dialect5(Dialect):
     def publish_again(
         self, frame: bytes, topic: str, payload: bytes, retain: bool, properties: Properties
     ) -> bytes:
-        """See `Dialect.publish_again`."""
         alias = properties.topic_alias
         if alias is None:
             return frame

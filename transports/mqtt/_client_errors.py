@@ -1,4 +1,4 @@
-"""What a client may find when it calls."""
+"""Exceptions that a client's calls raise."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ._reasons import Reason, in_words
 
 
 class ConnectionLostError(TransportError):
-    """The connection ended without having been asked to; `__cause__` says more where known.
+    """The connection ended, though the client had not disconnected; `__cause__` may say more.
 
     Attributes:
-        kept: whether this is of a publication that the client's session has kept: it is sent again
-            on the next connection, and is not to be published again.
+        kept: whether the client's session has kept the publication. The next connection sends it
+            again; do not publish it again.
         reason: the reason code of the server's DISCONNECT, in MQTT 5; None if none came.
     """
 
@@ -25,8 +25,8 @@ class ConnectRefusedError(TransportError):
 
     Attributes:
         return_code: why (section 3.2.2.3): a `ConnectReturnCode`; in MQTT 5 a `Reason`.
-        reason_string: the server's own words, if it has some, in MQTT 5.
-        server_reference: where to connect to instead, if the server says so, in MQTT 5.
+        reason_string: the server's own words, if any, in MQTT 5.
+        server_reference: the server to use instead, if the server names one, in MQTT 5.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class PublicationRefusedError(TransportError):
     """The server did not take a publication of QoS 1 or 2; only MQTT 5 can say so.
 
     Attributes:
-        topic: where it was published to.
-        reason: the reason code, a `Reason` as far as the server knows them.
-        reason_string: the server's own words, if it has some.
+        topic: the publication's topic.
+        reason: the reason code, a `Reason` if it is a known one.
+        reason_string: the server's own words, if any.
     """
 
     def __init__(self, topic: str, reason: int, reason_string: str | None = None) -> None:
@@ -66,14 +66,14 @@ class PublicationRefusedError(TransportError):
 
 
 class SubscriptionRefusedError(TransportError):
-    """The server refused at least one topic filter of a SUBSCRIBE; the others stand.
+    """The server refused at least one topic filter of a SUBSCRIBE; it accepted the others.
 
-    Or of an UNSUBSCRIBE, in MQTT 5; the others have ended.
+    In MQTT 5 also of an UNSUBSCRIBE; the other subscriptions have ended.
 
     Attributes:
-        granted: for each filter the QoS granted, or None where it was refused.
-        reasons: for each filter that was refused the reason code; 0x80 in MQTT 3.1.1.
-        reason_string: the server's own words, if it has some, in MQTT 5.
+        granted: the QoS granted for each filter, or None if it was refused.
+        reasons: the reason code for each refused filter; 0x80 in MQTT 3.1.1.
+        reason_string: the server's own words, if any, in MQTT 5.
     """
 
     def __init__(

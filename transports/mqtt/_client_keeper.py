@@ -1,4 +1,4 @@
-"""The keeper of a client: pings when nothing else was sent, and misses the answers (3.1.2.10)."""
+"""The keeper of a client: sends pings, and notices a server that does not answer (3.1.2.10)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import trio
 from ._packets import PingReq, encode
 from ._send_buffer import SendBuffer
 
-#: A client pings after this part of its keep-alive: the rest is for the way to the server.
+#: A client pings after this part of its keep-alive; the rest allows for the way to the server.
 _PING_AFTER = 0.75
 
 _PINGREQ: Final = encode(PingReq())
 
 
 class Keeper:
-    """Says PINGREQ in time.
+    """Sends PINGREQ in time.
 
     Args:
-        send: What is said with.
-        keep_alive: Seconds; 0: nothing has to be said.
+        send: The client's send buffer.
+        keep_alive: Seconds; 0: no pings.
         ping_timeout: Seconds without a byte after which an unanswered ping means that the server
             is gone.
-        is_reading: Tells whether answers are read.
+        is_reading: Tells whether the client reads its socket.
         on_silence: Called with a sentence when the server is gone.
     """
 
@@ -46,19 +46,19 @@ class Keeper:
         self._pinged_at: float | None = None
 
     def heard(self) -> None:
-        """Note that something came: it answers any ping."""
+        """Note that the server sent something: that answers any ping."""
         self._pinged_at = None
 
     def passed_over(self) -> None:
-        """Note that nothing was read for a while: that time does not count as silence."""
+        """Note that the client did not read for a while: that time does not count as silence."""
         if self._pinged_at is not None:
             self._pinged_at = trio.current_time()
 
     async def run(self, ended: trio.Event) -> None:
         """Ping until `ended` is set, or the server is gone.
 
-        [MQTT-3.1.2-23]. While a write has not been taken, or nothing is read because nobody takes
-        messages, the server's silence says nothing: it may be slowing this client down.
+        [MQTT-3.1.2-23]. The server's silence means nothing while a write is pending (that may be
+        backpressure), or while the client does not read because its buffer of messages is full.
         """
         send = self._send
         interval = self.keep_alive * _PING_AFTER

@@ -18,15 +18,15 @@ from ._send_buffer import SendBuffer
 
 
 class Outbound:
-    """The publications of one connection that are under way, within a window.
+    """One connection's in-flight window: its publications that the server has not acknowledged.
 
     Args:
-        dialect: What they are written in.
-        session: Where they are kept.
-        send: What they are sent with.
-        window: How many may be under way; at most as many as the server lets.
-        keeps: Whether the session goes on after the connection, so that they are sent again.
-        check: Raises if nothing more can be published.
+        dialect: Encodes them.
+        session: Keeps them.
+        send: The client's send buffer.
+        window: The size of the window; the server's Receive Maximum may make it smaller.
+        keeps: Whether the session outlives the connection, so that they are sent again.
+        check: Raises if the client can no longer publish.
     """
 
     __slots__ = (
@@ -51,34 +51,34 @@ class Outbound:
         self._send = send
         self._keeps = keeps
         self._check = check
-        # A place in the window is handed over to who waits first, not freed.
+        # A free place in the window goes straight to the first task that waits for one.
         self._places = min(window, dialect.granted.receive_maximum)
         self._waiting = trio.lowlevel.ParkingLot()
         self._held_back: deque[int] = deque()
-        # Of a publication that nobody waited for.
+        # For the first refused publication that no task waited for.
         self._refused: PublicationRefusedError | None = None
 
     def __len__(self) -> int:
-        """How many are not acknowledged to the end."""
+        """Return the number of publications that are not fully acknowledged."""
         return len(self._session.outgoing)
 
     @property
     def has_place(self) -> bool:
-        """Whether one may be begun at once."""
+        """Whether the window has a free place."""
         return self._places > 0
 
     def unfinished(self) -> list[Outgoing]:
-        """Return those that are not acknowledged to the end."""
+        """Return the publications that are not fully acknowledged."""
         return list(self._session.outgoing.values())
 
     def resume(self, *, session_present: bool) -> None:
-        """Send again what the connection before has left unfinished [MQTT-4.4.0-1].
+        """Send again the publications that the last connection left unfinished [MQTT-4.4.0-1].
 
-        What was released is sent again whatever the window says: the server has a place for it.
+        Each PUBREL is sent again regardless of the window: the server has a place for it.
         """
         session = self._session
         if not session_present:
-            # What the server would not release any more; its identifiers are for new messages now.
+            # The server would not release these any more; it uses their identifiers anew.
             session.received.clear()
         for packet_id in session.released:
             self._send.put(self._dialect.encode(PubRel(packet_id)))
@@ -100,12 +100,12 @@ class Outbound:
         self._check()
 
     def take_place_nowait(self) -> None:
-        """Take one that there is."""
+        """Take a free place in the window."""
         self._places -= 1
 
     def give_place(self) -> None:
         """Give a place back."""
-        # Below zero while a session has left more unfinished than this window holds.
+        # Below zero while the session has more unfinished publications than this window holds.
         if self._places < 0:
             self._places += 1
         elif self._held_back and self._send_held_back():
@@ -116,16 +116,16 @@ class Outbound:
             self._places += 1
 
     def wake(self) -> None:
-        """Let those who wait for a place look again whether anything can be published."""
+        """Wake the tasks that wait for a place; they check again whether the client can publish."""
         self._waiting.unpark_all()
 
     def begin(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
     ) -> Outgoing:
-        """Send a publication whose place in the window has been taken.
+        """Send a publication for which the caller has taken a place in the window.
 
         Raises:
-            LocalProtocolError: see `Dialect.publish`; its place has been given back.
+            LocalProtocolError: see `Dialect.publish`; the place has been given back.
         """
         packet_id = None
         dialect, ids = self._dialect, self._session.ids
@@ -145,10 +145,10 @@ class Outbound:
         self._session.begin(packet_id, outgoing)
         return outgoing
 
-    # -- what the server says of them -----------------------------------------------------------
+    # -- acknowledgements -----------------------------------------------------------------------
 
     def received(self, packet: PubRec) -> None:
-        """Note a PUBREC.
+        """Handle a PUBREC.
 
         Raises:
             RemoteProtocolError: it is for a publication of QoS 1.
@@ -158,7 +158,7 @@ class Outbound:
             if outgoing.qos != 2:
                 raise _mismatch(packet, outgoing)
             if packet.reason >= Reason.UNSPECIFIED_ERROR:
-                self._finished(packet, outgoing)  # it is over (MQTT 5, section 4.3.3)
+                self._finished(packet, outgoing)  # no PUBREL follows (MQTT 5, section 4.3.3)
                 return
             self._session.release(packet.packet_id, outgoing)
         if packet.reason < Reason.UNSPECIFIED_ERROR:
@@ -166,7 +166,7 @@ class Outbound:
             self._send.put(self._dialect.encode(PubRel(packet.packet_id)))
 
     def finish(self, packet: PubAck | PubComp) -> None:
-        """Note a PUBACK or a PUBCOMP.
+        """Handle a PUBACK or a PUBCOMP.
 
         Raises:
             RemoteProtocolError: it is out of turn.
@@ -181,7 +181,7 @@ class Outbound:
         self._finished(packet, outgoing)
 
     def _finished(self, packet: PubAck | PubRec | PubComp, outgoing: Outgoing) -> None:
-        # A PUBCOMP may say that its identifier was not known: then it was acknowledged before.
+        # A PUBCOMP with "packet identifier not found" means that it was acknowledged before.
         if packet.reason >= Reason.UNSPECIFIED_ERROR and not isinstance(packet, PubComp):
             words = packet.properties.reason_string
             outgoing.refused = PublicationRefusedError(outgoing.topic, packet.reason, words)
@@ -195,17 +195,17 @@ class Outbound:
             self.give_place()
 
     def raise_refused(self) -> None:
-        """Tell once of a publication that was refused and that nobody waited for.
+        """Raise, once, the error of the first refused publication that no task waited for.
 
         Raises:
-            PublicationRefusedError: there was one.
+            PublicationRefusedError: the server refused such a publication.
         """
         refused, self._refused = self._refused, None
         if refused is not None:
             raise refused
 
     def _send_held_back(self) -> bool:
-        """Send again what comes next; False if there is nothing."""
+        """Send the next held-back publication again; False if there is none."""
         while self._held_back:
             outgoing = self._session.outgoing.get(self._held_back.popleft())
             if outgoing is not None and not outgoing.released:

@@ -16,7 +16,7 @@ from ._packets import SubAck, UnsubAck
 from ._reasons import Reason
 
 RETAIN_HANDLINGS: Final = {"always": 0, "new": RETAINED_TO_NEW, "never": RETAINED_TO_NONE}
-"""When a server tells of what is retained (MQTT 5, section 3.8.3.1), by name."""
+"""When a server sends retained messages (MQTT 5, section 3.8.3.1), by name."""
 
 
 @attrs.define(eq=False)
@@ -26,7 +26,7 @@ class Request:
     answer: type[SubAck | UnsubAck]
     filters: tuple[str, ...]
     reasons: tuple[int, ...] = ()
-    """The codes of the answer, one for each filter; empty where it has none."""
+    """The codes of the answer, one for each filter; empty if the answer has none."""
     reason_string: str | None = None
     finished: bool = False
     waiter: trio.Event | None = None
@@ -55,10 +55,10 @@ class Request:
 
 
 class Requests:
-    """Those of one client that are not answered.
+    """The unanswered requests of one client.
 
     Args:
-        ids: Where their packet identifiers are from.
+        ids: The packet identifiers that theirs are taken from.
     """
 
     __slots__ = ("_by_id", "_ids")
@@ -68,18 +68,18 @@ class Requests:
         self._by_id: dict[int, Request] = {}
 
     def begin(self, packet_id: int, request: Request) -> None:
-        """Note one that was sent."""
+        """Note a request that was sent."""
         self._by_id[packet_id] = request
 
     def unfinished(self) -> Iterable[Request]:
-        """Return those that are not answered."""
+        """Return the unanswered requests."""
         return self._by_id.values()
 
     def finish(self, packet: SubAck | UnsubAck) -> None:
-        """Note an answer.
+        """Handle an answer.
 
         Raises:
-            RemoteProtocolError: it answers nothing that was asked.
+            RemoteProtocolError: it answers no request of this client, or not each filter.
         """
         request = self._by_id.get(packet.packet_id)
         if request is None or type(packet) is not request.answer:
@@ -88,7 +88,7 @@ class Requests:
                 f"{packet.packet_id}, which awaits none [MQTT-2.3.1-7]"
             )
         codes = packet.return_codes if isinstance(packet, SubAck) else packet.reasons
-        # UNSUBACK of 3.1.1 has none.
+        # UNSUBACK of 3.1.1 has no codes.
         if len(codes) != len(request.filters) and (codes or isinstance(packet, SubAck)):
             raise RemoteProtocolError(
                 f"the server answered {len(request.filters)} topic filters with "
@@ -103,7 +103,7 @@ class Requests:
             request.waiter.set()
 
     def clear(self) -> None:
-        """Give up waiting, and give their identifiers back."""
+        """Drop the unanswered requests, and release their identifiers."""
         for packet_id in self._by_id:
             self._ids.release(packet_id)
         self._by_id.clear()
@@ -112,7 +112,7 @@ class Requests:
 def options_of(
     *, no_local: bool = False, retain_as_published: bool = False, retained: str = "always"
 ) -> int:
-    """Return the options of a subscription, without its QoS; 0 is what MQTT 3.1.1 has.
+    """Return the options of a subscription, without its QoS; MQTT 3.1.1 only has 0.
 
     Raises:
         ValueError: `retained` is none of `RETAIN_HANDLINGS`.

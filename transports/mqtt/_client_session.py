@@ -1,4 +1,4 @@
-"""A client's half of a session: what it must not forget from one connection to the next."""
+"""A client's half of a persistent session: the state it keeps from one connection to the next."""
 
 import contextlib
 from collections import OrderedDict
@@ -16,35 +16,35 @@ _DUP = 0x08
 
 @attrs.define(eq=False)
 class Outgoing:
-    """A publication of the client's own with QoS 1 or 2 that is not finished."""
+    """A client's own unfinished publication with QoS 1 or 2."""
 
     qos: int
     frame: bytes
-    """Its PUBLISH as it was first sent; empty where it is not to be sent again."""
+    """Its PUBLISH as it was first sent; empty if it must not be sent again."""
     topic: str = ""
     released: bool = False
-    """Whether PUBREC has come: from then on PUBREL is what is sent again."""
+    """Whether PUBREC has come; from then on PUBREL is sent again, not PUBLISH."""
     on_its_way: bool = True
     """Whether it was sent on this connection."""
     finished: bool = False
     waiter: trio.Event | None = None
     awaited: bool = False
-    """Whether somebody waits for it, and hears what comes of it."""
+    """Whether a task waits for it, and so gets its result."""
     refused: PublicationRefusedError | None = None
-    """What the server has refused it for, in MQTT 5."""
+    """The server's refusal, in MQTT 5."""
 
     def again(self) -> bytes:
-        """Return its PUBLISH as it is sent again: the same packet, with DUP [MQTT-3.3.1-1]."""
+        """Return its PUBLISH to send again: the same packet, with DUP [MQTT-3.3.1-1]."""
         return bytes((self.frame[0] | _DUP,)) + self.frame[1:]
 
 
 class ClientSession:
-    """What a client keeps between connections, so that QoS 1 and 2 hold across them.
+    """A client's state between connections, so that QoS 1 and 2 hold across them.
 
-    The server's half of a session are subscriptions and messages; the client's are the publications
-    that it has begun and the server has not acknowledged to the end, and the identifiers of QoS 2
-    messages that it has taken and the server has not released (section 4.1). Give the same one to
-    each `open_mqtt` of one client identifier, with `clean_session=False`::
+    The server's half of a session is subscriptions and messages. The client's half is its
+    publications that the server has not fully acknowledged, and the identifiers of the QoS 2
+    messages that it has taken and the server has not released (section 4.1). Give the same session
+    to each `open_mqtt` of one client identifier, with `clean_session=False`::
 
         session = ClientSession()
         while True:
@@ -55,35 +55,35 @@ class ClientSession:
                     ...
             await trio.sleep(1)
 
-    What is unfinished when a connection ends is sent again on the next, with the same identifiers
-    and in the original order, before anything else [MQTT-4.4.0-1]; `MqttClient.flush` waits for it.
-    If the server has kept no session meanwhile, it is sent again all the same: to lose it would be
-    worse than to say it twice.
+    The next connection sends unfinished publications again, with the same identifiers and in the
+    original order, before anything else [MQTT-4.4.0-1]; `MqttClient.flush` waits for them. It does
+    so even if the server has lost its session: a duplicate is better than a loss.
 
-    It is in memory only: a process that ends ends it. Whoever starts anew without it begins with
-    `clean_session=True` once, or the server may take a new publication for an old one.
+    The session is in memory only, and ends with the process. A client that starts without its old
+    session must connect with `clean_session=True` once, or the server may take a new publication
+    for an old one.
 
     Attributes:
-        client_id: whose it is; empty until it is first used.
+        client_id: the identifier of its client; empty until it is first used.
     """
 
     __slots__ = ("_used", "_version", "client_id", "ids", "outgoing", "received", "released")
 
     def __init__(self) -> None:
         self.client_id = ""
-        # That its unfinished publications are written in.
+        # The version of MQTT that encoded its unfinished publications.
         self._version = ""
         self._used = False
-        # For this package: the identifiers given out; what is unfinished, in the order of the
-        # PUBLISHes; what of it is released, in the order of the PUBRECs [MQTT-4.6.0-4]; and the
-        # QoS 2 messages that were taken, and whose PUBREL has not come.
+        # For this package: the identifiers in use; the unfinished publications, in the order of
+        # their PUBLISHes; those released, in the order of their PUBRECs [MQTT-4.6.0-4]; and the
+        # QoS 2 messages taken whose PUBREL has not come.
         self.ids = PacketIds()
         self.outgoing: dict[int, Outgoing] = {}
         self.released: dict[int, None] = {}
         self.received: set[int] = set()
 
     def __len__(self) -> int:
-        """How many publications are not finished."""
+        """Return the number of unfinished publications."""
         return len(self.outgoing)
 
     def __bool__(self) -> bool:
@@ -97,11 +97,11 @@ class ClientSession:
 
     @contextlib.contextmanager
     def used_by(self, client_id: str, version: str = "3.1.1") -> Generator[None, None, None]:
-        """Use it for one connection; `open_mqtt` does.
+        """Use it for one connection; `open_mqtt` calls this.
 
         Raises:
-            LocalProtocolError: it is in use, or another client's, or something of it is unfinished
-                that was sent in another version of MQTT.
+            LocalProtocolError: it is in use, or another client's, or it has unfinished publications
+                in another version of MQTT.
         """
         if self._used:
             raise LocalProtocolError(
@@ -128,7 +128,7 @@ class ClientSession:
                 outgoing.waiter = None
 
     def begin(self, packet_id: int, outgoing: Outgoing) -> None:
-        """Note a publication that is sent."""
+        """Note a publication that was sent."""
         self.outgoing[packet_id] = outgoing
 
     def release(self, packet_id: int, outgoing: Outgoing) -> None:
@@ -139,17 +139,17 @@ class ClientSession:
             self.released[packet_id] = None
 
     def finish(self, packet_id: int) -> None:
-        """Note that a publication is acknowledged to the end."""
+        """Note that a publication is fully acknowledged."""
         del self.outgoing[packet_id]
         self.released.pop(packet_id, None)
         self.ids.release(packet_id)
 
 
 class Receipts:
-    """Messages of one QoS that came and are not acknowledged, in order.
+    """Received and unacknowledged messages of one QoS, in order.
 
-    Acknowledgements leave in the order in which the messages came [MQTT-4.6.0-2][MQTT-4.6.0-3],
-    whatever the order in which a consumer is done with them.
+    Acknowledgements leave in the order in which the messages came [MQTT-4.6.0-2][MQTT-4.6.0-3], in
+    whichever order the consumer finishes them.
     """
 
     __slots__ = ("_done",)
@@ -158,22 +158,22 @@ class Receipts:
         self._done: OrderedDict[int, bool] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many are not acknowledged."""
+        """Return the number of unacknowledged messages."""
         return len(self._done)
 
     def arrived(self, packet_id: int) -> bool:
-        """Note a message; False if it is one that is here already."""
+        """Note a message; return False if it is here already."""
         if packet_id in self._done:
             return False
         self._done[packet_id] = False
         return True
 
     def awaits(self, packet_id: int) -> bool:
-        """Whether the message is here and its consumer has not said that it is done with it."""
+        """Whether the message is here and its consumer has not finished it."""
         return self._done.get(packet_id) is False
 
     def done(self, packet_id: int) -> list[int]:
-        """Note that its consumer is done with it; return whose acknowledgements leave now."""
+        """Note that a message is finished; return the messages to acknowledge now."""
         done = self._done
         done[packet_id] = True
         leaving: list[int] = []

@@ -1,4 +1,4 @@
-"""What of what goes out to an MQTT client is a message that may be dropped: QoS 0 publications."""
+"""The output to an MQTT client that may be dropped: QoS 0 publications."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ._frames import PUBLISH, RETAIN, body_of
 
 
 class QosZero:
-    """See `.._backlog_messages.Framing`. A frame's key is its topic, as it stands there, in UTF-8.
+    """Finds droppable messages in output, as `.._backlog_messages.Framing`.
 
-    With a higher QoS what a publication ends in is an acknowledgement: those are not the outlet's.
-    A retained one that is told to a new subscriber is a value of its topic as any other.
+    The key of a frame is its topic, in UTF-8 as it stands there. Publications with a higher QoS are
+    not the outlet's: an acknowledgement ends them. A retained message for a new subscriber is a
+    value of its topic like any other.
     """
 
     __slots__ = ()
 
     @staticmethod
     def may_drop(chunk: bytes) -> bool:
-        """See `Framing.may_drop`: packets of a server's own never begin so."""
+        # A server's own packets never begin with the type PUBLISH.
         return chunk[0] | RETAIN == PUBLISH | RETAIN
 
     @staticmethod
     def frames(chunk: bytes, start: int = 0) -> Iterator[Frame]:
-        """See `Framing.frames`."""
         end = len(chunk)
         while start < end:
             at, stop = body_of(chunk, start)
@@ -34,7 +34,7 @@ class QosZero:
 
 
 def packets_of(chunk: bytes) -> list[bytes]:
-    """Take whole packets apart."""
+    """Split a chunk of whole packets."""
     return [chunk[start:end] for _, start, end, _ in QosZero.frames(chunk)]
 
 
@@ -46,4 +46,4 @@ def with_packet_id(packet: bytes, packet_id: int) -> bytes:
 
 
 QOS_ZERO: Final = QosZero()
-"""The one there is need of."""
+"""The one instance needed."""

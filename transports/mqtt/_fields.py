@@ -1,8 +1,8 @@
-"""The fields that MQTT's packets are made of: numbers, strings and binary data (section 1.5).
+"""The fields of MQTT packets: numbers, strings and binary data (section 1.5).
 
-They are the same in both versions; what differs is what the standards number their statements, and
-the exceptions: MQTT 5 tells what cannot be parsed from what is not allowed. So each version has one
-`Fields`, which knows that, and makes a `Reader` for each body.
+Both versions have the same fields. They differ in the numbers of their statements and in the
+exceptions: MQTT 5 distinguishes malformed fields from forbidden values. So each version has one
+`Fields` that knows both, and a `Reader` for each body.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def framed(first_byte: int, body: bytes) -> bytes:
-    """Return a packet of its first byte and what follows the remaining length.
+    """Return a packet made of its first byte and its body, with the remaining length between them.
 
     Raises:
         LocalProtocolError: if it is too large.
@@ -26,17 +26,17 @@ def framed(first_byte: int, body: bytes) -> bytes:
 
 
 class Fields:
-    """How one version writes and reads fields.
+    """Writes and reads the fields of one version of MQTT.
 
-    What is wrong with a value that is to be sent is a `LocalProtocolError`, always.
+    A bad value to be sent is always a `LocalProtocolError`.
 
     Args:
-        utf8: the statement that a string is well-formed UTF-8.
-        null: the statement that it has no U+0000.
-        binary: the section that has the length of binary data.
-        identifier: the statement that a packet identifier is not 0.
-        malformed: makes an exception of what is wrong with a field that cannot be parsed.
-        forbidden: likewise, of one that can be and is not allowed.
+        utf8: the statement that a string must be well-formed UTF-8.
+        null: the statement that it must not contain U+0000.
+        binary: the section on the length of binary data.
+        identifier: the statement that a packet identifier must not be 0.
+        malformed: makes the exception for a field that cannot be parsed, from a description.
+        forbidden: makes the exception for a value that is not allowed, from a description.
     """
 
     __slots__ = ("_binary", "_identifier", "_null", "_utf8", "forbidden", "malformed")
@@ -61,7 +61,7 @@ class Fields:
     # -- writing --------------------------------------------------------------------------------
 
     def string(self, what: str, value: str) -> bytes:
-        """Encode a string, its length in front; `what` it is says an exception."""
+        """Encode a string, its length in front; exceptions call it `what`."""
         try:
             encoded = value.encode()
         except UnicodeEncodeError as exc:
@@ -81,7 +81,7 @@ class Fields:
         return len(value).to_bytes(2, "big") + value
 
     def packet_id(self, what: str, packet_id: int) -> bytes:
-        """Encode the identifier of the packet that is called `what`."""
+        """Encode a packet identifier; exceptions call its packet `what`."""
         if not 1 <= packet_id <= 65_535:
             raise LocalProtocolError(
                 f"{what} needs a packet identifier from 1 to 65535, not {packet_id} "
@@ -92,7 +92,7 @@ class Fields:
     # -- reading --------------------------------------------------------------------------------
 
     def text(self, encoded: bytes, what: str, statement: str = "") -> str:
-        """Decode a string without its length; another statement may say that it is UTF-8, too."""
+        """Decode a string without its length; `statement` also requires it to be UTF-8."""
         try:
             value = encoded.decode()
         except UnicodeDecodeError as exc:
@@ -104,7 +104,7 @@ class Fields:
     def ill_formed(
         self, what: str, exc: UnicodeDecodeError, statement: str = ""
     ) -> "RemoteProtocolError":
-        """Return the exception for what is no UTF-8."""
+        """Return the exception for a string that is not UTF-8."""
         return self.malformed(
             f"{what} is not well-formed UTF-8: {exc.reason} at byte {exc.start} "
             f"{self._utf8}{statement}"
@@ -120,8 +120,8 @@ class Fields:
 class Reader:
     """Takes one field after another from the body of a packet.
 
-    What breaks a rule is the exception that its version has for it. The statements that follow
-    what is taken say that it must be there; where none is given it is the section on the packet.
+    A field that breaks a rule raises the exception of its version. `statement` is the one that
+    requires the field; by default it is the section on the packet.
     """
 
     __slots__ = ("_at", "_body", "_fields", "_packet")
@@ -157,7 +157,7 @@ class Reader:
         return self._take(self.uint16(what, statement), what, statement)
 
     def string(self, what: str, statement: str = "", utf8: str = "") -> str:
-        """Take a string; `utf8` says that it is well-formed, besides the general statement."""
+        """Take a string; `utf8` is a statement, beside the general one, that it be well-formed."""
         encoded = self.binary(what, statement)
         return self._fields.text(encoded, f"{self._packet}: its {what}", utf8)
 
@@ -169,7 +169,7 @@ class Reader:
         return topic_filter
 
     def finish(self, statement: str = "") -> None:
-        """See that nothing is left."""
+        """Check that nothing is left."""
         if not self.at_end:
             raise self._fields.malformed(
                 f"{self._packet} has {len(self._body) - self._at} bytes after its last field "

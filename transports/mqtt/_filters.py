@@ -1,7 +1,7 @@
-"""What one client has subscribed to, with MQTT 5's options, and what they make of a topic.
+"""One client's subscriptions, with the options of MQTT 5, and their joint effect on a topic.
 
-Of overlapping subscriptions a client gets a publication once (as `Routes` has it); what it gets is
-for all of them together, which no single one can tell (MQTT 5, sections 3.3.4 and 3.8.3.1).
+A client with overlapping subscriptions gets a publication once (as in `Routes`). So its form
+depends on all of them together, not on a single one (MQTT 5, sections 3.3.4 and 3.8.3.1).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ...dataspace import LONG_TOPIC, FilterIndex
 from ._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 CACHED_TOPICS: Final = 1_024
-"""Topics for which it is remembered what was chosen: about 200 KiB for one client."""
+"""Topics whose joint options are cached: about 200 KiB for one client."""
 
 
 @attrs.frozen(slots=True)
 class Chosen:
-    """What a client's subscriptions make of a topic, all together."""
+    """The joint options of all subscriptions of a client that match a topic."""
 
     local: bool = True
-    """Whether the client gets what it has published itself: unless all have No Local."""
+    """Whether the client gets its own publications: unless all have No Local."""
     as_published: bool = False
-    """Whether RETAIN stays as it was published: if one of them wants that."""
+    """Whether RETAIN stays as published: if one of them has Retain As Published."""
     identifiers: tuple[int, ...] = ()
-    """The subscription identifiers of those that have one, in order, each once."""
+    """Their subscription identifiers, in order, each once."""
 
 
 _PLAIN: Final = Chosen()
@@ -42,12 +42,12 @@ class Filters:
         self._filters: dict[str, tuple[int, int]] = {}
         self._index: FilterIndex[str] = FilterIndex()
         self._cached: dict[str, Chosen] = {}
-        # How many have options, and how many an identifier.
+        # Numbers of filters with options, and with an identifier.
         self._selecting = 0
         self._identified = 0
 
     def __len__(self) -> int:
-        """Return how many filters there are."""
+        """Return the number of filters."""
         return len(self._filters)
 
     def __bool__(self) -> bool:
@@ -55,35 +55,35 @@ class Filters:
 
     @property
     def selects(self) -> bool:
-        """Whether one of them has No Local or Retain As Published: else no topic is special."""
+        """Whether a filter has No Local or Retain As Published; else no topic is special."""
         return self._selecting > 0
 
     @property
     def identifies(self) -> bool:
-        """Whether one of them has an identifier."""
+        """Whether a filter has an identifier."""
         return self._identified > 0
 
     def add(self, text: str, options: int = 0, identifier: int = 0) -> None:
-        """Add a filter, or change its options; `identifier` 0 is none."""
+        """Add a filter, or change its options; `identifier` 0 means none."""
         self.remove(text)
         self._index.add(text, text)
         self._filters[text] = options, identifier
         self._note(options, identifier, 1)
 
     def remove(self, text: str) -> None:
-        """Remove a filter, if it is there."""
+        """Remove a filter, if present."""
         old = self._filters.pop(text, None)
         if old is not None:
             self._index.remove(text, text)
             self._note(*old, -1)
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all filters."""
         for text in list(self._filters):
             self.remove(text)
 
     def of(self, topic: str) -> Chosen:
-        """Return what they make of a topic; as of one without options, if none matches."""
+        """Return the joint options for a topic; no options if no filter matches."""
         chosen = self._cached.get(topic)
         if chosen is None:
             chosen = self._choose(topic)

@@ -1,9 +1,8 @@
-"""Packets as large as a client of MQTT 5 takes them (Maximum Packet Size, section 3.1.2.11.4).
+"""Fitting packets to the Maximum Packet Size of an MQTT 5 client (section 3.1.2.11.4).
 
-A publication that is too large is dropped as if it had been sent (`_mqtt5`). This is about the
-relay's own packets [MQTT-3.1.2-24]: the reason string is left out where it makes a packet too large
-[MQTT-3.2.2-19][MQTT-3.4.2-2]. A packet that is too large even so cannot be sent, and the connection
-ends.
+`_mqtt5` drops a publication that is too large as if it had been sent. This module fits the relay's
+own packets [MQTT-3.1.2-24]: it leaves out a reason string that makes a packet too large
+[MQTT-3.2.2-19][MQTT-3.4.2-2]. If a packet is too large without it, the connection ends.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ SMALLEST_REFUSAL: Final = 5
 
 
 def fitting(packet: Packet, largest: int | None) -> Packet | None:
-    """Return a packet of the relay's as it is sent to a client that takes `largest` bytes at most.
+    """Return a packet of the relay in a form that is at most `largest` bytes long.
 
-    Without its reason in words if it is larger with that; None if it is too large in any case.
+    That leaves out the reason string if necessary; None if the packet is too large in any case.
     """
     if largest is None or len(encode5(packet)) <= largest:
         return packet
@@ -37,8 +36,8 @@ def too_large(packet: Packet, largest: int) -> str:
     """Say that a packet does not fit."""
     name = type(packet).__name__.upper()
     size = len(encode5(packet))
-    what = " with what it has to say" if isinstance(packet, ConnAck) else ""
+    what = " with its properties" if isinstance(packet, ConnAck) else ""
     return (
-        f"its {name}{what} is {size} bytes long, and the client takes {largest} at the most "
+        f"its {name}{what} is {size} bytes long, and the client accepts at most {largest} "
         "(Maximum Packet Size, section 3.1.2.11.4)"
     )

@@ -1,23 +1,22 @@
 """The fixed header of an MQTT packet: one byte of type and flags, then the remaining length.
 
 The remaining length is a base-128 number, least significant group first, in one to four bytes
-(MQTT 3.1.1, section 2.2.3). These helpers work on `bytes` at an offset, so that a stream is
-parsed in place.
+(MQTT 3.1.1, section 2.2.3). These helpers work on `bytes` at an offset, to parse a stream in place.
 """
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 
-#: The largest remaining length that four bytes can say (section 2.2.3): 256 MiB - 1.
+#: The largest remaining length that fits four bytes (section 2.2.3): 256 MiB - 1.
 MAX_REMAINING_LENGTH = 268_435_455
 
-#: What a packet may take in all, fixed header included, unless told otherwise. The wire format
-#: allows 256 MiB, which one connection could make this process hold; EMQX allows 1 MiB by
-#: default. 2 MiB lets payloads of a whole MiB pass with their headers.
+#: Largest packet accepted by default, fixed header included. The wire format allows 256 MiB, and
+#: one connection could make this process hold that; EMQX allows 1 MiB by default. 2 MiB lets
+#: payloads of a whole MiB pass with their headers.
 DEFAULT_MAX_PACKET_SIZE = 2 << 20
 
 
 class OversizedPacketError(RemoteProtocolError):
-    """A packet is larger than what is accepted here; MQTT 5 has a reason code of its own for it."""
+    """A packet is larger than accepted here; MQTT 5 has its own reason code for that."""
 
 
 #: The types of packets, by the upper half of their first byte (section 2.2.1).
@@ -40,7 +39,7 @@ KIND_NAMES = (
     "reserved type 15",
 )
 
-# First bytes, for those who look at packets without decoding them. That of a PUBLISH has flags.
+# First bytes, for code that looks at packets without decoding them; a PUBLISH also has flags.
 PUBLISH = 0x30
 PUBACK = 0x40
 PUBREC = 0x50
@@ -83,9 +82,9 @@ def encode_remaining_length(length: int) -> bytes:
 def find_frame(
     buffer: bytes, position: int, max_packet_size: int = MAX_REMAINING_LENGTH + 5
 ) -> tuple[int, int] | None:
-    """Find where the body of the packet at `position` begins and where it ends.
+    """Find the start and the end of the body of the packet at `position`.
 
-    The end may lie beyond the end of `buffer`: that much of the packet has not come yet.
+    The end may lie beyond the end of `buffer`: then the rest of the packet has not come yet.
 
     Returns:
         (start of the body, end of the packet), or None while the fixed header is incomplete.
@@ -126,7 +125,7 @@ def find_frame(
 
 
 def body_of(packets: bytes, position: int) -> tuple[int, int]:
-    """Find where the body of the packet at `position` begins and ends; it is known to be whole."""
+    """Find the start and the end of the body of a whole packet at `position`."""
     at = position + 1
     length = packets[at]
     at += 1

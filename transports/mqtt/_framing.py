@@ -1,7 +1,7 @@
-"""How publications look to the client that is to acknowledge them: in 3.1.1 here, in 5 in `_mqtt5`.
+"""Framing of publications that a client acknowledges: here for 3.1.1, in `_mqtt5` for 5.
 
-What nobody is to be sent any more has no packet (MQTT 5, section 3.3.2.3.3): with 3.1.1, too, where
-only its publisher, which speaks 5, knows of that.
+An expired publication has no packet (MQTT 5, section 3.3.2.3.3). That holds for subscribers with
+3.1.1, too, though only its publisher, which speaks 5, knows the expiry.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Framing:
-    """What makes packets of publications for one client.
+    """Encodes publications for one client.
 
-    What is put aside meanwhile is a packet, too: its identifier is put in place later, so that it
-    has to stand behind the topic, as in both versions.
+    A spilled publication is a packet, too. It gets its identifier later; in both versions the
+    identifier stands behind the topic.
 
     Args:
         wall: The wall clock, by which publications expire.
@@ -35,7 +35,7 @@ class Framing:
         self._wall = wall
 
     def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
-        """Return the packet of a publication; b"" if it is not to be sent: see `why_not`."""
+        """Return the packet of a publication; b"" if it must not be sent: see `why_not`."""
         if publication.expires is not None and publication.has_expired(self._wall()):
             return b""
         return encode_publish(
@@ -48,19 +48,19 @@ class Framing:
         )
 
     def why_not(self, publication: Publication) -> Outcome:
-        """Return what became of a publication that was not to be sent."""
+        """Return the outcome of a publication that must not be sent."""
         expired = publication.has_expired(self._wall())
         return Outcome.EXPIRED if expired else Outcome.DROPPED
 
     def why_not_back(self, packet: bytes) -> Outcome:
-        """Return what became of a packet that was put aside and not sent: see `take_back`."""
-        # It was not too large then.
+        """Return the outcome of a spilled packet that is not sent: see `take_back`."""
+        # It was not too large when it was spilled.
         return Outcome.EXPIRED
 
     def put_aside(self, publication: Publication) -> bytes:
-        """Return the packet of a publication as it is put aside; b"" if it is not to be sent."""
+        """Return the packet of a publication to spill; b"" if it must not be sent."""
         return self.frame(publication, 1)
 
     def take_back(self, packet: bytes, packet_id: int) -> bytes:
-        """Return a packet that was put aside as it is sent; b"" if it has expired meanwhile."""
+        """Return a spilled packet in the form to send; b"" if it has expired meanwhile."""
         return with_packet_id(packet, packet_id)

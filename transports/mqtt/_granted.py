@@ -17,23 +17,23 @@ class Granted:
     """
 
     receive_maximum: int = MAX_PACKET_ID
-    """Publications of the client's with QoS 1 and 2 that may be unacknowledged."""
+    """The client's unacknowledged publications with QoS 1 and 2."""
     maximum_qos: int = 2
-    """Of publications."""
+    """The highest QoS of publications."""
     retain_available: bool = True
     maximum_packet_size: int | None = None
-    """Bytes; None: as many as there can be."""
+    """Bytes; None: no limit."""
     topic_alias_maximum: int = 0
     """The largest topic alias that the client may use; 0: none."""
     keep_alive: int | None = None
-    """Seconds, which count in place of those that the client asked for [MQTT-3.2.2-21]; 0: there
-    is nothing to be kept alive; None: what it asked for."""
+    """Seconds, in place of those that the client asked for [MQTT-3.2.2-21]; 0: no keep-alive; None:
+    as the client asked."""
     session_expiry: int | None = None
-    """Seconds that the session is kept, if that is not what the client asked for."""
+    """Seconds that the server keeps the session, if the client asked for something else."""
     client_id: str = ""
-    """The identifier that the server has assigned, if it has."""
+    """The identifier that the server has assigned, if any."""
     properties: Properties = NO_PROPERTIES
-    """All that the CONNACK says."""
+    """All properties of the CONNACK."""
 
     @classmethod
     def of(cls, packet: ConnAck) -> Granted:

@@ -1,7 +1,7 @@
-"""What groups hand to one connection, to be acknowledged (shared subscriptions).
+"""Deliveries of groups to one connection, to be acknowledged (shared subscriptions).
 
-A group keeps it in its hands until it is acknowledged (`dataspace.queues.Group`); the connection
-has a packet identifier for it, and the bytes go out with everything else of its own.
+The group holds a message until it is acknowledged (`dataspace.queues.Group`). The connection has a
+packet identifier for it, and sends its bytes with the rest of its output.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class Taker(Protocol):
-    """Has packet identifiers for messages of a group: `Inflight`, or `PersistentInflight`."""
+    """Assigns packet identifiers to messages of a group: `Inflight`, or `PersistentInflight`."""
 
     def __len__(self) -> int:
-        """Return how many publications are not acknowledged."""
+        """Return the number of unacknowledged publications."""
         ...
 
     @property
     def room(self) -> PrefetchWindow:
-        """The window that whatever is under way to the client is counted in."""
+        """The client's in-flight window (prefetch)."""
         ...
 
     def take(self, delivery: Delivery, publication: Publication, framing: Framing) -> None:
-        """Send a publication that a group holds, as `framing` has it."""
+        """Send a publication that a group holds, encoded by `framing`."""
         ...
 
 
 def end(delivery: Delivery, outcome: Outcome = Outcome.ACKED) -> None:
-    """End a delivery; its group may have given it to somebody else, or have ended."""
+    """End a delivery; does nothing if its group has given it to another member, or has ended."""
     if not delivery.channel.is_outstanding(delivery.tag):
         return
     if outcome is not Outcome.ACKED and delivery.loan.items:
@@ -43,18 +43,18 @@ def end(delivery: Delivery, outcome: Outcome = Outcome.ACKED) -> None:
 
 
 def drop(delivery: Delivery, outcome: Outcome) -> None:
-    """End a delivery that is not to be sent: for its queue it is acknowledged."""
+    """End a delivery that is not sent; its queue counts it as acknowledged."""
     counters = delivery.queue.counters
     if outcome is Outcome.EXPIRED:
         counters.expired += 1
     else:
         counters.dropped += 1
-    # It is not the client who has done so.
+    # The loan says that the client did not acknowledge it.
     end(delivery, outcome)
 
 
 def let_on(window: PrefetchWindow) -> None:
-    """Let those go on who wait for room in a window, if there is some."""
+    """Let consumers go on that wait for room in a window, if it has room."""
     if window.waiting:
         for queue in {consumer.queue: None for consumer in window.let_on()}:
             queue.work()

@@ -1,4 +1,4 @@
-"""Packet identifiers: those given out, and those received with QoS 2 (sections 2.3.1 and 4.3.3)."""
+"""Packet identifiers: those allocated, and those received with QoS 2 (sections 2.3.1 and 4.3.3)."""
 
 from collections.abc import Iterator
 
@@ -6,19 +6,19 @@ from .._errors import LocalProtocolError, RemoteProtocolError
 
 MAX_PACKET_ID = 65_535
 
-#: How many QoS 2 publications a peer may have begun and not released: all that there can be. MQTT
-#: 3.1.1 has no way to tell a client of less, and 65,535 take no more than 8 KiB here.
+#: Unreleased QoS 2 publications that a peer may have: as many as there are identifiers. MQTT 3.1.1
+#: cannot tell a client of a lower limit, and 65,535 take no more than 8 KiB here.
 DEFAULT_MAX_AWAITING_RELEASE = MAX_PACKET_ID
 
-#: From this many on, identifiers are kept as bits: as a set of Python's, 65,535 are 6 MB.
+#: From this many on, identifiers are kept as bits: a Python set of 65,535 takes 6 MB.
 _FEW = 256
 
 
 class PacketIds:
-    """The identifiers of what this side has sent and the peer has not finished acknowledging.
+    """The identifiers of sent packets that the peer has not fully acknowledged.
 
-    They are given out in turn, 1 to 65535 and round again, so that one just released is reused
-    as late as can be: a late duplicate of its acknowledgement then meets nothing.
+    They are allocated in turn, 1 to 65535 and round again. So a released identifier is reused as
+    late as possible, and a late duplicate of its acknowledgement does no harm.
     """
 
     __slots__ = ("_in_use", "_last")
@@ -28,7 +28,7 @@ class PacketIds:
         self._last = 0
 
     def __len__(self) -> int:
-        """How many are in use."""
+        """Return the number of identifiers in use."""
         return len(self._in_use)
 
     def __contains__(self, packet_id: object) -> bool:
@@ -38,7 +38,7 @@ class PacketIds:
         return f"<PacketIds {len(self._in_use)}/65535 in use, last {self._last}>"
 
     def allocate(self) -> int:
-        """Take an identifier that is not in use [MQTT-2.3.1-2].
+        """Allocate an identifier that is not in use [MQTT-2.3.1-2].
 
         Raises:
             LocalProtocolError: if all 65,535 are in use.
@@ -56,14 +56,14 @@ class PacketIds:
         return candidate
 
     def take(self, packet_id: int) -> bool:
-        """Take this very identifier; whether it was free."""
+        """Allocate this very identifier; return whether it was free."""
         if packet_id in self._in_use:
             return False
         self._in_use.add(packet_id)
         return True
 
     def release(self, packet_id: int) -> bool:
-        """Give an identifier back; whether it was in use at all (peers may acknowledge twice)."""
+        """Release an identifier; return whether it was in use (peers may acknowledge twice)."""
         if packet_id in self._in_use:
             self._in_use.remove(packet_id)
             return True
@@ -73,21 +73,21 @@ class PacketIds:
 class AwaitingRelease:
     """The receiver's memory of QoS 2: identifiers whose PUBREL has not come [MQTT-4.3.3-2].
 
-    As long as an identifier is in here, a PUBLISH that carries it is the same publication again:
-    it is answered with a PUBREC and not delivered.
+    While it has an identifier, a PUBLISH that carries it is the same publication again: the
+    receiver answers it with a PUBREC and does not deliver it.
     """
 
     __slots__ = ("_bits", "_ids", "_many", "limit")
 
     def __init__(self, limit: int = DEFAULT_MAX_AWAITING_RELEASE) -> None:
         self.limit = limit
-        # A set of them while there are few; then one bit for each that there can be.
+        # A set while there are few identifiers; then one bit for each possible identifier.
         self._ids: set[int] = set()
         self._bits: bytearray | None = None
         self._many = 0
 
     def __len__(self) -> int:
-        """How many publications await their PUBREL."""
+        """Return the number of publications that await their PUBREL."""
         return len(self._ids) if self._bits is None else self._many
 
     def __contains__(self, packet_id: object) -> bool:
@@ -106,10 +106,10 @@ class AwaitingRelease:
         return f"<AwaitingRelease {len(self)}/{self.limit}>"
 
     def add(self, packet_id: int) -> bool:
-        """Note a QoS 2 PUBLISH; True if it is new and is to be delivered, False if a duplicate.
+        """Note a QoS 2 PUBLISH; return True to deliver it as new, False if it is a duplicate.
 
         Raises:
-            RemoteProtocolError: if the peer has begun more than `limit` without releasing them.
+            RemoteProtocolError: if the peer has more than `limit` unreleased publications.
         """
         if packet_id in self:
             return False
@@ -122,7 +122,7 @@ class AwaitingRelease:
         return True
 
     def restore(self, packet_id: int) -> None:
-        """Take up one from before a restart, whatever the limit is now."""
+        """Add an identifier from before a restart, regardless of the limit."""
         if packet_id in self:
             return
         if self._bits is None:
@@ -134,7 +134,7 @@ class AwaitingRelease:
             self._many += 1
 
     def release(self, packet_id: int) -> bool:
-        """Note a PUBREL; whether its publication was known. PUBCOMP is the answer either way."""
+        """Note a PUBREL; return whether its publication was known. Answer PUBCOMP either way."""
         if packet_id not in self:
             return False
         if self._bits is None:

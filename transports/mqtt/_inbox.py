@@ -1,4 +1,4 @@
-"""The publications a client has received and nobody has taken yet."""
+"""The buffer of publications that a client has received and its user has not taken yet."""
 
 import collections
 
@@ -8,12 +8,12 @@ from ._packets import Publish
 
 
 class Inbox:
-    """A bounded buffer whose limits are kept by its filler: it stops reading while `full`.
+    """A bounded buffer. The task that fills it keeps its limits: it stops reading while `full`.
 
     Attributes:
-        max_messages: how many messages make it full.
-        max_bytes: how many bytes of topics and payloads do.
-        bytes_held: how many there are.
+        max_messages: the number of messages at which it is full.
+        max_bytes: the bytes of topics and payloads at which it is full.
+        bytes_held: the bytes of topics and payloads in it.
         arrived: the tasks that wait for a message.
     """
 
@@ -40,7 +40,7 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        """Whether either limit has been reached."""
+        """Whether it has reached either limit."""
         return len(self._messages) >= self.max_messages or self.bytes_held >= self.max_bytes
 
     def put(self, message: Publish) -> None:
@@ -54,7 +54,7 @@ class Inbox:
         """Remove the oldest message."""
         message = self._messages.popleft()
         self.bytes_held -= len(message.topic) + len(message.payload)
-        # Going on at half the limits makes one large read of what would be many small ones.
+        # Reading again only at half the limits makes one large read out of many small ones.
         if (
             self._drained
             and len(self._messages) * 2 <= self.max_messages
@@ -64,12 +64,12 @@ class Inbox:
         return message
 
     def clear(self) -> None:
-        """Drop all messages; wakes everybody."""
+        """Drop all messages, and wake all waiting tasks."""
         self._messages.clear()
         self.bytes_held = 0
         self.arrived.unpark_all()
         self._drained.unpark_all()
 
     async def wait_drained(self) -> None:
-        """Wait until half of it is free again. Whoever waits looks for himself whether it is."""
+        """Wait until half of it is free again, or it is cleared; the caller must check `full`."""
         await self._drained.park()

@@ -1,4 +1,4 @@
-"""Checks of passwords: which, in which order, and how soon what is wrong is answered."""
+"""Password checks: which attempts are checked, their order, and the delay of refusals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ._packets import ConnectReturnCode
 from ._passwords import Authenticator, Passwords
 
 CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
-"""Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
+"""Passwords checked at a time, each in a thread: hashing leaves a core to the event loop."""
 
 
 class Finding(enum.Enum):
-    """How a check has ended."""
+    """The result of a check."""
 
     RIGHT = enum.auto()
     WRONG = enum.auto()
@@ -32,23 +32,23 @@ class Finding(enum.Enum):
 
 @attrs.frozen(slots=True)
 class Checked:
-    """What came of an attempt."""
+    """The result of an attempt to log in."""
 
     finding: Finding
     delay: float = 0.0
-    """Seconds until the client may be told."""
+    """Seconds to wait before the client is told."""
 
     def fault(self, user: str) -> tuple[int, str] | None:
-        """Return what a client of this user is told, and the log; None: it was right."""
+        """Return the return code and the reason, for the client and the log; None: it was right."""
         match self.finding:
             case Finding.RIGHT:
                 return None
             case Finding.WRONG:
                 why = "the user name or the password is wrong"
             case Finding.NOT_LOOKED_AT:
-                why = "there were too many wrong passwords, this one was not looked at"
+                why = "there were too many wrong passwords, this one was not checked"
             case Finding.BUSY:
-                why = "too many clients from its address wait for a check of their passwords"
+                why = "too many clients from its address wait for their passwords to be checked"
                 return ConnectReturnCode.SERVER_UNAVAILABLE, why
         return ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, f"{why} (user {user})"
 
@@ -57,18 +57,18 @@ _RIGHT: Final = Checked(Finding.RIGHT)
 
 
 class LogIns:
-    """Checks passwords, fairly by address, with as many threads as there may be.
+    """Checks passwords in a bounded number of threads, with fair turns by address.
 
     Args:
-        guesses: Says which attempts are looked at.
+        guesses: Decides which attempts are checked.
         clock: The time, in seconds.
-        refused: Counts those that are refused, whether they wait to be told or not.
+        refused: Counts refused attempts at once, even if the client is told later.
 
     Attributes:
         guesses: See above.
-        turns: At most so many are checked at a time; the others wait here.
-        threads: The threads that check; one whose client has left counts until it ends.
-        delayed: How many were told late that they are wrong.
+        turns: The line of attempts that wait for a check; bounds the checks at a time.
+        threads: The threads that check; a thread whose client has left counts until it ends.
+        delayed: The number of refusals that were delayed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LogIns:
     def look(
         self, passwords: Authenticator | None, attempt: Attempt, password: bytes | None
     ) -> Checked | None:
-        """Check a password at once, if that takes so little time; else return None."""
+        """Check a password at once if that is quick; else return None."""
         if password is None or passwords is None:
             self._refused[Refusal.PASSWORD] += 1
             return Checked(Finding.WRONG)
@@ -97,11 +97,10 @@ class LogIns:
     async def check(self, passwords: Authenticator, attempt: Attempt, password: bytes) -> Checked:
         """Check a password in a thread, when it is the attempt's turn.
 
-        Cancellation: a thread that has begun ends on its own, and until then counts as one of
-        those that there may be.
+        Cancellation: a thread that has begun ends on its own, and counts until then.
 
         Raises:
-            Exception: Whatever the check raises.
+            Exception: The exception of the check.
         """
         turns = self.turns
         try:
@@ -110,7 +109,7 @@ class LogIns:
             self._refused[Refusal.CHECKS] += 1
             return Checked(Finding.BUSY)
         try:
-            # Only now: what was wrong while it waited counts.
+            # Only now: wrong passwords that were checked while it waited count.
             if not self.guesses.looks_at(attempt, self._clock()):
                 return self._not_looked_at()
             right = await trio.to_thread.run_sync(
@@ -125,13 +124,13 @@ class LogIns:
         return self._noted(attempt, right)
 
     def refusal(self, attempt: Attempt) -> Checked | None:
-        """Return what an attempt is told that is not looked at; None: it is."""
+        """Return the result for an attempt that is not checked; None: it is to be checked."""
         if self.guesses.looks_at(attempt, self._clock()):
             return None
         return self._not_looked_at()
 
     def failed(self, attempt: Attempt) -> Checked:
-        """Note an attempt that was wrong, and that something else has looked at."""
+        """Note a wrong attempt that another party has checked."""
         return self._noted(attempt, right=False)
 
     def _not_looked_at(self) -> Checked:

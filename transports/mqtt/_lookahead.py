@@ -1,7 +1,7 @@
-"""What came while a connection waited: looked through once, and kept until its turn (rule 10).
+"""The input of a throttled connection: scanned once, and kept until its turn (rule 10).
 
-What overtakes is taken out as it comes. The rest is kept in pieces that end where a packet ends, so
-that neither a read nor a wait touches again what was kept before.
+Packets that may overtake are taken out as they come. The rest is kept in pieces that end where a
+packet ends, so neither a read nor a wait touches older input again.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ._frames import find_frame
 from ._runs import is_disconnect, take_acknowledgements
 
 PIECE_BYTES = 32 << 10
-"""Smaller pieces are joined: each read may be one packet of a few bytes."""
+"""Smaller pieces are joined, because each read may be one packet of a few bytes."""
 
 
 class Lookahead:
     """The unparsed input of a connection that waits, or has waited.
 
     Args:
-        reasons: whether it is MQTT 5, see `take_acknowledgements`.
+        reasons: whether it is MQTT 5; see `take_acknowledgements`.
 
     Attributes:
-        size: how much of it is kept here, in bytes.
+        size: bytes of input kept here.
     """
 
     __slots__ = (
@@ -34,16 +34,17 @@ class Lookahead:
     def __init__(self, *, reasons: bool = False) -> None:
         self.size = 0
         self._reasons = reasons
-        # Whole packets; then some more of them, `_whole` bytes, and what has not been looked at.
+        # `_pieces` are whole packets. `_tail` begins with `_whole` bytes of more whole packets; the
+        # rest of it is not scanned yet.
         self._pieces: deque[bytes] = deque()
         self._tail = bytearray()
         self._whole = 0
-        # What the packet that has not been looked at still lacks, as far as that is known; and
-        # whether it is one that nothing may overtake.
+        # The bytes that the first unscanned packet still lacks, as far as that is known; and
+        # whether nothing may overtake that packet.
         self._missing = 0
         self._stopped = False
-        # How many bytes have been handed on; and where, counted from the first byte that was ever
-        # kept, the QoS 2 publications begin, by packet identifier.
+        # The bytes handed on; and by packet identifier, the starts of QoS 2 publications, counted
+        # from the first byte ever kept.
         self._taken_up = 0
         self._passed: dict[int, int] = {}
 
@@ -52,22 +53,22 @@ class Lookahead:
 
     @property
     def has_whole_packets(self) -> bool:
-        """Whether something is kept that is whole and may be handled."""
+        """Whether it keeps whole packets that may be handled."""
         return bool(self._pieces or self._whole)
 
     @property
     def begins_with_disconnect(self) -> bool:
-        """Whether nothing comes before a DISCONNECT, of which all has come."""
+        """Whether its first packet is a DISCONNECT that has come as a whole."""
         return not self.has_whole_packets and is_disconnect(self._tail, 0)
 
     def add(self, data: bytes, unhandled: int = 0) -> list[tuple[int, int]]:
-        """Keep what came, but for what overtakes.
+        """Keep new input, except for packets that overtake.
 
-        Takes time in proportion to `data`; and, once, to a packet that it completes.
+        The time it takes is proportional to `data`; and, once, to a packet that it completes.
 
         Args:
-            data: what came.
-            unhandled: how much of what was handed on has not been handled yet, in bytes.
+            data: the new input.
+            unhandled: bytes handed on that have not been handled yet.
 
         Returns:
             (first byte, packet identifier or 0) of each packet that overtakes.
@@ -102,7 +103,7 @@ class Lookahead:
         return taken
 
     def take_up(self) -> bytes:
-        """Hand on what is to be parsed next: whole packets; b"" if none are left."""
+        """Return the next whole packets to parse; b"" if none are left."""
         if not self._pieces:
             self._cut()
         if not self._pieces:
@@ -113,19 +114,19 @@ class Lookahead:
         return piece
 
     def take_rest(self) -> bytes:
-        """Hand on what is not whole, or to be refused, when nothing else is left."""
+        """Return the last input, incomplete or to be refused, when nothing else is left."""
         rest = bytes(self._tail)
         self._tail = bytearray()
         self.size = 0
         return rest
 
     def _look_at_next(self, kept: bytes, position: int) -> None:
-        """Note why the packet at `position` was not looked at."""
+        """Note why the packet at `position` was not scanned."""
         self._missing = 0
         try:
             frame = find_frame(kept, position)
         except RemoteProtocolError:
-            self._stopped = True  # it is said in its turn
+            self._stopped = True  # the parser raises it in its turn
             return
         if frame is not None:
             self._missing = max(0, frame[1] - len(kept))

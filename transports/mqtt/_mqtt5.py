@@ -1,13 +1,13 @@
-"""What a connection that speaks MQTT 5 has besides: what its client can take, and wants to be told.
+"""The MQTT 5 side of a connection: the client's limits, and the properties of its messages.
 
 Rules of this file:
-1. A publication is told as its publisher said it: its properties go on unaltered, in their order
-   [MQTT-3.3.2-17][MQTT-3.3.2-18]. Added are the identifiers of all of the client's subscriptions
-   that match [MQTT-3.3.4-3], and what is left of its time [MQTT-3.3.2-6].
-2. What has no time left, or is larger than the client takes, is not sent to it, and it is as if it
-   had been [MQTT-3.1.2-25].
-3. Where nobody asks for any of that, a run of publications goes on as a run: with one byte more in
-   each frame, put there once for all who speak MQTT 5.
+1. A publication's properties go to the client unaltered, in their order
+   [MQTT-3.3.2-17][MQTT-3.3.2-18]. The relay adds the identifiers of all matching subscriptions of
+   the client [MQTT-3.3.4-3], and the remaining expiry interval [MQTT-3.3.2-6].
+2. The relay does not send a publication that has expired, or that is larger than the client
+   accepts. It then acts as if it had sent it [MQTT-3.1.2-25].
+3. If the client needs none of that, a run of publications goes on as a run. Each frame gets one
+   more byte, added once for all clients with MQTT 5.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
     from .._outlet import Outlet
 
 FOR_EVER: Final = 0xFFFF_FFFF
-"""A session expiry interval that is none (section 3.1.2.11.2)."""
+"""The session expiry interval that never ends (section 3.1.2.11.2)."""
 
 MQTT5: Final = "mqtt5"
-"""Under which a batch has its frames in MQTT 5; see `Batch.framed`."""
+"""The key of a batch's frames in MQTT 5; see `Batch.framed`."""
 
 SHOWN_OF_REASON: Final = 1_000
-"""Characters of a reason that a client is told: what is too large is no use to it."""
+"""Longest reason string sent to a client, in characters; the client may drop a larger packet."""
 
 _MESSAGE_EXPIRY: Final = b"\x02"
 _MOST_SECONDS: Final = 0xFFFF_FFFF
-"""The most that a message expiry interval says."""
+"""The largest message expiry interval."""
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
 _MORE_BYTES: Final = 12
-"""What framing adds to a publication, besides what 3.1.1 adds: at most four bytes of length, five
-for the time that is left and three for a topic alias."""
+"""Bytes that framing adds to a publication beyond 3.1.1: at most four for the length, five for the
+remaining expiry interval and three for a topic alias."""
 
 _IDENTIFIER_BYTES: Final = 5
-"""At most so much for each subscription identifier."""
+"""Most bytes of one subscription identifier."""
 
 
 class Mqtt5(Framing):
@@ -63,18 +63,18 @@ class Mqtt5(Framing):
 
     Args:
         packet: Its CONNECT.
-        filters: What its client has subscribed to.
+        filters: The client's subscriptions.
         wall: The wall clock.
-        max_topic_alias: Topics that may have short names, if the client allows as many.
+        max_topic_alias: The relay's limit on topic aliases; the client's may be lower.
 
     Attributes:
         filters: See above.
-        is_own: Tells whether an account pays for what this client publishes. To be set when its
+        is_own: Tells whether an account pays for this client's publications. Set it when the
             account is open.
-        max_packet_size: The largest packet that the client takes, if it has said so.
-        receive_maximum: Publications with QoS 1 and 2 that the client takes at a time.
-        expiry: Seconds that its session is to be kept without a connection; None: for ever.
-        tells_problems: Whether the client wants to be told why something has failed.
+        max_packet_size: The largest packet that the client accepts; None: no limit.
+        receive_maximum: The client's limit on unacknowledged publications with QoS 1 and 2.
+        expiry: Seconds to keep its session without a connection; None: for ever.
+        tells_problems: Whether the client wants reasons for failures.
     """
 
     __slots__ = (
@@ -101,35 +101,35 @@ class Mqtt5(Framing):
         self.tells_problems = said.request_problem_information != 0
 
     def apart(self, filters: Filters) -> Mqtt5:
-        """Return the same of a client for a subscription that goes by itself: a shared one."""
+        """Return a copy for a subscription with its own options: a shared one."""
         other = copy(self)
         other.filters = filters
         return other
 
     def explain(self, why: str) -> Properties:
-        """Return the properties of an acknowledgement that says why, if the client wants that.
+        """Return the properties of an acknowledgement with a reason, if the client wants reasons.
 
-        What refuses CONNECT, or ends the connection, may say it in any case (section 3.1.2.11.7).
+        A CONNACK or DISCONNECT may have a reason in any case (section 3.1.2.11.7).
         """
         return with_reason(why) if self.tells_problems else NO_PROPERTIES
 
     @property
     def takes_runs(self) -> bool:
-        """Whether a run of publications is told as it is, but for what is too large."""
+        """Whether a run of publications goes out unchanged, unless it is too large."""
         filters = self.filters
         return not (filters.selects or filters.identifies)
 
     @property
     def framing_bytes(self) -> int:
-        """What framing may add to each publication at most, beyond what it is charged for."""
+        """Most bytes that framing adds to each publication, beyond those it is charged for."""
         filters = self.filters
         identifiers = len(filters) if filters.identifies else 0
         return FRAMING_BYTES + _MORE_BYTES + _IDENTIFIER_BYTES * identifiers
 
     def select(self, account: Account, publication: Publication) -> Publication | None:
-        """Return how a publication is told to the client; None if it is its own, and not wanted."""
+        """Return a publication as the client gets it; None if it is its own, with No Local."""
         if publication.retain or not self.filters.selects:
-            return publication  # if it is retained it was there before, whoever it is of
+            return publication  # a retained message is sent, whoever published it
         return select_by(self.filters, publication, own=self.is_own(account))
 
     def frame(
@@ -140,9 +140,9 @@ class Mqtt5(Framing):
         *,
         aside: bool = False,
     ) -> bytes:
-        """See `Framing.frame`, and rule 2.
+        """Return the packet of a publication, as `Framing.frame`; see rule 2.
 
-        One that is put `aside` has the time at which it expires in place of how long that is yet.
+        A publication to spill (`aside`) carries its time of expiry, not the remaining interval.
         """
         properties = publication.properties
         if publication.expires is not None:
@@ -157,7 +157,8 @@ class Mqtt5(Framing):
         topic = publication.topic
         limit = self.max_packet_size
         aliases = self._aliases
-        # What is put aside may expire there, and what it names would never be heard of.
+        # A spilled publication may expire in the backlog; then the client would never learn the
+        # alias.
         if aliases is not None and publication.qos and not aside:
             alias = aliases.known(topic)
             if alias is not None:
@@ -178,11 +179,9 @@ class Mqtt5(Framing):
         return data if limit is None or len(data) <= limit else b""
 
     def put_aside(self, publication: Publication) -> bytes:
-        """See `Framing.put_aside`."""
         return self.frame(publication, 1, aside=True)
 
     def take_back(self, packet: bytes, packet_id: int) -> bytes:
-        """See `Framing.take_back`."""
         packet = with_packet_id(packet, packet_id)
         at = body_of(packet, 0)[0]
         at += 4 + (packet[at] << 8 | packet[at + 1])  # its topic, and the packet identifier
@@ -200,7 +199,7 @@ class Mqtt5(Framing):
         return b"".join((packet[: at + 1], left.to_bytes(4, "big"), packet[at + 5 :]))
 
     def _left(self, expires: float) -> int:
-        # If the clock has been set back it may seem to be more than can be said.
+        # If the clock was set back, the interval may seem to exceed the largest one.
         return min(math.ceil(expires - self._wall()), _MOST_SECONDS)
 
     def _identifiers(self, topic: str) -> bytes:
@@ -216,7 +215,7 @@ class Mqtt5(Framing):
         return variable_int(len(identifiers)) + identifiers
 
     def frame_run(self, account: Account, batch: Batch) -> tuple[bytes, int, int]:
-        """Return a run without what is not to be sent; and of how many frames and bytes it is."""
+        """Return a run without the frames not to send, and the number of its frames and bytes."""
         raw = batch.raw
         limit = self.max_packet_size
         own = self.is_own(account)
@@ -235,32 +234,29 @@ class Mqtt5(Framing):
 
 
 def _behind_number(packet: bytes, at: int) -> int:
-    """Return where a number of variable length ends."""
+    """Return the end of a variable byte integer."""
     while packet[at] >= 128:
         at += 1
     return at + 1
 
 
 def identifier_bytes(identifier: int) -> bytes:
-    """Return a subscription identifier as the property that it is; 0: none."""
+    """Return a subscription identifier encoded as a property; b"" for 0, which is none."""
     return _SUBSCRIPTION_IDENTIFIER + variable_int(identifier) if identifier else b""
 
 
 def with_reason(why: str) -> Properties:
-    """Return the properties of a packet that says why."""
+    """Return the properties of a packet with a reason string."""
     return Properties(reason_string=why.replace("\0", " ")[:SHOWN_OF_REASON])
 
 
 def seconds_of(interval: int) -> float | None:
-    """Return what a session expiry interval says, in seconds; None: for ever."""
+    """Return a session expiry interval in seconds; None: for ever."""
     return None if interval == FOR_EVER else float(interval)
 
 
 class AtMostOnce(Recipient):
-    """Stands before the outlet of a client that speaks MQTT 5, for what it does not acknowledge.
-
-    And before that of a bridge, whatever it speaks.
-    """
+    """Frames QoS 0 publications for the outlet of a client with MQTT 5, or of any bridge."""
 
     __slots__ = ("_mqtt5", "_outlet")
 
@@ -270,11 +266,10 @@ class AtMostOnce(Recipient):
 
     @property
     def last_holder(self) -> Holder | None:
-        """See `Recipient.last_holder`."""
         return self._outlet
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`; `item` is a `Publication`, or a `Batch` of them."""
+        """Hold an item, as `Recipient.hold`; it is a `Publication`, or a `Batch` of them."""
         outlet, five = self._outlet, self._mqtt5
         why = Outcome.DROPPED
         if isinstance(item, Batch):
@@ -302,5 +297,4 @@ class AtMostOnce(Recipient):
             outlet.turn_away(account, items - sent, nbytes - sent_bytes, why)
 
     def ready(self) -> None:
-        """See `Recipient.ready`."""
         self._outlet.ready()

@@ -1,4 +1,4 @@
-"""`open_mqtt`: a client for the length of an `async with` block, with its tasks and its socket."""
+"""`open_mqtt`: a client, with its tasks and its socket, for the length of an `async with` block."""
 
 import contextlib
 import ssl
@@ -26,7 +26,7 @@ from ._reasons import Reason
 
 MQTT_PORT: Final = 1883
 MQTT_TLS_PORT: Final = 8883
-"""What is registered for MQTT over TCP, and over TLS [MQTT section 4.2]."""
+"""The registered ports of MQTT over TCP, and over TLS [MQTT section 4.2]."""
 
 
 @contextlib.asynccontextmanager
@@ -57,63 +57,63 @@ async def open_mqtt(
 ) -> AsyncGenerator[MqttClient, None]:
     """Connect to an MQTT server, for the length of an `async with` block.
 
-    Leaving the block normally is `MqttClient.disconnect`: what was published is finished first.
-    Leaving it by an exception or a cancellation closes the connection without DISCONNECT, so that
-    the server publishes the will; what had not been written is gone. Either way no task and no
-    socket is left, and exceptions come out as they are, not in a group.
+    Leaving the block normally calls `MqttClient.disconnect`, which finishes all publications.
+    Leaving it by an exception or a cancellation closes the connection without DISCONNECT: the
+    server publishes the will, and unwritten data is lost. Either way no task and no socket is left,
+    and exceptions come out unwrapped, not in a group.
 
     Args:
         stream_or_host: a connected stream, which is closed at the end, or a host name or address.
         port: the TCP port, if a host is given; 1883 by default, 8883 with `tls`.
-        version: of MQTT. 3.1.1 by default, which every server speaks; 5 has properties and reasons.
-            What is only for 5 is refused with 3.1.1.
-        client_id: the name of this client; empty asks the server to make one up.
-        clean_session: whether to forget, at the start and at the end, what the server keeps for
-            this client; in MQTT 5 at the start (clean start), for the end see `session_expiry`.
-        session: what this client itself keeps from one connection to the next, and sends again;
-            needs a session that the server keeps. Without it nothing is kept.
-        session_expiry: for how many seconds the server is to keep the session after the connection,
-            in MQTT 5; 0xFFFFFFFF: for ever. By default as with 3.1.1: for ever if not
-            `clean_session`, otherwise not at all.
-        keep_alive: the seconds of silence after which the server may give this client up; 0 for
-            never. A ping is sent after three quarters of it.
+        version: the version of MQTT: 3.1.1 by default, which every server speaks; 5 has properties
+            and reasons. With 3.1.1, arguments that are only for 5 are refused.
+        client_id: the client identifier; empty asks the server to choose one.
+        clean_session: whether the server discards this client's session at the start and at the
+            end; in MQTT 5 only at the start (clean start), for the end see `session_expiry`.
+        session: the client's state from one connection to the next, to send again; needs a
+            persistent session on the server. Without it the client keeps nothing.
+        session_expiry: seconds that the server keeps the session after the connection, in MQTT 5;
+            0xFFFFFFFF: for ever. By default as with 3.1.1: for ever if not `clean_session`,
+            otherwise not at all.
+        keep_alive: seconds of silence after which the server may drop this client; 0: never. The
+            client sends a ping after three quarters of it.
         username: the user's name.
         password: the user's password; a `str` is sent as UTF-8.
-        will: what the server is to publish when the connection ends without DISCONNECT.
-        max_buffered: how many messages may wait to be taken before the socket is no longer read.
-        max_buffered_bytes: how many bytes of topics and payloads may, likewise.
-        max_inflight: how many publications of QoS 1 and 2 may be unacknowledged at once; further
-            ones wait. 20, as mosquitto's `max_inflight_messages`: it ends a connection that has
-            more of QoS 2 begun. More keeps a pipelined sender busy, where the server has room. In
-            MQTT 5 it is no more than the server's Receive Maximum.
-        receive_maximum: how many messages of QoS 1 and 2 the server may send that are not
-            acknowledged, in MQTT 5, 1 to 65,535; None: as many as it likes. A server that sends
-            more is tolerated (mosquitto 2.0.11 does): `max_buffered` bounds what is held.
+        will: the message for the server to publish if the connection ends without DISCONNECT.
+        max_buffered: messages buffered before the client stops reading its socket.
+        max_buffered_bytes: bytes of topics and payloads buffered before it does.
+        max_inflight: the in-flight window: unacknowledged publications of QoS 1 and 2; further ones
+            wait. 20, as mosquitto's `max_inflight_messages`: it ends a connection with more QoS 2
+            publications begun. A larger window keeps a pipelined sender busy, if the server has
+            room. In MQTT 5 the server's Receive Maximum may make it smaller.
+        receive_maximum: unacknowledged messages of QoS 1 and 2 that the server may send, in MQTT 5,
+            1 to 65,535; None: no limit. A server that sends more is tolerated (mosquitto 2.0.11
+            does): `max_buffered` bounds the buffer.
         max_topic_alias: the largest topic alias that the server may use, in MQTT 5; 0: none.
-        properties: what else CONNECT says, in MQTT 5, as user properties.
-        manual_ack: whether messages of QoS 1 and 2 are acknowledged by `MqttClient.ack`, when their
-            consumer is done with them, rather than when they are taken.
+        properties: further properties of CONNECT, in MQTT 5, as user properties.
+        manual_ack: whether `MqttClient.ack` acknowledges messages of QoS 1 and 2, when their
+            consumer has finished them, instead of taking them.
         max_packet_size: the largest packet accepted from the server, in bytes.
-        connect_timeout: seconds until CONNACK must have come, connecting and TLS's handshake
-            included.
+        connect_timeout: seconds until CONNACK must have come, including the time to connect and the
+            TLS handshake.
         ping_timeout: seconds without a byte from the server after which an unanswered ping means
-            that it is gone; as long as `keep_alive` by default.
-        tls: what the connection to a host is encrypted with, which has to have that name in its
-            certificate: `Certificates.for_client` of `clearfunds.transports.tls` makes one.
+            that the server is gone; as long as `keep_alive` by default.
+        tls: the context that encrypts the connection to a host; the server's certificate must be
+            for that host. `Certificates.for_client` of `clearfunds.transports.tls` makes one.
 
     Raises:
-        ConnectRefusedError: the server refused, and said why.
+        ConnectRefusedError: the server refused the connection, with a reason.
         ConnectionLostError: the connection ended before CONNACK, or before the block did.
-        RemoteProtocolError: what answers does not speak MQTT.
-        LocalProtocolError: the arguments make no valid CONNECT, or the session is not for them.
+        RemoteProtocolError: the server does not speak MQTT.
+        LocalProtocolError: the arguments make no valid CONNECT, or do not match the session.
         ValueError: a buffer or the window has no place at all; or `tls` is given, and a stream.
-        TransportError: there is no connection to that host and port, or no answer in time; or
-            TLS's handshake failed, or the server wants a certificate that it was not shown.
+        TransportError: there is no connection to that host and port, or no answer in time; or the
+            TLS handshake failed, or the server wants a certificate that it did not get.
     """
     if isinstance(password, str):
         password = password.encode()
     if tls is not None and not isinstance(stream_or_host, str):
-        raise ValueError("a stream is encrypted already, or is not to be: tls is for a host")
+        raise ValueError("tls is for a host; a stream brings its own encryption, or none")
     connect = Connect(client_id, clean_session, keep_alive, username, password, will)
     if version == "5":
         connect = _in_version_5(
@@ -121,7 +121,7 @@ async def open_mqtt(
         )
     elif session_expiry is not None or receive_maximum is not None or max_topic_alias:
         raise LocalProtocolError(
-            "session_expiry, receive_maximum and max_topic_alias are MQTT 5's: open with "
+            "session_expiry, receive_maximum and max_topic_alias are for MQTT 5: open with "
             "version='5'"
         )
     else:
@@ -129,7 +129,7 @@ async def open_mqtt(
     kept = not clean_session if version == "3.1.1" else bool(connect.properties.session_expiry)
     if session is not None and not kept:
         raise LocalProtocolError(
-            "a clean session ends with its connection: a session that is kept needs "
+            "a clean session ends with its connection: a persistent session needs "
             "clean_session=False (section 3.1.2.4), or in MQTT 5 a session_expiry"
         )
     connection = Connection(
@@ -179,7 +179,7 @@ def _in_version_5(
     max_topic_alias: int,
     max_packet_size: int,
 ) -> Connect:
-    """Return a CONNECT of MQTT 5, with what it has to say there."""
+    """Return a CONNECT in version 5, with its properties."""
     if session_expiry is None:
         session_expiry = 0 if connect.clean_session else FOR_EVER
     said = attrs.evolve(
@@ -200,7 +200,7 @@ async def _establish(
     hello: bytes,
     connect_timeout: float,
 ) -> tuple[trio.abc.Stream, ConnAck]:
-    """Connect, say CONNECT and wait for a CONNACK that accepts; close the stream otherwise."""
+    """Connect, send CONNECT and wait for a CONNACK that accepts; close the stream otherwise."""
     stream = stream_or_host if isinstance(stream_or_host, trio.abc.Stream) else None
     if port is None:
         port = MQTT_PORT if tls is None else MQTT_TLS_PORT
@@ -226,12 +226,12 @@ async def _establish(
 async def _secure(
     stream: trio.abc.Stream, host: str, tls: ssl.SSLContext, where: str
 ) -> trio.SSLStream[trio.abc.Stream]:
-    """Do TLS's handshake. What it raises leaves the stream to whoever has opened it."""
+    """Do the TLS handshake. If it fails, the caller has to close the stream."""
     try:
-        # MQTT itself says where it ends. Who waited for TLS to say so, too, would wait in vain for
-        # a server that has gone.
+        # MQTT itself marks the end. A wait for TLS to mark it, too, would be in vain if the server
+        # is gone.
         secure = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
-    except ValueError as exc:  # as with a leading dot
+    except ValueError as exc:  # such as a leading dot in the host's name
         raise TransportError(f"cannot connect to {where} with TLS: {exc}") from exc
     try:
         await secure.do_handshake()
@@ -259,16 +259,16 @@ async def _greet(
             if not data:
                 raise ConnectionLostError(
                     "the server closed the connection instead of answering CONNECT; it may not "
-                    f"speak MQTT {_NAMES[connection.version]}, or not to this client"
+                    f"speak MQTT {_NAMES[connection.version]}, or may refuse this client"
                 )
             connection.receive_data(bytes(data))
     except trio.BrokenResourceError as exc:
         if isinstance(exc.__cause__, ssl.SSLError):
-            # With TLS 1.3 a server looks at a client's certificate after the client's handshake.
+            # With TLS 1.3 a server checks the client's certificate after the client's handshake.
             raise TransportError(f"cannot connect to {where}: {trouble(exc.__cause__)}") from exc
         msg = "the connection broke before CONNACK came"
         if isinstance(stream, trio.SSLStream):
-            # It may have said so, where it could not be read any more.
+            # Its TLS alert may have come too late to be read.
             msg += "; with TLS the server may want a client's certificate, or another one"
         raise ConnectionLostError(msg) from exc
     assert isinstance(packet, ConnAck)  # the connection lets nothing else pass first
@@ -285,10 +285,10 @@ _NAMES: Final = {PROTOCOL_LEVEL: "3.1.1", PROTOCOL_LEVEL_5: "5"}
 
 @contextlib.contextmanager
 def _without_group() -> Generator[None, None, None]:
-    """Take the one exception that a nursery wraps into a group out of it again.
+    """Unwrap the single exception that a nursery wraps into a group.
 
-    The tasks of a client raise nothing that is expected, so what comes out of its nursery is as
-    good as always what its block raised, and callers want to catch it by its own name.
+    A client's tasks raise no expected exceptions. So its nursery almost always raises the exception
+    of its block, and callers want to catch that by its own type.
     """
     try:
         yield
@@ -299,7 +299,7 @@ def _without_group() -> Generator[None, None, None]:
         error = errors[0]
     else:
         return
-    # Raising sets the context anew, to the group; what it was before says more.
+    # Raising sets the context to the group; the old context is more useful.
     context = error.__context__
     try:
         raise error

@@ -1,4 +1,4 @@
-"""The options of a subscription in MQTT 5: one byte with each topic filter (section 3.8.3.1)."""
+"""The options of a subscription in MQTT 5: one byte for each topic filter (section 3.8.3.1)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from ._reasons import Reason
 from ._topics import SHARED_PREFIX
 
 HIGHEST_QOS: Final = 0x03
-"""The QoS that is wanted; all that there is of it in MQTT 3.1.1."""
+"""The highest QoS wanted; MQTT 3.1.1 has only this option."""
 
 NO_LOCAL: Final = 0x04
-"""Not what the client itself publishes."""
+"""Leave out the client's own publications."""
 
 RETAIN_AS_PUBLISHED: Final = 0x08
-"""RETAIN stays as it was published."""
+"""Leave RETAIN as published."""
 
 RETAIN_HANDLING: Final = 0x30
-"""Who is told what is retained: all who subscribe, or"""
+"""When to send retained messages; 0: at each SUBSCRIBE."""
 RETAINED_TO_NEW: Final = 0x10
-"""who had not subscribed to this before, or"""
+"""Only if the client had no such subscription before."""
 RETAINED_TO_NONE: Final = 0x20
-"""nobody."""
+"""Never."""
 
 _RESERVED: Final = 0xC0
 
 
 def options_fault(topic_filter: str, options: int) -> tuple[str, int] | None:
-    """Say what is wrong with the options of a subscription, and what reason code that is."""
+    """Return the fault of a subscription's options, and its reason code; None: no fault."""
     if options & _RESERVED:
         return (
             f"options {options:#04x} have reserved bits set [MQTT-3.8.3-5]",

@@ -1,21 +1,21 @@
 """The control packets of MQTT as values, and their wire format in version 3.1.1.
 
-The values do for MQTT 5 as well, whose wire format is `_packets5`'s: what only that version can say
-(`properties`, `reason`) has a default that says nothing.
+The values serve MQTT 5 as well; its wire format is in `_packets5`. Fields that only MQTT 5 has
+(`properties`, `reason`) have neutral defaults.
 
 Rules:
 
-1. `decode` accepts what the specification calls well-formed and nothing else; every refusal is a
+1. `decode` accepts only packets that the specification calls well-formed. Every refusal is a
    `RemoteProtocolError` that names the broken statement, in the numbering of the standard of
-   29 October 2014 (`[MQTT-3.3.1-4]`), or the section where no statement has a number.
-2. Two refusals are owed an answer before the connection is closed; they are an
+   29 October 2014 (`[MQTT-3.3.1-4]`), or the section if no statement has a number.
+2. Two refusals need an answer before the connection is closed. They are an
    `UnacceptableConnectError`, which carries the return code of the CONNACK.
-3. `encode` refuses to make anything that `decode` would refuse (`LocalProtocolError`), so that
-   `decode(encode(packet)) == packet` for whatever it does make.
-4. Limits of this process (size, depth of topics, numbers of things) are not looked at here.
+3. `encode` refuses everything that `decode` would refuse (`LocalProtocolError`), so that
+   `decode(encode(packet)) == packet` for each packet that it encodes.
+4. Other modules check the limits of this process (sizes, depth of topics, counts).
 
-Strings are `str`; what the specification calls binary data, the password included, is `bytes`.
-QoS is a plain int: these objects are made for each message, and an enum costs more than it tells.
+Strings are `str`; binary data, the password included, is `bytes`. QoS is a plain int: these objects
+are made for each message, and an enum would cost more than it helps.
 """
 
 import enum
@@ -34,21 +34,21 @@ from ._topics import topic_filter_fault, topic_name_fault
 PROTOCOL_NAME = "MQTT"
 PROTOCOL_LEVEL = 4
 
-#: MQTT 3.1, of 2010; bridges and old clients speak it. Its packets are those of 3.1.1, but that
-#: SUBACK cannot say that a filter was not granted, and CONNACK not that a session was kept.
+#: MQTT 3.1, of 2010; bridges and old clients speak it. Its packets are those of 3.1.1, except that
+#: SUBACK cannot refuse a filter, and CONNACK has no session present flag.
 PROTOCOL_NAME_31 = "MQIsdp"
 PROTOCOL_LEVEL_31 = 3
 
-#: Added to the level by a server that connects as another one's client, if it wants to be known for
-#: that (mosquitto's `try_private`). In no standard.
+#: A bridge, a server that connects as another server's client, adds this to the level to identify
+#: itself (mosquitto's `try_private`). In no standard.
 BRIDGE_LEVEL = 0x80
 
-#: SUBACK's return code for a filter that was not granted (section 3.9.3).
+#: SUBACK's return code for a refused filter (section 3.9.3).
 SUBSCRIPTION_FAILED = 0x80
 
 
 class ConnectReturnCode(enum.IntEnum):
-    """What a CONNACK says (section 3.2.2.3, table 3.1)."""
+    """The return codes of CONNACK (section 3.2.2.3, table 3.1)."""
 
     ACCEPTED = 0
     UNACCEPTABLE_PROTOCOL_LEVEL = 1
@@ -62,11 +62,11 @@ class UnacceptableConnectError(RemoteProtocolError):
     """A CONNECT that must be answered before the connection is closed.
 
     Attributes:
-        return_code: what the CONNACK is to say: `UNACCEPTABLE_PROTOCOL_LEVEL` [MQTT-3.1.2-2] or
-            `IDENTIFIER_REJECTED` [MQTT-3.1.3-8]; in MQTT 5, which has a code for all that can be
-            wrong with a CONNECT, a `Reason`.
-        max_packet_size: the largest packet that the client takes (MQTT 5, section 3.1.2.11.4), if
-            the CONNECT could be read so far and says it.
+        return_code: the code for the CONNACK: `UNACCEPTABLE_PROTOCOL_LEVEL` [MQTT-3.1.2-2] or
+            `IDENTIFIER_REJECTED` [MQTT-3.1.3-8]; in MQTT 5, which has a code for every fault of a
+            CONNECT, a `Reason`.
+        max_packet_size: the client's Maximum Packet Size (MQTT 5, section 3.1.2.11.4), if the
+            CONNECT has one and could be read that far.
     """
 
     def __init__(self, message: str, return_code: int, max_packet_size: int | None = None) -> None:
@@ -77,7 +77,7 @@ class UnacceptableConnectError(RemoteProtocolError):
 
 @attrs.frozen
 class Will:
-    """What the server is to publish if the client goes without saying goodbye."""
+    """The message that the server publishes if the client leaves without DISCONNECT."""
 
     topic: str
     payload: bytes = b""
@@ -88,10 +88,10 @@ class Will:
 
 @attrs.frozen
 class Connect:
-    """Section 3.1. An empty `client_id` asks the server to make one up; `keep_alive` in seconds.
+    """Section 3.1. An empty `client_id` asks the server to choose one; `keep_alive` is in seconds.
 
-    In MQTT 5, `clean_session` is what is called clean start there: it ends the session before, and
-    says nothing of how long this one is kept.
+    In MQTT 5, `clean_session` is the clean start flag: it ends the old session, and does not limit
+    how long the server keeps the new one.
     """
 
     client_id: str = ""
@@ -104,7 +104,7 @@ class Connect:
     protocol_level: int = PROTOCOL_LEVEL
     properties: Properties = NO_PROPERTIES
     bridge: bool = False
-    """See `BRIDGE_LEVEL`; not in MQTT 5, where options of subscriptions do what it is for."""
+    """See `BRIDGE_LEVEL`; not in MQTT 5, where subscription options replace it."""
 
     kind: ClassVar[int] = 1
 
@@ -124,7 +124,7 @@ class ConnAck:
 class Publish:
     """Section 3.3. `packet_id` is 0 exactly when `qos` is 0: then the wire carries none.
 
-    In MQTT 5, `topic` may be empty where the properties have a topic alias.
+    In MQTT 5, `topic` may be empty if the properties have a topic alias.
     """
 
     topic: str
@@ -186,8 +186,8 @@ class PubComp:
 class Subscribe:
     """Section 3.8. `filters` holds pairs of (topic filter, highest QoS wanted).
 
-    In MQTT 5 the second is the whole byte of options, of which QoS is the two lowest bits (section
-    3.8.3.1 of that standard).
+    In MQTT 5 the second is the whole options byte; its two lowest bits are the QoS (section 3.8.3.1
+    of that standard).
     """
 
     packet_id: int
@@ -199,9 +199,9 @@ class Subscribe:
 
 @attrs.frozen
 class SubAck:
-    """Section 3.9. One code a filter: the QoS granted, or `SUBSCRIPTION_FAILED`.
+    """Section 3.9. One code for each filter: the QoS granted, or `SUBSCRIPTION_FAILED`.
 
-    In MQTT 5 there are more ways to fail; see `Reason`.
+    MQTT 5 has more codes for refusals; see `Reason`.
     """
 
     packet_id: int
@@ -224,7 +224,7 @@ class Unsubscribe:
 
 @attrs.frozen
 class UnsubAck:
-    """Section 3.11. In MQTT 5, `reasons` says of each filter what came of it."""
+    """Section 3.11. In MQTT 5, `reasons` has the result for each filter."""
 
     packet_id: int
     reasons: tuple[int, ...] = ()
@@ -249,9 +249,9 @@ class PingResp:
 
 @attrs.frozen
 class Disconnect:
-    """Section 3.14: the client goes, and its will is not to be published.
+    """Section 3.14: the client leaves, and the server must not publish its will.
 
-    In MQTT 5 a server may say it, too, and with `reason` other than 0 the will is published.
+    In MQTT 5 a server may send it, too, and with a `reason` other than 0 the will is published.
     """
 
     reason: int = 0
@@ -262,9 +262,9 @@ class Disconnect:
 
 @attrs.frozen
 class Auth:
-    """MQTT 5, section 3.15: one step of an authentication that takes several.
+    """MQTT 5, section 3.15: one step of an enhanced authentication.
 
-    `reason` is 0 (done), 0x18 (go on) or 0x19 (the client begins anew).
+    `reason` is 0 (done), 0x18 (go on) or 0x19 (the client authenticates again).
     """
 
     reason: int = 0
@@ -291,7 +291,7 @@ Packet: TypeAlias = (
     | Auth
 )
 
-# Table 2.2: the four low bits of the first byte. PUBLISH alone has flags that vary.
+# Table 2.2: the four low bits of the first byte. Only the flags of PUBLISH vary.
 _PUBLISH_FLAGS = tuple(
     flags for flags in range(16) if flags >> 1 & 3 != 3 and not (flags & 8 and not flags & 6)
 )
@@ -312,14 +312,14 @@ _FLAG_STATEMENTS = {
 
 
 def publish_flags_fault(flags: int) -> str:
-    """Say what is wrong with flags that no PUBLISH has."""
+    """Describe the fault of flags that are illegal in a PUBLISH."""
     if flags >> 1 & 3 == 3:
         return "PUBLISH with both QoS bits set; QoS is 0, 1 or 2 [MQTT-3.3.1-4]"
     return "PUBLISH with DUP set and QoS 0; clear DUP [MQTT-3.3.1-2]"
 
 
 def first_byte_fault(first_byte: int) -> str | None:
-    """Say what is wrong with the first byte of a packet, or None when it is a legal one."""
+    """Describe the fault of a packet's first byte; None: it is legal."""
     if first_byte in FIRST_BYTES:
         return None
     kind, flags = first_byte >> 4, first_byte & 15
@@ -434,17 +434,17 @@ def connect_packet(
     properties: bytes = b"",
     will_properties: bytes = b"",
 ) -> bytes:
-    """Encode a CONNECT of either version, which that has found to be one of its own.
+    """Encode a CONNECT, which the caller has checked against the rules of its version.
 
     Args:
-        packet: what to encode.
-        fields: those of its version.
-        will_payload: what that calls it.
-        properties: encoded, their length in front; b"" where there are none, not even a length.
+        packet: the packet to encode.
+        fields: the `Fields` of its version.
+        will_payload: the version's name for the payload of a will.
+        properties: encoded, their length in front; b"" for no properties and no length.
         will_properties: likewise, of its will.
 
     Raises:
-        LocalProtocolError: if something in it is not what both versions allow.
+        LocalProtocolError: if a field breaks a rule of both versions.
     """
     if not 0 <= packet.keep_alive <= 65_535:
         raise LocalProtocolError(
@@ -549,7 +549,7 @@ def _encode_disconnect(packet: Disconnect) -> bytes:
 
 
 def encode_empty(packet: PingReq | PingResp | Disconnect) -> bytes:
-    """Encode a packet that has nothing to say but what it is."""
+    """Encode a packet that consists of its fixed header."""
     return bytes((packet.kind << 4, 0))
 
 
@@ -576,7 +576,7 @@ def _check_qos(what: str, qos: int) -> None:
 
 
 def decode(first_byte: int, body: bytes) -> Packet:
-    """Decode one packet from its first byte and what follows the remaining length.
+    """Decode one packet from its first byte and its body, which follows the remaining length.
 
     Raises:
         UnacceptableConnectError: if a CONNECT must be refused with a return code.
@@ -588,9 +588,9 @@ def decode(first_byte: int, body: bytes) -> Packet:
 
 
 def connect_level(body: bytes) -> int | None:
-    """Return the protocol level that the body of a CONNECT asks for; None if it is not MQTT's.
+    """Return the protocol level that the body of a CONNECT asks for; None if it is not MQTT.
 
-    It decides which version's format the rest of the packet has (section 3.1.2.2).
+    The level decides the format of the rest of the packet (section 3.1.2.2).
     """
     return body[6] if len(body) > 6 and body.startswith(b"\0\4MQTT") else None
 
@@ -631,11 +631,11 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
             f"CONNECT names the protocol {name[:32]!r}, not b'MQTT' [MQTT-3.1.2-1]"
         )
     level = reader.byte("protocol level", "(section 3.1.2.2)")
-    # What follows belongs to another version's format from here on: do not look at it.
+    # The rest is in the format of another version: do not read it.
     if level & ~BRIDGE_LEVEL != _PROTOCOLS[name]:
         raise UnacceptableConnectError(
-            f"CONNECT asks for protocol {name.decode()} level {level}; only MQTT levels "
-            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) and 5 are spoken here, and {PROTOCOL_NAME_31} level "
+            f"CONNECT asks for protocol {name.decode()} level {level}; this server speaks MQTT "
+            f"levels {PROTOCOL_LEVEL} (MQTT 3.1.1) and 5, and {PROTOCOL_NAME_31} level "
             f"{PROTOCOL_LEVEL_31} (MQTT 3.1) [MQTT-3.1.2-2]",
             ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL,
         )
@@ -668,7 +668,7 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
         )
     if not client_id and name == b"MQIsdp":
         raise UnacceptableConnectError(
-            "CONNECT has an empty client identifier, which MQTT 3.1 does not have: name the client",
+            "CONNECT has an empty client identifier, which MQTT 3.1 forbids: name the client",
             ConnectReturnCode.IDENTIFIER_REJECTED,
         )
     return Connect(
@@ -690,11 +690,11 @@ _WILL_STATEMENTS = ("[MQTT-3.1.2-13]", "[MQTT-3.1.2-15]", "[MQTT-3.1.2-14]")
 
 
 def will_flags_fault(flags: int, statements: tuple[str, str, str]) -> str | None:
-    """Say what is wrong with the connect flags, but for those of the user name and the password.
+    """Describe the fault of the connect flags; user name and password are not checked.
 
     Args:
-        flags: the byte of them.
-        statements: that there is no QoS without a will, no RETAIN without one, and no QoS of 3.
+        flags: the byte of flags.
+        statements: those against a QoS without a will, RETAIN without a will, and a QoS of 3.
     """
     no_qos, no_retain, no_qos_3 = statements
     if flags & 1:
@@ -782,7 +782,7 @@ def _decode_unsubscribe(first_byte: int, body: bytes) -> Unsubscribe:
 def empty_decoder(
     packet: PingReq | PingResp | Disconnect, fields: Fields
 ) -> Callable[[int, bytes], Packet]:
-    """Return what decodes a packet that has nothing to say but what it is."""
+    """Return the decoder of a packet that consists of its fixed header."""
 
     def decode_empty(first_byte: int, body: bytes) -> Packet:
         if body:

@@ -1,18 +1,18 @@
-"""The wire format of the control packets in MQTT 5; the packets themselves are `_packets`'.
+"""The wire format of the control packets in MQTT 5; `_packets` defines the packets.
 
 Rules:
 
-1. As in `_packets`: what is well-formed is decoded and nothing else, `encode5` refuses to make what
+1. As in `_packets`: `decode5` accepts only well-formed packets, `encode5` refuses everything that
    `decode5` would refuse, and `decode5(encode5(packet)) == packet`.
-2. Every refusal is a `ReasonedError`: 0x81 for what cannot be parsed, 0x82 for what can be and is
-   not allowed, as the standard says of each (section 4.13); it is a `Reason` of CONNACK as well as
-   of DISCONNECT.
-3. What depends on the side that sent a packet, or on what was sent before, is `Connection`'s to
-   know: subscription identifiers in a PUBLISH, whose reason a DISCONNECT has, topic aliases, when
+2. Every refusal is a `ReasonedError`: 0x81 for a malformed packet, 0x82 for a packet that parses
+   but breaks a rule, as the standard has it in each case (section 4.13). Both codes are valid in
+   CONNACK and DISCONNECT.
+3. `Connection` checks rules that depend on the sender of a packet, or on earlier packets:
+   subscription identifiers in a PUBLISH, the side of a DISCONNECT's reason, topic aliases, and when
    AUTH may come.
 
-Sections and statements are those of the OASIS standard of 7 March 2019; but what is wrong with a
-topic is said by `_topics`, in the numbering of MQTT 3.1.1.
+Sections and statements are those of the OASIS standard of 7 March 2019; but `_topics` describes the
+faults of a topic in the numbering of MQTT 3.1.1.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ PROTOCOL_LEVEL_5: Final = 5
 _MALFORMED: Final = Reason.MALFORMED_PACKET
 _PROTOCOL_ERROR: Final = Reason.PROTOCOL_ERROR
 
-# Which reason codes a packet may carry, by its kind.
+# The reason codes that a packet may carry, by its kind.
 _CONNACK_REASONS: Final = frozenset(
     (0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F)
 )  # [MQTT-3.2.2-8]
@@ -83,12 +83,12 @@ _FILTER_REASONS: Final = {
 CLIENT_DISCONNECT_REASONS: Final = frozenset(
     (0, 4, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A))
 )
-"""Why a client may disconnect (section 3.14.2.1, table 3-10)."""
+"""The reasons for which a client may disconnect (section 3.14.2.1, table 3-10)."""
 
 SERVER_DISCONNECT_REASONS: Final = frozenset(
     (0, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8C, 0x91), *range(0x93, 0xA3))
 )
-"""Why a server may. 0x8C is in table 2-6 though not in table 3-10."""
+"""The reasons for which a server may. 0x8C is in table 2-6 though not in table 3-10."""
 
 _AUTH_REASONS: Final = frozenset((0, 0x18, 0x19))
 
@@ -105,7 +105,7 @@ _ACKNOWLEDGEMENTS: Final[
 
 
 def first_byte_fault5(first_byte: int) -> ReasonedError | None:
-    """Return what is wrong with the first byte of a packet, or None when it is a legal one."""
+    """Return the error for a packet's first byte; None: it is legal."""
     if first_byte in FIRST_BYTES or first_byte == AUTH:
         return None
     kind, flags = first_byte >> 4, first_byte & 15
@@ -148,15 +148,15 @@ def encode_publish5(
     """Encode a PUBLISH without making the packet first; otherwise as `encode5`.
 
     Args:
-        topic: may be empty where the properties have a topic alias.
-        payload: as in `Publish`, like all that follows but for:
-        qos: as said.
-        retain: as said.
-        dup: as said.
-        packet_id: as said.
+        topic: may be empty if the properties have a topic alias.
+        payload: as in `Publish`.
+        qos: as in `Publish`.
+        retain: as in `Publish`.
+        dup: as in `Publish`.
+        packet_id: as in `Publish`.
         properties: encoded, WITHOUT their length in front, as `application_properties` makes them.
-            They are not looked at, but for a topic alias if the topic is empty.
-        aliased: whether it is known that they have one, so that they need not be looked at.
+            They are not checked, except for a topic alias if the topic is empty.
+        aliased: whether the caller knows that they have one; then they are not checked.
     """
     if topic:
         if fault := topic_name_fault(topic):
@@ -222,11 +222,11 @@ def _encode_packet_publish(packet: Publish) -> bytes:
 def _encode_connect(packet: Connect) -> bytes:
     if packet.protocol_name != PROTOCOL_NAME or packet.protocol_level != PROTOCOL_LEVEL_5:
         raise LocalProtocolError(
-            f"as MQTT 5 only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL_5} can be sent, not "
+            f"MQTT 5 is protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL_5}, not "
             f"{packet.protocol_name!r} level {packet.protocol_level}"
         )
     if packet.bridge:
-        raise LocalProtocolError("a bridge of MQTT 5 says so with its subscriptions' options")
+        raise LocalProtocolError("MQTT 5 has no bridge bit; use the options of subscriptions")
     will_properties = b""
     if packet.will is not None:
         if packet.will.qos not in (0, 1, 2):
@@ -253,7 +253,7 @@ def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
     if packet.properties is NO_PROPERTIES or packet.properties == NO_PROPERTIES:
         if not packet.reason:
             return bytes((first_byte, 2)) + packet_id
-        properties = b""  # section 3.4.2.2.1: none, where less than four bytes remain
+        properties = b""  # section 3.4.2.2.1: none, if fewer than four bytes remain
     else:
         properties = encode_properties(packet.properties, kind)
     _, allowed, statement = _ACKNOWLEDGEMENTS[kind]
@@ -343,12 +343,13 @@ def _check_reasons(
 
 
 def decode5(first_byte: int, body: bytes) -> Packet:
-    """Decode one packet from its first byte and what follows the remaining length.
+    """Decode one packet from its first byte and its body, which follows the remaining length.
 
-    A PUBLISH with a topic alias comes out as it is: its topic may be empty.
+    A topic alias is not resolved: the topic of such a PUBLISH may be empty.
 
     Raises:
-        ReasonedError: if the packet is malformed, or breaks a rule that can be told from it alone.
+        ReasonedError: if the packet is malformed, or breaks a rule that can be checked without
+            other packets.
     """
     if fault := first_byte_fault5(first_byte):
         raise fault
@@ -530,7 +531,7 @@ def _decode_auth(first_byte: int, body: bytes) -> Auth:
 
 
 class _Reader(Reader):
-    """Takes the fields that only MQTT 5 has, too."""
+    """Takes also the fields that only MQTT 5 has."""
 
     __slots__ = ("_kind",)
 
@@ -545,7 +546,7 @@ class _Reader(Reader):
         return reason
 
     def reasons(self, statement: str, allowed: frozenset[int]) -> tuple[int, ...]:
-        """Take the rest, reason codes, of which there must be one at least."""
+        """Take the rest as reason codes; there must be at least one."""
         reasons = tuple(self._body[self._at :])
         if not reasons:
             raise ReasonedError(f"{self._packet} has no reason code {statement}", _PROTOCOL_ERROR)

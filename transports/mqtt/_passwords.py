@@ -1,16 +1,15 @@
-"""Who an MQTT client says it is, and whether it is: user names and passwords.
+"""Authentication of MQTT clients by user name and password.
 
-They are in a file as `mosquitto_passwd` writes it, a line for each user:
+They are in a file in the format of `mosquitto_passwd`, a line for each user:
 
     USER:$7$ITERATIONS$SALT$HASH    PBKDF2-HMAC-SHA512 [RFC 8018 section 5.2], from mosquitto 2.0 on
     USER:$6$SALT$HASH               SHA-512 of the password and then the salt, before that
     USER:SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY
                                     for clients that do not send the password; see `_scram`
 
-The last is written by `clearfunds passwd`. SALT, HASH and keys are in base64, HASH has 64 bytes.
-Empty lines are passed over, and lines that begin with #. mosquitto passes over what it does not
-understand, too; here that is an error, so that nobody is locked out by a typing mistake without a
-word.
+`clearfunds passwd` writes the last form. SALT, HASH and keys are in base64; HASH has 64 bytes.
+Empty lines and lines that begin with # are ignored. mosquitto also ignores lines that it does not
+understand. Here they are an error, so that a typing mistake does not silently lock a user out.
 """
 
 from __future__ import annotations
@@ -29,27 +28,28 @@ from . import _scram as scram
 from ._scram import IS_HERE, KEY_BYTES, MIN_ITERATIONS, MIN_SALT, SALT_BYTES, MadeUpKeys, ScramKeys
 
 MAX_ITERATIONS: Final = 10_000_000
-"""Of PBKDF2, for one user: six seconds, at 0.6 us each, of the ten that a client has for its
-CONNECT (`connect_timeout`). OWASP's Password Storage Cheat Sheet wants 220,000."""
+"""Most iterations of PBKDF2 for one user: they take six seconds, at 0.6 us each, of the ten that a
+client has for its CONNECT (`connect_timeout`). OWASP's Password Storage Cheat Sheet wants 220,000.
+"""
 
 QUICK_ITERATIONS: Final = 400
-"""So many are done where the password is asked for. To have a thread do it costs 0.25 ms of CPU
-time and of the client's, which is as much; with mosquitto's 101 iterations (0.06 ms) 5,000 clients
-a second connect instead of 2,000 (measured on two cores)."""
+"""Most iterations done in the event loop. A thread costs 0.25 ms of CPU time and delays the client
+by as much, which is what they take; with mosquitto's 101 iterations (0.06 ms) 5,000 clients a
+second connect instead of 2,000 (measured on two cores)."""
 
 _HASH_BYTES: Final = 64
-"""What SHA-512 gives."""
+"""The size of a SHA-512 hash."""
 
 _ANEW: Final = "write the line anew with `mosquitto_passwd FILE USER`"
 _SCRAM_ANEW: Final = "write the line anew with `clearfunds passwd FILE USER`"
 
 
 class PasswordFileError(ValueError):
-    """A password file has something else in it; says which line, and what to do, but no secret."""
+    """A password file has a bad line; the message has its number and a remedy, but no secret."""
 
 
 class _Known(Protocol):
-    """What is known of one user's password."""
+    """The stored verifier of one user's password."""
 
     @property
     def iterations(self) -> int: ...
@@ -57,23 +57,23 @@ class _Known(Protocol):
 
 
 class Authenticator(Protocol):
-    """Who knows users' passwords; `Passwords`, or one of your own."""
+    """Checks users' passwords: `Passwords`, or your own class."""
 
     def check(self, user: str, password: bytes) -> bool:
         """Return whether a password is the user's.
 
-        Called in a thread, and in several at once, so it may take its time; it should take as much
-        for a user that does not exist.
+        It may block: it is called in threads, several at once. It should take as long for a user
+        that does not exist.
         """
         ...
 
 
 @attrs.frozen(slots=True, repr=False)
 class _Stored:
-    """What is known of one user's password."""
+    """The stored hash of one user's password."""
 
     iterations: int
-    """Of PBKDF2; 0: it is SHA-512 alone."""
+    """Iterations of PBKDF2; 0: plain SHA-512."""
     salt: bytes
     hash: bytes
 
@@ -86,7 +86,7 @@ class _Stored:
 
 
 _NOBODYS: Final = _Stored(101, bytes(12), bytes(_HASH_BYTES))
-"""What is looked at where there are no users; as costly as what mosquitto_passwd writes."""
+"""The hash that is checked if there are no users; as costly as those of mosquitto_passwd."""
 
 
 _NOBODYS_KEYS: Final = ScramKeys(
@@ -95,14 +95,14 @@ _NOBODYS_KEYS: Final = ScramKeys(
 
 
 class Passwords:
-    """Users and their passwords, as in a file of mosquitto_passwd's.
+    """Users and their passwords, as in a file of mosquitto_passwd.
 
-    Made by `from_file` or `from_text`. May be used by several threads.
+    Made by `from_file` or `from_text`. Several threads may use it.
 
     Attributes:
-        file: Where they are from; None: from a text.
-        quick: Whether a check takes so little time that no thread is worth its while.
-        generation: How often they have been read; what was right in another one may not be.
+        file: The file they were read from; None: they are from a text.
+        quick: Whether checks are too short to be worth a thread.
+        generation: How often they have been read; a password may be wrong in another generation.
     """
 
     __slots__ = ("_made_up", "_scram", "_users", "file", "generation", "quick")
@@ -115,9 +115,9 @@ class Passwords:
 
     def _take(self, users: Mapping[str, _Known]) -> None:
         self._scram = {user: each for user, each in users.items() if isinstance(each, ScramKeys)}
-        # Of all: it must not tell who is one of the users.
+        # Of all users alike, so that the time of a check does not tell which names exist.
         self.quick = all(each.iterations <= QUICK_ITERATIONS for each in users.values())
-        # One after the other would not do: another thread may look in between.
+        # One assignment, because another thread may read between two.
         self._users = users, tuple(users.values()) or (_NOBODYS,)
         self.generation += 1
 
@@ -125,15 +125,15 @@ class Passwords:
         return f"<Passwords: {len(self)} users, {self.file or 'of a text'}>"
 
     def __len__(self) -> int:
-        """Return how many users there are."""
+        """Return the number of users."""
         return len(self._users[0])
 
     @classmethod
     def from_text(cls, text: str) -> Passwords:
-        """Take the passwords in a text.
+        """Read the passwords in a text.
 
         Raises:
-            PasswordFileError: It has something else in it.
+            PasswordFileError: A line of it is bad.
         """
         return cls(_parse(text, ""))
 
@@ -142,29 +142,29 @@ class Passwords:
         """Read the passwords in a file.
 
         Raises:
-            OSError: It cannot be read.
-            PasswordFileError: It has something else in it.
+            OSError: The file cannot be read.
+            PasswordFileError: A line of it is bad.
         """
         file = Path(file)
         return cls(_read(file), file)
 
     def reload(self) -> None:
-        """Read the file again, if they come from one. Who is connected stays.
+        """Read the file again, if they come from one. Connected clients stay connected.
 
         Raises:
-            OSError: It cannot be read; the passwords are those of before.
-            PasswordFileError: It has something else in it; likewise.
+            OSError: The file cannot be read; the old passwords stay.
+            PasswordFileError: A line of it is bad; the old passwords stay.
         """
         if self.file is not None:
             self._take(_read(self.file))
 
     @property
     def knows_scram(self) -> bool:
-        """Whether some users may prove who they are by SCRAM-SHA-256."""
+        """Whether some users can authenticate by SCRAM-SHA-256."""
         return bool(self._scram) and IS_HERE
 
     def scram_keys(self, user: str) -> ScramKeys:
-        """Return a user's keys for SCRAM-SHA-256; of who has none, some that are of no password."""
+        """Return a user's keys for SCRAM-SHA-256; made-up ones, of no password, if it has none."""
         keys = self._scram.get(user)
         if keys is not None:
             return keys
@@ -174,11 +174,11 @@ class Passwords:
     def check(self, user: str, password: bytes) -> bool:
         """Return whether a password is the user's.
 
-        It takes as long for a user that does not exist: for each such name one of those that do
-        stands in, always the same one until the users change. Python hashes names with a key that
-        is new in each process, so that nobody can say which.
+        It takes as long for a user that does not exist: an existing user's hash is checked in its
+        place, always the same one until the users change. Python hashes names with a key that is
+        new in each process, so nobody can predict which one.
         """
-        users, others = self._users  # looked at once: they may change meanwhile
+        users, others = self._users  # read once, because they may change meanwhile
         stored = users.get(user)
         if stored is None:
             others[hash(user) % len(others)].is_of(password)
@@ -187,7 +187,7 @@ class Passwords:
 
 
 def _read(file: Path) -> dict[str, _Known]:
-    # What is no UTF-8 is found line by line.
+    # `_user_fault` finds bad UTF-8, line by line.
     return _parse(file.read_bytes().decode(errors="surrogateescape"), f"{file}, ")
 
 
@@ -205,7 +205,7 @@ def _parse(text: str, where: str) -> dict[str, _Known]:
                 msg = f"its user has line {line_of[user]} already; remove one of the two"
                 raise PasswordFileError(msg)
         except PasswordFileError as error:
-            # What stands in the line may be a secret, wherever in it: it is not shown.
+            # The line is not shown, because any part of it may be a secret.
             raise PasswordFileError(f"{where}line {number}: {error}") from None
         users[user] = stored
         line_of[user] = number
@@ -234,7 +234,7 @@ def _parse_line(line: str) -> tuple[str, _Known]:
             fault = f"parts of the hash are missing, or there are too many; {_ANEW}"
         case ["", _, *_]:
             fault = (
-                "it is no hash that is known here, which begins with $7$ or $6$; "
+                "its hash is of an unknown kind; known ones begin with $7$ or $6$; "
                 "write the line anew with `mosquitto_passwd -H sha512-pbkdf2 FILE USER`"
             )
         case _:
@@ -268,7 +268,7 @@ def _key(text: str) -> bytes:
 
 def _user_fault(user: str) -> str | None:
     if any("\ud800" <= letter <= "\udfff" for letter in user):
-        return "the user's name is not in UTF-8, as MQTT has it; write the line anew in that"
+        return "the user's name is not in UTF-8, which MQTT needs; write the line anew in UTF-8"
     if not user:
         return "the user has no name; write one before the colon, or remove the line"
     if user != user.strip():
@@ -281,7 +281,7 @@ def _user_fault(user: str) -> str | None:
 
 
 def _iterations(text: str) -> int:
-    # Longer ones are not even read: int() has a limit of its own, and another message.
+    # Longer numbers are not parsed: int() has its own limit, with another message.
     if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ITERATIONS)):
         iterations = int(text)
         if 1 <= iterations <= MAX_ITERATIONS:

@@ -1,10 +1,10 @@
-"""What one client may publish and read, where its bytes are handled (`clearfunds.transports.acl`).
+"""Access control for one client's packets, by the rules of `clearfunds.transports.acl`.
 
 Rules of this file:
-1. Nothing is decided for each message. What a client may publish to is decided once for each topic
-   (`Writable`), what it may read when the route of a topic is found (`Subscription.allows`).
-2. Messages that wait for a client are looked at again only where its rules have changed since they
-   were queued, or may have (`Readable`).
+1. No decision is made for each message. The right to publish is decided once for each topic
+   (`Writable`), the right to read when the route of a topic is found (`Subscription.allows`).
+2. Queued messages are checked again only if the client's rules have changed since they were queued,
+   or may have (`Readable`).
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 @attrs.frozen(slots=True)
 class Refusal:
-    """Why a publication was not taken."""
+    """The refusal of a publication."""
 
     why: str
     """A sentence."""
     reason: Reason
-    """The same as MQTT 5 says it."""
+    """The reason code of MQTT 5."""
 
 
 def not_writable(rights: Rights, topic: str) -> str | None:
-    """Say that a client may not publish to a topic; None if it may."""
+    """Return a sentence if a client may not publish to a topic; None if it may."""
     if rights.may_write(topic):
         return None
     return f"user {rights.peer.user} may not publish to {shown(topic)}"
 
 
 def not_readable(rights: Rights, topic_filter: str) -> str | None:
-    """Say that a client may read nothing that matches a filter; None if it may.
+    """Return a sentence if a client may read nothing that matches a filter; None if it may.
 
-    Of a shared one it has to be allowed to read everything that matches: nobody knows which of its
-    members a group gives a message to.
+    For a shared subscription it must be allowed to read everything that matches: a group may give
+    any message to any member.
     """
     shared = is_shared(topic_filter)
     if (
@@ -64,7 +64,7 @@ def not_readable(rights: Rights, topic_filter: str) -> str | None:
 
 
 def lost_shares(rights: Rights, subscriptions: Iterable[str]) -> list[str]:
-    """Return those shared subscriptions that a client may not have any more."""
+    """Return the shared subscriptions that a client may no longer have."""
     return [
         text
         for text in subscriptions
@@ -73,10 +73,10 @@ def lost_shares(rights: Rights, subscriptions: Iterable[str]) -> list[str]:
 
 
 class Writable:
-    """The routes of topics that one client may publish to, in place of those of all (`find_run`).
+    """The routes of topics that one client may publish to, for `find_run`.
 
     Args:
-        rights: What the client may.
+        rights: The client's rights.
         server: Knows the routes.
     """
 
@@ -88,11 +88,11 @@ class Writable:
 
     @property
     def known(self) -> dict[bytes, Route]:
-        """Those that are known now, by the topic as it stands in packets."""
+        """The routes known now, by the topic as it stands in packets."""
         return self._rights.routes(self._server.dataspace.routes.version)
 
     def resolve(self, key: bytes) -> Route | None:
-        """Find the route of a topic; None if it may not be routed so. See `MqttServer.resolve`."""
+        """Find the route of a topic, as `MqttServer.resolve`; None if it is not writable."""
         topic = self._server.topic_of(key)
         if topic is None or not self._rights.may_write(topic):
             return None
@@ -103,11 +103,11 @@ class Writable:
 
 
 class Readable(Framing):
-    """Makes packets as another framing does, but none of what a client may not read any more.
+    """A framing that leaves out the publications that a client may no longer read.
 
     Args:
-        framing: The other one.
-        rights: What the client may.
+        framing: Encodes the others.
+        rights: The client's rights.
     """
 
     __slots__ = ("_framing", "_rights")
@@ -119,35 +119,31 @@ class Readable(Framing):
 
     @classmethod
     def before(cls, framing: Framing, rights: Rights) -> Framing:
-        """Put one before another framing, if there is none yet."""
+        """Wrap a framing, unless it is wrapped already."""
         return framing if isinstance(framing, Readable) else cls(framing, rights)
 
     def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
-        """See `Framing.frame`."""
         if not self._rights.may_read(publication.topic):
             self._rights.denied.queued += 1
             return b""
         return self._framing.frame(publication, packet_id, dup)
 
     def why_not(self, publication: Publication) -> Outcome:
-        """See `Framing.why_not`."""
         if not self._rights.may_read(publication.topic):
             return Outcome.DROPPED
         return self._framing.why_not(publication)
 
     def put_aside(self, publication: Publication) -> bytes:
-        """See `Framing.put_aside`: whether it may be read is asked when it is sent."""
+        # The right to read is checked when it is sent: see `take_back`.
         return self._framing.put_aside(publication)
 
     def take_back(self, packet: bytes, packet_id: int) -> bytes:
-        """See `Framing.take_back`."""
         if not self._rights.may_read(_topic_of(packet)):
             self._rights.denied.queued += 1
             return b""
         return self._framing.take_back(packet, packet_id)
 
     def why_not_back(self, packet: bytes) -> Outcome:
-        """See `Framing.why_not_back`."""
         if not self._rights.may_read(_topic_of(packet)):
             return Outcome.DROPPED
         return self._framing.why_not_back(packet)

@@ -1,4 +1,4 @@
-"""What goes from a kept session's queue to its client, and comes back acknowledged."""
+"""The in-flight window of a persistent session: from its queue to its client and back."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from ..acl import Rights
 
 APART: Final = MAX_PACKET_ID // 4
-"""How many identifiers there are for what groups hand over: the quarter that is the farthest ahead
-of those that the session's own messages have by their numbers. If one of these were in use, its
-message would have another one, and after a crash that one: it would seem to be a new message."""
+"""Identifiers for messages from groups: the quarter that is farthest ahead of the session's own.
+The session derives a message's identifier from its number. If that identifier were in use, the
+message would get another one now and the derived one after a crash: it would seem to be a new
+message."""
 
 
 def _stays() -> bool:
@@ -30,17 +31,17 @@ def _stays() -> bool:
 
 
 class PersistentInflight:
-    """What is under way to the client of a kept session, while it is connected.
+    """The in-flight messages of a persistent session's client, while it is connected.
 
-    The same face as `Inflight`, but that nothing is held here: the queue does. What is not
-    acknowledged when the connection ends goes back to its place there.
+    It has the interface of `Inflight`, but it holds nothing: the queue does. Messages not
+    acknowledged when the connection ends go back to their places in the queue.
 
     Args:
-        session: Whose.
-        outlet: The way out.
-        window: How much may be under way, not fully acknowledged.
-        framing: Makes the packets of publications; by default as MQTT 3.1.1 has them.
-        leaves: Tells whether the client has said DISCONNECT.
+        session: The session.
+        outlet: The connection's outlet.
+        window: The most messages in flight, not fully acknowledged.
+        framing: Encodes publications; by default as MQTT 3.1.1.
+        leaves: Tells whether the client has sent DISCONNECT.
     """
 
     __slots__ = (
@@ -62,13 +63,13 @@ class PersistentInflight:
         self._outlet = outlet
         self._framing = Framing() if framing is None else framing
         self._ids = PacketIds()
-        # Each with the QoS that it was sent with: its message may be on disk only by now.
+        # Each with the QoS that it was sent with, because its message may now be only on disk.
         self._unacked: dict[int, tuple[Delivery, int]] = {}
         self._window = PrefetchWindow(window)
         self._channel = Channel(session.name)
         self._consumer: Consumer | None = None
         self._turn = 0
-        # What waits for its PUBCOMP is under way, too.
+        # Messages that wait for their PUBCOMP are in flight, too.
         for packet_id in session.releasing:
             self._ids.take(packet_id)
             self._window.take(0)
@@ -77,32 +78,32 @@ class PersistentInflight:
         return f"<KeptInflight {self._session.name}: {len(self._unacked)} unacked>"
 
     def __len__(self) -> int:
-        """Return how many publications are under way and not acknowledged."""
+        """Return the number of unacknowledged publications."""
         return len(self._unacked)
 
     def __bool__(self) -> bool:
         return bool(self._unacked)
 
     def begin(self, on_cancelled: Callable[[str], object]) -> None:
-        """Take from the queue what there is and what comes, until `close`."""
+        """Consume from the queue until `close`."""
         self._consumer = self._session.queue.consume(
             self._deliver, channel=self._channel, window=self._window, on_cancelled=on_cancelled
         )
 
     def look_again(self, rights: Rights) -> None:
-        """Send nothing of what waits that a client with these rights may not read."""
+        """From now on send no queued message that a client with these rights may not read."""
         if len(self._session.queue):
             self._framing = Readable.before(self._framing, rights)
 
     def pause(self) -> None:
-        """Take nothing more from the queue; what is under way may still be acknowledged."""
+        """Stop consuming from the queue; messages in flight may still be acknowledged."""
         if self._consumer is not None:
             self._consumer.cancel()
 
     def leave(self) -> None:
-        """Send nothing more: the client has said DISCONNECT.
+        """Send nothing more: the client has sent DISCONNECT.
 
-        What has not been sent goes back to its place as if it had never been taken from there.
+        Unsent messages go back to their places in the queue, as if never taken.
         """
         self.pause()
         unsent = {id(loan) for loan in self._outlet.withdraw(self._session.queue)}
@@ -112,7 +113,7 @@ class PersistentInflight:
                 self._put_back(delivery)
 
     def _put_back(self, delivery: Delivery) -> None:
-        """Give back what the client has not been sent: it is no redelivery the next time."""
+        """Put back a message that was not sent: the next delivery is no redelivery."""
         message, redelivered = delivery.message, delivery.redelivered
         delivery.nack()
         message.redelivered = redelivered
@@ -123,8 +124,8 @@ class PersistentInflight:
             self.pause()
             self._put_back(delivery)
             return
-        # Of its number, so that it is the same when it is sent again. Another one only if that is
-        # still in use: of a message that has not been acknowledged while 65,534 others were.
+        # Derived from its number, so that it is the same when it is sent again. Another one only if
+        # a message still uses it that was not acknowledged while 65,534 others were.
         packet_id = message.seq % MAX_PACKET_ID + 1
         if not self._ids.take(packet_id):
             packet_id = self._ids.allocate()
@@ -134,17 +135,15 @@ class PersistentInflight:
 
     @property
     def room(self) -> PrefetchWindow:
-        """See `Taker.room`."""
         return self._window
 
     def take(self, delivery: Delivery, publication: Publication, framing: Framing) -> None:
-        """See `Taker.take`."""
         packet_id = self._allocate_apart()
         packet = framing.frame(publication, packet_id)
         self._send(delivery, publication, packet_id, packet, framing)
 
     def _allocate_apart(self) -> int:
-        """Draw an identifier that none of the session's own messages has before long."""
+        """Allocate an identifier that none of the session's own messages will need soon."""
         first = self._session.queue.next_seq + MAX_PACKET_ID // 2
         for _ in range(APART):
             self._turn = (self._turn + 1) % APART
@@ -162,7 +161,7 @@ class PersistentInflight:
         framing: Framing,
     ) -> None:
         delivery.event = None
-        if not packet:  # it may have expired since the queue has looked at its clock
+        if not packet:  # it may have expired since the queue looked at its clock
             self._ids.release(packet_id)
             drop(delivery, framing.why_not(publication))
             return
@@ -171,36 +170,36 @@ class PersistentInflight:
         self._outlet.forward(delivery.loan)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """Yield what is under way; the queue holds it."""
+        """Yield the loans in flight; the queue holds them."""
         for delivery, _ in self._unacked.values():
             yield delivery.loan
 
     def is_unsent(self, packet_id: int) -> bool:
-        """See `Inflight.is_unsent`."""
         unacked = self._unacked.get(packet_id)
         return unacked is not None and any(
             loan is unacked[0].loan for loan in self._outlet.unbegun()
         )
 
     def acknowledged(self, packet_id: int) -> None:
-        """See `Inflight.acknowledged`."""
         delivery = self._take(packet_id, 1)
         if delivery is not None:
             self._ids.release(packet_id)
             end(delivery)
 
     def received(self, packet_id: int) -> bool:
-        """See `Inflight.received`; `PersistentSession.received` is to follow, in the same batch."""
+        """Note a PUBREC, as `Inflight.received`.
+
+        The caller must call `PersistentSession.received` next, in the same batch.
+        """
         delivery = self._take(packet_id, 2)
         if delivery is None:
             return False
-        # Its place in the window is kept until the PUBCOMP.
+        # It keeps its place in the window until the PUBCOMP.
         self._window.take(0)
         end(delivery)
         return True
 
     def refused(self, packet_id: int) -> bool:
-        """See `Inflight.refused`."""
         delivery = self._take(packet_id, 2)
         if delivery is None:
             return False
@@ -209,7 +208,6 @@ class PersistentInflight:
         return True
 
     def completed(self, packet_id: int) -> None:
-        """See `Inflight.completed`."""
         if self._session.completed(packet_id):
             self._ids.release(packet_id)
             self._window.release(0)
@@ -221,13 +219,13 @@ class PersistentInflight:
             return None
         delivery, sent = unacked
         if not delivery.channel.is_outstanding(delivery.tag):
-            return None  # the queue has taken it back, and the connection ends for that
+            return None  # the queue has taken it back, and that ends the connection
         check_handshake(packet_id, sent, qos)
         del self._unacked[packet_id]
         return delivery
 
     def close(self) -> None:
-        """Put back what is not acknowledged. Idempotent."""
+        """Put unacknowledged messages back into the queue. Idempotent."""
         self._unacked.clear()
         self._channel.close()
         self._consumer = None

@@ -1,8 +1,8 @@
 """Retained publications that outlive the relay (section 3.3.1.3): small values in its store.
 
-A value: a byte with the QoS and flags; the owner's name, with its length in front (u32); if it
-expires, when (a double); if it has properties (MQTT 5), these, with their length in front (u32);
-the payload. Those of older versions have neither flag, and nothing for them.
+A value: a byte with the QoS and flags; the owner's name, with its length in front (u32); the time
+of expiry (a double), if any; the properties (MQTT 5), if any, with their length in front (u32); the
+payload. Values of older versions have neither flag, and neither field.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _DOUBLE = struct.Struct(">d")
 def keep_retained(
     retained: RetainedStore, ledger: Ledger, keeping: Keeping, values: Mapping[str, bytes]
 ) -> None:
-    """Take up the retained publications from before a restart, and keep those that come.
+    """Restore the retained publications from before a restart, and persist new ones.
 
-    What has expired meanwhile is dropped.
+    Publications that have expired meanwhile are dropped.
 
     Args:
-        retained: Where they are.
-        ledger: Whose quotas they stand on (rule 16).
-        keeping: What they are kept in.
-        values: All that was kept there.
+        retained: The retained publications.
+        ledger: Its accounts' quotas cover them (rule 16).
+        keeping: The store.
+        values: All values in the store.
     """
     now = retained.wall()
     for key, value in values.items():
@@ -50,7 +50,7 @@ def keep_retained(
             publication, owner = _decoded(key.removeprefix(RETAINED_PREFIX), value)
         except ValueError as exc:
             logger.error(
-                "what is kept as %r is no retained publication: %s",
+                "the stored value %r is not a retained publication: %s",
                 key,
                 exc,
                 extra={"event": "unreadable", "key": key},
@@ -62,8 +62,8 @@ def keep_retained(
         try:
             retained.set(publication, ledger.standing_of(owner))
         except QuotaExceededError as exc:
-            # The limits are lower than they were. It stays on disk, for when they are not.
-            logger.warning("a retained publication is not taken up: %s", exc)
+            # The limits are lower than before. It stays on disk until they are raised.
+            logger.warning("a retained publication is not restored: %s", exc)
 
     def changed(topic: str, publication: Publication | None, owner: str) -> None:
         if publication is None:

@@ -1,4 +1,4 @@
-"""A client's place among the connections of its user and its tenant."""
+"""A client's place in the connection limits of its user and its tenant."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen(slots=True)
 class Place:
-    """What a client is counted as, until `leave`."""
+    """A client's entry in the counts of connections, until `leave`."""
 
     admission: Admission
     user: str | None
     tenant: str | None
 
     def leave(self) -> None:
-        """Count it no longer; to be called once."""
+        """Remove it from the counts; call this once."""
         self.admission.let_go(self.user, self.tenant)
 
 
@@ -30,9 +30,10 @@ def take_place(server: MqttServer, peer: Peer, *, proved: bool) -> Place | str:
     """Count a client that is let in; or return why there is no room for it.
 
     Args:
-        server: Where it is let in.
-        peer: Whose connection it is.
-        proved: Whether its user has been proved: one that is only believed could use up another's.
+        server: The server that lets it in.
+        peer: The peer that has connected.
+        proved: Whether its user has authenticated. A client that only claims to be a user could use
+            up that user's connections.
     """
     user = peer.user if proved and peer.user != NO_USER else None
     tenant = server.tree.of(peer).tenant

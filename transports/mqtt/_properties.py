@@ -1,13 +1,13 @@
-"""The properties of MQTT 5: what packets, and wills, say besides (section 2.2.2).
+"""The properties of packets and wills in MQTT 5 (section 2.2.2).
 
 Rules:
 
-1. A table says of each property what type it has, what values, and in which packets it may be.
-   Decoding and encoding both go by it; whatever one refuses, the other refuses.
-2. What a peer sent wrong is a `ReasonedError`: 0x81 where it cannot be read as what it should be,
-   or has no place there, 0x82 where it can be read and breaks a rule (section 4.13).
-3. A property that is not there is None, or an empty tuple where there may be several. Defaults are
-   not filled in: a Receive Maximum that is not there is None, not 65,535.
+1. A table has the type of each property, its values, and the packets that may carry it. Decoding
+   and encoding both use the table, so both refuse the same things.
+2. A peer's mistake is a `ReasonedError`: 0x81 for a property that cannot be parsed, or is not
+   allowed in its packet; 0x82 for one that parses but breaks a rule (section 4.13).
+3. A missing property is None, or an empty tuple if there may be several. Defaults are not filled
+   in: a missing Receive Maximum is None, not 65,535.
 
 Statements are those of the OASIS standard of 7 March 2019.
 """
@@ -29,7 +29,7 @@ WILL: Final = 0
 
 @attrs.frozen(slots=True)
 class Properties:
-    """All that there are (section 2.2.2.2, table 2-4). None: it is not there."""
+    """All properties of MQTT 5 (section 2.2.2.2, table 2-4). None: the property is missing."""
 
     payload_format: int | None = None
     """0: bytes; 1: UTF-8."""
@@ -39,7 +39,7 @@ class Properties:
     response_topic: str | None = None
     correlation_data: bytes | None = None
     subscription_ids: tuple[int, ...] = ()
-    """One at most in a SUBSCRIBE; in a PUBLISH, those of all subscriptions that it is sent for."""
+    """At most one in a SUBSCRIBE; in a PUBLISH, those of all subscriptions that match it."""
     session_expiry: int | None = None
     """Seconds; 0xFFFFFFFF: never."""
     assigned_client_id: str | None = None
@@ -60,7 +60,7 @@ class Properties:
     maximum_qos: int | None = None
     retain_available: int | None = None
     user: tuple[tuple[str, str], ...] = ()
-    """Pairs of name and value; a name may be there more than once, and their order is kept."""
+    """Pairs of name and value; names may repeat, and their order is kept."""
     maximum_packet_size: int | None = None
     wildcard_available: int | None = None
     subscription_ids_available: int | None = None
@@ -75,10 +75,10 @@ FIELDS: Final = Fields(
     malformed=partial(ReasonedError, reason=Reason.MALFORMED_PACKET),
     forbidden=partial(ReasonedError, reason=Reason.PROTOCOL_ERROR),
 )
-"""Those of MQTT 5."""
+"""The `Fields` of MQTT 5."""
 
 NO_PROPERTIES: Final = Properties()
-"""What most packets have. It is told by identity first, which costs nothing."""
+"""The properties of most packets. Compare by identity first, which costs nothing."""
 
 
 class _Type(enum.Enum):
@@ -105,9 +105,9 @@ class _Property:
     lowest: int = 0
     highest: int = 0
     section: str = ""
-    """That says which values it has."""
+    """The section on its values."""
     reason: int = Reason.PROTOCOL_ERROR
-    """For other values."""
+    """The reason code for other values."""
 
 
 _CONNECT, _CONNACK, _PUBLISH, _SUBSCRIBE, _DISCONNECT, _AUTH = 1, 2, 3, 8, 14, 15
@@ -184,7 +184,7 @@ _TABLE: Final = (
 )  # fmt: skip
 
 _BY_IDENTIFIER: Final = {row.identifier: row for row in _TABLE}
-#: For each place, by identifier: a property that may be there, and what to call it in a message.
+#: For each place, by identifier: a property allowed there, and its name in messages.
 _BY_PLACE: Final = {
     place: {
         row.identifier: (row, f"{where}: its {row.name}") for row in _TABLE if place in row.places
@@ -193,7 +193,7 @@ _BY_PLACE: Final = {
 }
 _BY_FIELD: Final = {row.field: row for row in _TABLE}
 
-#: What of a message is its receivers', and in this order.
+#: The properties that go to a message's receivers, in this order.
 _APPLICATION: Final = tuple(
     _BY_FIELD[field]
     for field in ("payload_format", "content_type", "response_topic", "correlation_data", "user")
@@ -201,19 +201,19 @@ _APPLICATION: Final = tuple(
 
 
 def decode_properties(body: bytes, at: int, place: int) -> tuple[Properties, int]:
-    """Decode the properties that begin, with their length, at `at` in the body of a packet.
+    """Decode the properties, with their length in front, at `at` in the body of a packet.
 
     Args:
-        body: of the packet.
-        at: where the length stands.
+        body: the body of the packet.
+        at: the position of the length.
         place: the `kind` of the packet, or `WILL`.
 
     Returns:
-        (the properties, where they end); `NO_PROPERTIES` itself where there are none.
+        (the properties, the position of their end); `NO_PROPERTIES` itself if there are none.
 
     Raises:
-        ReasonedError: if they are cut off, not known, not to be in such a packet, there twice, or
-            have a value that they cannot have.
+        ReasonedError: if a property is cut off, unknown, not allowed in such a packet, there twice,
+            or has a value that is not allowed.
     """
     if at < len(body) and not body[at]:
         return NO_PROPERTIES, at + 1
@@ -271,11 +271,11 @@ def encode_properties(properties: Properties, place: int) -> bytes:
     """Encode properties, with their length in front.
 
     Args:
-        properties: what to encode, in the order of their identifiers.
+        properties: the properties; they are encoded in the order of their identifiers.
         place: the `kind` of the packet, or `WILL`.
 
     Raises:
-        LocalProtocolError: if one may not be in such a packet, or has a value it cannot have.
+        LocalProtocolError: if a property, or its value, is not allowed in such a packet.
     """
     if properties is NO_PROPERTIES:
         return b"\0"
@@ -304,17 +304,17 @@ def bare_properties(properties: Properties, place: int) -> bytes:
 
 
 def application_properties(properties: Properties) -> bytes:
-    """Encode what of a PUBLISH, or of a will, goes unaltered to whoever receives it.
+    """Encode the properties of a PUBLISH, or of a will, that go unaltered to its receivers.
 
-    That are the payload format [MQTT-3.3.2-4], the content type [MQTT-3.3.2-20], the response topic
-    [MQTT-3.3.2-15], the correlation data [MQTT-3.3.2-16] and the user properties, in their order
-    [MQTT-3.3.2-17][MQTT-3.3.2-18].
+    These are the payload format [MQTT-3.3.2-4], the content type [MQTT-3.3.2-20], the response
+    topic [MQTT-3.3.2-15], the correlation data [MQTT-3.3.2-16] and the user properties, in their
+    order [MQTT-3.3.2-17][MQTT-3.3.2-18].
 
     Returns:
         The properties WITHOUT their length, so that others can be added; b"" if there are none.
 
     Raises:
-        LocalProtocolError: if one has a value that it cannot have; none that was decoded has.
+        LocalProtocolError: if a value is not allowed; decoded values always are.
     """
     if properties is NO_PROPERTIES:
         return b""
@@ -334,13 +334,13 @@ def variable_int(n: int) -> bytes:
     """
     if not 0 <= n <= MAX_REMAINING_LENGTH:
         raise LocalProtocolError(
-            f"{n} is no variable byte integer: it goes from 0 to {MAX_REMAINING_LENGTH} "
-            "(section 1.5.5)"
+            f"{n} does not fit a variable byte integer, which goes from 0 to "
+            f"{MAX_REMAINING_LENGTH} (section 1.5.5)"
         )
     return encode_remaining_length(n)
 
 
-_ONCE: Final = "can be there only once"
+_ONCE: Final = "can occur only once"
 _NO_METHOD: Final = "has authentication data but no authentication method (section 3.1.2.11.10)"
 
 
@@ -352,7 +352,7 @@ def _misplaced(identifier: int) -> str:
 
 
 def _value_fault(row: _Property, value: Any) -> str | None:
-    """Say what is wrong with a value that has the right type."""
+    """Describe the fault of a value of the right type; None: no fault."""
     if isinstance(value, int):
         if not row.lowest <= value <= row.highest:
             return f"is {value}, not within {row.lowest} to {row.highest} ({row.section})"

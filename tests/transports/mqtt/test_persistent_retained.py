@@ -97,5 +97,5 @@ def test_what_is_none_is_left_and_named(value: bytes, caplog: pytest.LogCaptureF
     values = Values()
     values.set(RETAINED_PREFIX + "a", value)
     assert len(opened(values, Ledger())) == 0
-    assert "is no retained publication" in caplog.text
+    assert "is not a retained publication" in caplog.text
     assert values.values

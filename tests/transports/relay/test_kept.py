@@ -311,7 +311,7 @@ async def test_what_cannot_be_read_is_passed_over_and_the_rest_is_there(
         async with b.visit("g3", present=False, leave=True):
             pass
     assert len(log_of(caplog, "is not taken up, what is kept of it cannot be read")) == len(garbage)
-    assert len(log_of(caplog, "is no retained publication")) == 6
+    assert len(log_of(caplog, "is not a retained publication")) == 6
 
 
 async def test_limits_that_have_become_lower_do_not_keep_it_from_starting(
@@ -332,7 +332,7 @@ async def test_limits_that_have_become_lower_do_not_keep_it_from_starting(
     ) as relay:
         assert sorted(kept(relay).by_id) == ["a", "b"]
         assert log_of(caplog, "subscription to 'y' was lost")
-        assert log_of(caplog, "a retained publication is not taken up")
+        assert log_of(caplog, "a retained publication is not restored")
         async with broker(relay).visit("a", present=True) as client:
             for number in range(1, 4):
                 await client.send(PubRel(number))
