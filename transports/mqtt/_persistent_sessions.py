@@ -1,10 +1,10 @@
-"""Sessions that outlive their connections (clean session 0; section 3.1.2.4).
+"""Persistent sessions: sessions that outlive their connections (clean session 0; section 3.1.2.4).
 
-What a client is to acknowledge goes through a queue of its own, whether it is connected or not; so
-what is not acknowledged is there when it comes back, in order, and is sent again with DUP. With a
-store the queue is durable, and so is all the rest of the session: subscriptions, and the packet
-identifiers of QoS 2 under way. What each step has to wait for, so that a crash at any moment loses
-nothing that was acknowledged, and doubles nothing with QoS 2:
+Messages that a client has to acknowledge go through its session's queue, whether the client is
+connected or not. So unacknowledged messages are there when it comes back, and are sent again in
+order, with DUP. With a store the queue is durable, and so is the rest of the session:
+subscriptions, and the packet identifiers of QoS 2 in flight. A crash at any moment loses no
+acknowledged message, and duplicates none with QoS 2, because each step waits first:
 
     PUBLISH to the client     with QoS 2: the message is on disk, or its identifier could be another
                               message's after a crash; with QoS 1: nothing
@@ -13,11 +13,11 @@ nothing that was acknowledged, and doubles nothing with QoS 2:
     PUBREC from the client    the message is no longer on disk, and its identifier is: PUBREL
     PUBCOMP from the client   nothing
 
-With MQTT 5 a session has an expiry of its own (section 3.1.2.11.2), and its subscriptions have
-options and identifiers (section 3.8.3.1), which go for its client while it is away, too.
+With MQTT 5 a session has its own expiry (section 3.1.2.11.2), and its subscriptions have options
+and identifiers (section 3.8.3.1), which also apply while its client is away.
 
-The identifier that a message is sent with follows from its number in the queue, so that it is sent
-with the same one again after a restart [MQTT-4.4.0-1], without having been written before.
+A message's packet identifier derives from its number in the queue. So the message has the same
+identifier again after a restart [MQTT-4.4.0-1], although the identifier was not written to disk.
 """
 
 from __future__ import annotations
@@ -78,29 +78,29 @@ RELEASING_PREFIX = "mqtt/releasing/"
 CLOCK_KEY = "mqtt/clock"
 
 CLOCK_NOTED_SECONDS: Final = 60.0
-"""How often the time is noted, which what is kept expires by: as much as may count twice or not at
-all where a machine without a clock loses power. As cheap as one message a minute."""
+"""Interval between notes of the time by which stored data expires. If a machine without a clock
+loses power, up to this much time may count twice or not at all. As cheap as one message a minute.
+"""
 
 EXACTLY_ONCE = 2
 
 TICKED_A_STEP: Final = 64
-"""Sessions whose queues do what is due before other tasks may run: a millisecond's worth."""
+"""Sessions whose queues are ticked before other tasks may run: a millisecond's worth."""
 
-NO_ROOM: Final = "what is to be kept waits for room, and nobody makes any"
+NO_ROOM: Final = "messages to be stored for it wait for room, and none was made in time"
 
 ROOM_SECONDS: Final = 0.1
-"""Least interval between looks for sessions that have more than their share."""
+"""Least interval between searches for sessions above their share."""
 
 EXPIRED_AT_ONCE: Final = 20
-"""Sessions that are ended at a time, twice a second, because nobody has come back for them: a few
-milliseconds' worth."""
+"""Expired sessions ended at a time, twice a second: a few milliseconds' worth."""
 
 AS_SET: Final = -1.0
-"""The expiry of a session that has none of its own."""
+"""The expiry of a session that follows the settings."""
 
 
 class Keeping(Protocol):
-    """Where sessions are kept: `clearfunds.transports.queues.Shelves`, or one in RAM."""
+    """The store of sessions: `clearfunds.transports.queues.Shelves`, or one in RAM."""
 
     faults: Faults
 
@@ -113,28 +113,28 @@ class Keeping(Protocol):
         ...
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep a small value."""
+        """Store a small value."""
         ...
 
     def delete(self, key: str) -> None:
-        """Forget a small value."""
+        """Delete a small value."""
         ...
 
     def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
-        """Call back when everything until now is durable; if that raises, end whose it is."""
+        """Call back when all changes until now are durable; if that raises, end `whose`."""
         ...
 
     def hurry(self) -> None:
-        """Let it be so soon."""
+        """Make the changes durable soon."""
         ...
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class PersistenceSettings:
-    """How much is kept, for how long; the defaults are those of a relay's `KeepingSettings`."""
+    """Limits and expiry of persistent sessions; `KeepingSettings` of a relay has the defaults."""
 
     expiry: float | None
-    """Seconds that a session is kept without a connection, unless it says so itself; None: for
+    """Seconds that a session lasts without a connection, unless it has its own expiry; None: for
     ever."""
     max_sessions: int
     """Sessions at a time; a client that asks for another one is refused."""
@@ -144,35 +144,36 @@ class PersistenceSettings:
     max_queued_bytes: int | None
     """Their bytes."""
     max_inflight: int
-    """Messages on their way to one client and not acknowledged."""
+    """In-flight window: unacknowledged messages sent to one client."""
     max_awaiting_release: int
-    """QoS 2 publications of one client whose PUBREL has not come."""
+    """Unreleased QoS 2 publications of one client: their PUBREL has not come."""
     outlives: bool = True
-    """Whether sessions outlive the process, too."""
+    """Whether sessions also outlive the process."""
     verified: bool = False
-    """Whether it is verified which users clients are; then what an older version has kept for a
-    user is that user's."""
+    """Whether clients authenticate as users; then a session that an older version stored for a user
+    belongs to that user."""
     patience: float
-    """Seconds that a client, or the queue of one that is away, may make no progress while others
-    wait on it."""
+    """Slow-consumer timeout: seconds that a client, or the queue of an absent one, may make no
+    progress while others wait on it."""
     stuck: StuckPolicy
-    """What is done then. A client is disconnected; if it is away, its session is ended."""
+    """The policy after that. A client is disconnected; if it is away, its session is ended."""
 
 
 def is_exactly_once(event: Any) -> bool:
-    """Whether a client may take an event only once, and so knows it by its packet identifier.
+    """Whether a client may take an event only once, and so recognises it by its packet identifier.
 
-    That follows from its number in the queue. If a crash undid a message that the client has had,
-    its number would be the next one's, which the client would take for the same.
+    The identifier derives from the event's number in the queue. If a crash lost a message that the
+    client has received, the next message would get its number, and the client would take it for the
+    same one.
     """
     return bool(event.qos == EXACTLY_ONCE)
 
 
 class SessionQueue(Queue):
-    """The queue of a kept session.
+    """The queue of a persistent session.
 
-    If publishers wait on it because nothing more may be kept on disk, and its client is away, room
-    is made by those sessions that have more than their share (rule 11).
+    If its client is away, and publishers wait on it because the disk quota is full, sessions above
+    their share are ended to make room (rule 11).
     """
 
     __slots__ = ("on_given_up",)
@@ -183,23 +184,23 @@ class SessionQueue(Queue):
 
     @property
     def is_away(self) -> bool:
-        """Whether its client is: then it is the session that is ended, when patience is."""
+        """Whether its client is away: then the session is ended when patience runs out."""
         return not self.consumers
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether nothing is ended, however long others wait: the disk is in trouble."""
+        """Whether it is not ended, however long others wait, because the disk is in trouble."""
         return self.is_away and self.statistics().trouble is not None
 
     @property
     def wants(self) -> int:
-        """How many bytes the first of what waits for room needs; 0: nothing waits."""
+        """Bytes that the first message waiting for room needs; 0: no message waits."""
         return self._writer.wants
 
     def give_up(self, why: str) -> None:
-        """See `Queue.give_up`."""
+        """Give up its debt, as `Queue.give_up`; make room if its client is away."""
         seen = self.statistics()
-        # What is confirmed is not given up because the disk does not take what comes after it.
+        # Confirmed messages are not discarded just because the disk refuses later ones.
         if self.is_away and seen.unwritten and not seen.unsynced and seen.trouble is None:
             self.on_given_up(why)
         else:
@@ -208,28 +209,28 @@ class SessionQueue(Queue):
 
 @attrs.define(slots=True, eq=False)
 class _Subscribed:
-    """One subscription of a kept session."""
+    """One subscription of a persistent session."""
 
     granted: int
     observation: Observation | Assertion | None
-    """None while the client is away and there is nothing to keep for it. An assertion for a shared
-    one: it is the group that observes."""
+    """None while the client is away and no messages are queued for it (QoS 0). An assertion for a
+    shared subscription, because the group observes."""
     options: int = 0
     """See `Filters`."""
     identifier: int = 0
     """Its subscription identifier; 0: none."""
     group: SharedGroup | None = None
-    """In which it has a part, if it is shared."""
+    """The group of a shared subscription."""
 
 
 @attrs.frozen(slots=True)
 class _KeptValue:
-    """What is written of a session, but for its identifiers and its queue.
+    """The stored form of a session, without its packet identifiers and its queue.
 
-    Each filter is [text, granted] or, with MQTT 5's, [text, granted, options, identifier]. There is
-    an expiry only if it is the session's own, and a client's identifier only where it is not what
-    the value is kept by. Older versions have no user, and the names of users stand as they are in
-    theirs; so what has nothing of this is as they have it.
+    Each filter is [text, granted] or, with MQTT 5, [text, granted, options, identifier]. There is
+    an expiry only if the session has its own, and a client identifier only if it differs from the
+    value's key. Older versions have no user, and do not escape the names of users; a value that
+    needs neither is written in their format.
     """
 
     name: str
@@ -237,43 +238,43 @@ class _KeptValue:
     filters: list[tuple[str, int, int, int]]
     expiry: float | None = AS_SET
     user: str | None = None
-    """Whose it is, if that is verified."""
+    """Its user, if verified."""
     client: str | None = None
     is_older: bool = False
 
     @classmethod
     def of(cls, value: bytes) -> _KeptValue:
-        """Read it.
+        """Decode a stored session.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If it is malformed.
         """
         try:
             kept = json.loads(value)
             name, left, expiry = kept["name"], kept["left"], kept.get("expiry", AS_SET)
             if not isinstance(name, str) or not isinstance(left, float | int | None):
-                raise TypeError("its name or its time is none")
+                raise TypeError("its name or its time has a wrong type")
             if not isinstance(expiry, float | int | None):
-                raise TypeError("its expiry is none")
+                raise TypeError("its expiry has a wrong type")
             user, client = kept.get("user"), kept.get("client")
             if not isinstance(user, str | None) or not isinstance(client, str | None):
-                raise TypeError("its user or its client is none")
+                raise TypeError("its user or its client has a wrong type")
             filters = [(*each, 0, 0) if len(each) == 2 else each for each in kept["filters"]]
             for text, granted, options, identifier in filters:
                 fault = shared_fault(text) if is_shared(text) else topic_filter_fault(text)
                 if fault is not None or granted not in (0, 1, 2):
-                    raise ValueError(fault or f"QoS {granted} is none")
+                    raise ValueError(fault or f"there is no QoS {granted}")
                 if type(options) is not int or type(identifier) is not int:
-                    raise TypeError("its options or its identifier are none")
+                    raise TypeError("its options or its identifier have a wrong type")
                 if not (0 <= options <= 0xFF and 0 <= identifier <= MAX_REMAINING_LENGTH):
-                    raise ValueError(f"options {options}, identifier {identifier} are none")
+                    raise ValueError(f"options {options} or identifier {identifier} out of range")
         except (TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
         filters = [(t, g, o, i) for t, g, o, i in filters]
         return cls(name, left, filters, expiry, user, client, is_older="user" not in kept)
 
     def encode(self) -> bytes:
-        """Return it as bytes."""
+        """Return the stored form."""
         kept: dict[str, Any] = {
             "name": self.name,
             "left": self.left,
@@ -289,26 +290,28 @@ class _KeptValue:
 
 
 class PersistentSession:
-    """What is kept of one client.
+    """The persistent session of one client.
 
     Attributes:
-        client_id: The client's.
-        user: Whose it is, if that was verified when it was last connected; else None.
-        place: What it is called where it is kept.
-        name: What its account is called: `listener/user/client`, as it was last connected.
-        queue: What it is to acknowledge, and whether it may have had it before.
+        client_id: The client's identifier.
+        user: Its user, if verified at the last connection; else None.
+        place: Its key in the store.
+        name: The name of its account at the last connection: `listener/user/client`.
+        queue: The messages for the client to acknowledge, and whether each may have been delivered
+            before.
         subscriptions: Its filters.
-        filters: The same with MQTT 5's options, and what they make of a topic.
-        own: Whether it is the client's connection that pays with an account, for No Local; None
-            while the client is away, or has no MQTT 5.
+        filters: The same with the options of MQTT 5, and their joint effect on a topic.
+        own: Tells whether an account belongs to the client's connection, for No Local; None while
+            the client is away, or has no MQTT 5.
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
-        rights: What its client may read, as it was last connected; None: everything.
-        left: When it was last disconnected, by `PersistentSessions.wall`; None while it is not.
-        taken_up: Whether its client is being let in, or is there: then it does not end by itself.
-        short_since: Since when something waits for room while its client is away; None if nothing
-            does. On the ledger's clock.
+        rights: Its client's right to read, at the last connection; None: everything.
+        left: The time of the last disconnection, by `PersistentSessions.wall`; None while
+            connected.
+        taken_up: Whether its client is connecting or connected: then it does not expire.
+        short_since: The start of a wait for room while its client is away, on the ledger's clock;
+            None if no message waits.
     """
 
     __slots__ = (
@@ -343,7 +346,7 @@ class PersistentSession:
         self.rights = sessions.rights_of(name, client_id)
         self.queue, self.shelf = sessions.make_queue(self)
         self._at_least_once = AtLeastOnce(self.queue)
-        # Made when it is needed, as it knows this session.
+        # Made when needed, because it refers to this session.
         self._selecting: tuple[None, Selecting, Selecting] | None = None
 
     def __repr__(self) -> str:
@@ -352,19 +355,19 @@ class PersistentSession:
 
     @property
     def key(self) -> str:
-        """What it is known by; see `identity`."""
+        """Its key among the sessions; see `identity`."""
         return identity(self.client_id, self.user)
 
     @property
     def is_current(self) -> bool:
-        """Whether it is its client's session: not ended while a connection still had it."""
+        """Whether it is its client's session; False if it ended while a connection still had it."""
         return self._sessions.by_id.get(self.key) is self
 
     @property
     def expiry(self) -> float | None:
-        """Seconds that it is kept without a connection; None: for ever.
+        """Seconds that it lasts without a connection; None: for ever.
 
-        The settings', also when they change, until it is set. To be written by `write`.
+        It follows the settings until it is set. Call `write` to store it.
         """
         return self._sessions.settings.expiry if self._expiry == AS_SET else self._expiry
 
@@ -373,11 +376,11 @@ class PersistentSession:
         self._expiry = seconds
 
     def expire_as_set(self) -> None:
-        """Let it have the settings' expiry again: its client has MQTT 3.1.1 now."""
+        """Follow the settings' expiry again: its client has MQTT 3.1.1 now."""
         self._expiry = AS_SET
 
     def is_over(self, now: float) -> bool:
-        """Whether its client has been away for too long at `now`, by `PersistentSessions.wall`."""
+        """Whether it has expired at `now`, by `PersistentSessions.wall`."""
         expiry = self.expiry
         if self.left is None or self.taken_up or expiry is None:
             return False
@@ -385,16 +388,16 @@ class PersistentSession:
 
     @property
     def may_be_ended(self) -> bool:
-        """Whether its client is away, and not about to be let in: others may need its room."""
+        """Whether others may get its room: its client is away, and not connecting."""
         return self.left is not None and not self.taken_up
 
     # -- subscriptions --------------------------------------------------------------------------
 
     def acked(self, granted: int, options: int = 0) -> Recipient | None:
-        """Return who takes what the client is to acknowledge, for a subscription with `options`.
+        """Return the recipient of messages to acknowledge, for a subscription with `options`.
 
-        While its client has MQTT 5, which may subscribe with options at any time, and as long as a
-        subscription has some, that is selected (`select`).
+        `select` filters them while the client has MQTT 5, because it may subscribe with options at
+        any time, and as long as a subscription has options.
         """
         if self.own is None and not options and not self.filters.selects:
             return (None, self._at_least_once, self.queue)[granted]
@@ -407,13 +410,14 @@ class PersistentSession:
         return self._selecting[granted]
 
     def select(self, account: Account, publication: Publication) -> Publication | None:
-        """Return what the client is to get of a publication that `account` pays for; see `Select`.
+        """Return the form in which the client gets a publication of `account`; see `Select`.
 
-        Also while it is away: then what it publishes, its will, is known by the account's name.
+        While the client is away, its own publication, its will, is recognised by the account's
+        name.
         """
         filters = self.filters
         if not filters.selects or (self.own is None and self.left is None):
-            return publication  # who has come back with 3.1.1 knows nothing of options
+            return publication  # a client that has come back with 3.1.1 knows no options
         own = account.name == self.name if self.own is None else self.own(account)
         return select_by(filters, publication, own=own)
 
@@ -426,9 +430,9 @@ class PersistentSession:
         *,
         options: int = 0,
     ) -> Observation | Assertion | None:
-        """Let `turn` subscribe to a filter, in place of the subscription to it that there is.
+        """Subscribe to a filter in `turn`, in place of an old subscription to it.
 
-        Publications of QoS 0 go to `outlet`; while there is none, to nobody. Returns None where
+        QoS 0 publications go to `outlet`; without an outlet they are not sent. Returns None if
         there is nothing to observe until the client is back. For `options` see `subscribed`.
         """
         dataspace = self._sessions.dataspace
@@ -464,8 +468,8 @@ class PersistentSession:
     ) -> None:
         """Note a subscription whose turn was committed.
 
-        `options` and `identifier` are MQTT 5's (`Filters`); such ones are for a client that has
-        been attached with `own`.
+        `options` and `identifier` are for MQTT 5 (`Filters`); use them only for a client attached
+        with `own`.
         """
         known = self.subscriptions.get(text)
         new = self.subscriptions[text] = _Subscribed(granted, observation, options, identifier)
@@ -476,7 +480,7 @@ class PersistentSession:
             self.filters.add(text, options, identifier)
 
     def _have_part(self, text: str, subscribed: _Subscribed) -> None:
-        """Have a part in the group of a shared subscription; who one is may have changed."""
+        """Join the group of a shared subscription; a new user or tenant may mean another group."""
         groups = self._sessions.groups
         assert groups is not None
         group = groups.of_session(self, text)
@@ -486,7 +490,7 @@ class PersistentSession:
         group.keep(self, subscribed.granted)
 
     def unsubscribed(self, text: str) -> Observation | Assertion | None:
-        """Forget a subscription; return what there is to end."""
+        """Forget a subscription; return the observation or assertion to end."""
         subscribed = self.subscriptions.pop(text, None)
         if subscribed is None:
             return None
@@ -496,10 +500,10 @@ class PersistentSession:
         return subscribed.observation
 
     def _observe_again(self, text: str, account: Account, outlet: Recipient | None) -> None:
-        """Let the publications of QoS 0 on a filter go to `outlet` from now on.
+        """Send the QoS 0 publications on a filter to `outlet` from now on.
 
-        To nobody, if it is None; nothing is to be done then if that is so already. Of a shared one
-        it is whose quota it stands on that changes.
+        With None they are not sent; then nothing happens if they were not before. A shared
+        subscription moves to the quota of `account`.
 
         Raises:
             QuotaExceededError: If it does not fit into the quota of `account`.
@@ -519,7 +523,7 @@ class PersistentSession:
                 stop(self._sessions.dataspace, turn, observation)
 
     def unobserving(self, account: Account) -> Steps:
-        """End all subscriptions, in the steps that are returned."""
+        """Return the steps that end all subscriptions."""
         return (partial(self._unobserve, text, account) for text in list(self.subscriptions))
 
     # -- the client comes and goes --------------------------------------------------------------
@@ -533,19 +537,19 @@ class PersistentSession:
         own: Callable[[Account], bool] | None = None,
         rights: Rights | None = None,
     ) -> Iterator[None]:
-        """Note that the client is connected: its publications of QoS 0 go to `outlet`.
+        """Attach a connected client: its QoS 0 publications go to `outlet`.
 
-        It is done in steps; whoever does not do them all has to do `detaching`'s.
+        This is done in steps; a caller that does not do them all must do the steps of `detaching`.
 
         Args:
-            account: The connection's.
-            name: Its name.
-            outlet: See above; it may be what stands before the outlet.
-            own: For a client with MQTT 5: whether an account is one that its connection pays with.
-            rights: What it may read; None: everything.
+            account: The connection's account.
+            name: The account's name.
+            outlet: The recipient of QoS 0 publications: the outlet, or a framing before it.
+            own: For a client with MQTT 5: tells whether an account belongs to its connection.
+            rights: Its right to read; None: everything.
 
         Raises:
-            QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
+            QuotaExceededError: If its subscriptions do not fit into the quota of `account`.
         """
         self.taken_up = True
         items = nbytes = 0
@@ -569,14 +573,14 @@ class PersistentSession:
             if each.group is not None and text in self.subscriptions:
                 self._have_part(text, each)
                 yield
-        # What is queued for who is there is bounded by its publishers' limits.
+        # While the client is connected, its publishers' limits bound the queue.
         self._limit_queue(None, None)
         self.write()
 
     def detaching(self, account: Account) -> Steps:
-        """Note that the client has gone; what comes for it is kept, within limits.
+        """Note that the client has gone; its queue keeps new messages, within limits.
 
-        What is published with QoS 0 goes to nobody after the steps that are returned.
+        After the returned steps, QoS 0 publications are no longer sent.
 
         A session with an expiry of 0 is over then: it ends at the next `PersistentSessions.expire`
         or `find`, or sooner by `PersistentSessions.discard`.
@@ -598,10 +602,10 @@ class PersistentSession:
         queue.settings = attrs.evolve(queue.settings, max_length=length, max_bytes=nbytes)
         queue.work()
 
-    # -- what a restart has to find -------------------------------------------------------------
+    # -- storing --------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Keep whose session it is, and its subscriptions; not of one that is over."""
+        """Store the session's owner and its subscriptions, unless the session has ended."""
         if not self.is_current:
             return
         filters = [
@@ -613,7 +617,7 @@ class PersistentSession:
         self._sessions.keeping.set(SESSION_PREFIX + self.place, value.encode())
 
     def erase(self) -> None:
-        """Keep nothing of it."""
+        """Erase it from the store."""
         keeping = self._sessions.keeping
         keeping.delete(SESSION_PREFIX + self.place)
         for packet_id in self.awaiting:
@@ -628,31 +632,31 @@ class PersistentSession:
     # -- QoS 2 from the client ------------------------------------------------------------------
 
     def begun(self, packet_id: int, answer: PublisherAck) -> None:
-        """Note a publication: until `answer` is due, who sends it again waits for that."""
+        """Note a publication: a duplicate waits for `answer` until that is due."""
         self.unanswered[packet_id] = answer
 
     def still_unanswered(self, packet_id: int) -> PublisherAck | None:
-        """Return the answer to a publication that came before, if that is not due yet."""
+        """Return the answer to an earlier publication if it is not due yet."""
         answer = self.unanswered.get(packet_id)
         return None if answer is None or answer.is_due else answer
 
     def keep_identifier(self, packet_id: int, kept: Callable[[], object]) -> None:
-        """Keep the identifier of a publication, in the batch that the publication is written in."""
+        """Store the identifier of a publication, in the batch that writes the publication."""
         keeping = self._sessions.keeping
         if not self.is_current:
-            kept()  # the session is over: in another one it would mean another publication
+            kept()  # the session is over; in a new one it would mean another publication
             return
         keeping.set(self._key(AWAITING_PREFIX, packet_id), b"")
         keeping.when_durable(kept, self.queue)
 
     def released(self, packet_id: int, complete: Callable[[], object]) -> None:
-        """Note a PUBREL; `complete` is called when the identifier may mean something new."""
+        """Note a PUBREL; calls `complete` when the identifier may mean a new publication."""
         keeping = self._sessions.keeping
         self.forget_identifier(packet_id)
         keeping.when_durable(complete, self.queue)
 
     def forget_identifier(self, packet_id: int) -> None:
-        """Let an identifier of the client's mean a new publication."""
+        """Forget a client's identifier, so that it may mean a new publication."""
         self.unanswered.pop(packet_id, None)
         if self.awaiting.release(packet_id):
             self._sessions.keeping.delete(self._key(AWAITING_PREFIX, packet_id))
@@ -660,22 +664,22 @@ class PersistentSession:
     # -- QoS 2 to the client --------------------------------------------------------------------
 
     def resume_releasing(self, release: Callable[[int], object]) -> None:
-        """Let what is received be released once more, as soon as its PUBREC is on disk."""
+        """Call `release` again for each message received, as soon as its PUBREC is on disk."""
         for packet_id in self.releasing:
             self._sessions.keeping.when_durable(partial(release, packet_id), self.queue)
 
     def received(self, packet_id: int, release: Callable[[], object]) -> None:
-        """Note a PUBREC, in the batch in which its message is erased; `release` when that is so."""
+        """Note a PUBREC, in the batch that erases its message; calls `release` when durable."""
         keeping = self._sessions.keeping
         if packet_id not in self.releasing:
             self.releasing[packet_id] = None
-            # With a number that tells their order [MQTT-4.6.0-4].
+            # The number keeps their order [MQTT-4.6.0-4].
             number = self._sessions.next_number()
             keeping.set(self._key(RELEASING_PREFIX, packet_id), number.to_bytes(8, "big"))
         keeping.when_durable(release, self.queue)
 
     def completed(self, packet_id: int) -> bool:
-        """Note a PUBCOMP; whether it was waited for."""
+        """Note a PUBCOMP; return whether it was expected."""
         if packet_id not in self.releasing:
             return False
         del self.releasing[packet_id]
@@ -685,17 +689,15 @@ class PersistentSession:
 
 @attrs.frozen(slots=True)
 class PersistentIdentifier:
-    """The identifier of a publication of the client's (`Identifier`)."""
+    """The packet identifier of a client's publication (`Identifier`)."""
 
     session: PersistentSession
     packet_id: int
 
     def keep(self, kept: Callable[[], object]) -> None:
-        """See `Identifier.keep`."""
         self.session.keep_identifier(self.packet_id, kept)
 
     def forget(self) -> None:
-        """See `Identifier.forget`."""
         self.session.forget_identifier(self.packet_id)
 
 
@@ -705,31 +707,31 @@ def _run_to_end(_: str, __: Account, steps: Steps) -> None:
 
 
 class PersistentSessions:
-    """All sessions that are kept by one relay.
+    """All persistent sessions of one relay.
 
     Args:
-        dataspace: Where they subscribe.
-        keeping: What they are kept in.
-        tree: Where the clients' accounts are.
-        at_rest: The account above those of their queues, but for tenants that have a limit of their
-            own for what is at rest: those have an account in between.
-        settings: How much is kept.
+        dataspace: The dataspace that they subscribe in.
+        keeping: The store.
+        tree: The tree of the clients' accounts.
+        at_rest: The account above those of their queues. A tenant with its own limit on messages at
+            rest has an account in between.
+        settings: Their limits and expiry.
         backing: Makes the queues' policy of paging.
         queue: Makes a queue.
         wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
-        groups: Those that have members among them; None: there are none.
-        authority: Says what clients may read; None: everything.
+        groups: The groups of shared subscriptions; None: there are none.
+        authority: Decides what clients may read; None: everything.
 
     Attributes:
-        by_id: Them, by what they are known by (`PersistentSession.key`).
+        by_id: The sessions, by `PersistentSession.key`.
         groups: See above.
         backing: See above.
         at_rest: See above.
-        expired: How many were ended because nobody came back for them.
-        given_up: How many were ended because others waited for room in their queues.
-        ended: What the queues of those did that are over.
-        take_back: Ends what a session that is over stands for (`Partings.take_back`); a client
-            that comes back before that is done has to wait for it.
+        expired: The number of expired sessions.
+        given_up: The number of sessions ended because others waited for room in their queues.
+        ended: Sums of the queues of ended sessions.
+        take_back: Ends the subscriptions of an ended session (`Partings.take_back`); a client that
+            comes back sooner has to wait for that.
     """
 
     def __init__(
@@ -756,7 +758,7 @@ class PersistentSessions:
         self.given_up = 0
         self.ended = QueueSums()
         self.wall = wall
-        # What is noted of it, for the next run; a clock that is set at will says nothing then.
+        # The time to note for the next run; None: a clock that can be set is of no use then.
         self._passed = wall if isinstance(wall, PassedTime) else None
         self._noted_at = -math.inf
         self._made_room_at = -math.inf
@@ -779,7 +781,7 @@ class PersistentSessions:
         self.take_back: Callable[[str, Account, Steps], object] = _run_to_end
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of sessions."""
         return len(self.by_id)
 
     def __bool__(self) -> bool:
@@ -787,31 +789,31 @@ class PersistentSessions:
 
     @property
     def ledger(self) -> Ledger:
-        """The books."""
+        """The ledger of the dataspace."""
         return self.dataspace.ledger
 
     def at_rest_of(self, name: str, client_id: str) -> Account:
-        """Return the account above those for what is at rest for one client."""
+        """Return the account above those of messages at rest for one client."""
         return self.at_rest_of_peer(peer_of(name, printable(client_id)))
 
     def at_rest_of_peer(self, peer: Peer) -> Account:
-        """Return the account above those for what is at rest for somebody."""
+        """Return the account above those of messages at rest for a peer."""
         tenant = self._tree.of(peer).tenant
         return self.at_rest_of_tenant("" if tenant is None else tenant.name)
 
     def at_rest_of_tenant(self, tenant: str) -> Account:
-        """Return the account above those for what is at rest for a tenant, "" for none."""
+        """Return the account above those of messages at rest for a tenant; "": no tenant."""
         return self._at_rest_of.get(tenant, self.at_rest)
 
     def rights_of(self, name: str, client_id: str) -> Rights | None:
-        """Return what the client of a session may; None: everything."""
+        """Return the rights of a session's client; None: everything."""
         authority = self._authority
         if authority is None or not authority.restricts_reading:
             return None
         return authority.of(peer_of(name, printable(client_id)), client_id)
 
     def rules_changed(self) -> None:
-        """End the shared subscriptions that clients which are away may not have any more."""
+        """End shared subscriptions that absent clients may no longer have."""
         for session in [each for each in self.by_id.values() if each.left is not None]:
             rights = self.rights_of(session.name, session.client_id)
             lost = [] if rights is None else lost_shares(rights, session.subscriptions)
@@ -847,9 +849,9 @@ class PersistentSessions:
     def create(
         self, client_id: str, name: str, user: str | None = None
     ) -> PersistentSession | None:
-        """Begin a session of a client, whose `user` is verified; None if there are too many.
+        """Begin a session of a client, with its verified `user`; None if there are too many.
 
-        One user is left no more than a share of what is free (`fits`).
+        One user gets no more than a share of the free sessions (`fits`).
         """
         most = self.settings.max_sessions
         mine = sum(1 for each in self.by_id.values() if each.user == user) if user else 0
@@ -862,9 +864,9 @@ class PersistentSessions:
     def find(
         self, client_id: str, user: str | None = None, *, adopts: bool = False
     ) -> PersistentSession | None:
-        """Return the session of a client; None if there is none, or it is over and ends now.
+        """Return the session of a client; None if there is none, or it has expired and ends now.
 
-        One that `adopts` takes up what is nobody's, if it has none of its own.
+        With `adopts`, a user without a session takes over one of the client that has no user.
         """
         session = self.by_id.get(identity(client_id, user))
         if session is None and adopts and user is not None:
@@ -880,7 +882,7 @@ class PersistentSessions:
         return session
 
     def discard(self, key: str) -> None:
-        """End a session, if there is one: its client wants a clean one, or did not come back."""
+        """End a session, if there is one: its client wants a clean one, or it has expired."""
         session = self.by_id.pop(key, None)
         if session is None:
             return
@@ -896,17 +898,17 @@ class PersistentSessions:
         session.erase()
 
     def give_up(self, session: PersistentSession, why: str) -> None:
-        """End the session of a client that is away, for the sake of others; the log says why."""
+        """End the session of an absent client, so that others can go on; log the reason `why`."""
         self.given_up += 1
         logger.warning(
-            "the session of %s, who is away, is over with %d messages: %s",
+            "the session of %s ends while its client is away, with %d messages: %s",
             session.name,
             len(session.queue),
             why,
             extra={"event": "session_given_up", "account": session.name, "reason": why},
         )
         queue, now = session.queue, self.ledger.clock()
-        # The pages tell of it for a while; nothing is written off, what was kept is dropped.
+        # The pages show it for a while. No debt is written off; the stored messages are dropped.
         what = GivenUp(
             kind=queue.kind,
             items=0,
@@ -920,9 +922,9 @@ class PersistentSessions:
         self.discard(session.key)
 
     def expire(self) -> list[str]:
-        """End sessions whose clients have been away for too long; return whose they were.
+        """End expired sessions; return their client identifiers.
 
-        Not very many at once: the others are over all the same (`find`).
+        It ends only some at once; `find` treats the others as ended, too.
         """
         now = self.wall()
         all_over = (each for each in self.by_id.values() if each.is_over(now))
@@ -933,14 +935,14 @@ class PersistentSessions:
         return [session.client_id for session in over]
 
     def tick(self, now: float) -> None:
-        """Let the queues do what is due at `now`, on the ledger's clock, in one step."""
+        """Tick the queues at `now`, on the ledger's clock, in one step."""
         run_to_end(self.tick_in_steps(now))
 
     def tick_in_steps(self, now: float) -> Generator[None, None, None]:
-        """Let the queues do what is due at `now`; yield after some of them each.
+        """Tick the queues at `now`; yield after every few of them.
 
-        Who waits for a confirm waits as well as who is not read (rule 11): for a client that is
-        away, and for which nothing more may be kept, not longer than its patience.
+        A publisher that waits for a confirm counts as one that is throttled (rule 11). For an
+        absent client whose quota is full it does not wait longer than the patience.
         """
         self._note_time(now)
         over: PersistentSession | None = None
@@ -959,19 +961,19 @@ class PersistentSessions:
             elif now - session.short_since >= self.settings.patience:
                 over = session
                 wanted += session.queue.wants
-        asked, self._wanted = self._wanted, 0  # whoever still wants room asks again
+        asked, self._wanted = self._wanted, 0  # sessions that still want room ask again
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            # All that is needed, as it can be done in steps here.
+            # As many as needed, because here they can be ended in steps.
             for each in self._over_share(over, max(wanted, asked), sys.maxsize):
                 if self.by_id.get(each.key) is each and each.may_be_ended:
                     call(each.queue, "ending its session", self.give_up, each, NO_ROOM)
                     yield
 
     def _make_room(self, session: PersistentSession, why: str) -> None:
-        """End sessions that have more than their share, if there is no room for what comes.
+        """End sessions above their share, if there is no room for new messages.
 
-        Thousands may ask for it at once, and each time all sessions are compared. So that is done
-        once in a while; the next `tick` counts those who have asked since.
+        Thousands of sessions may ask for room at once, and each time all sessions are compared. So
+        this happens only once in a while; the next `tick` counts the requests since.
         """
         now = self.ledger.clock()
         if now - self._made_room_at < ROOM_SECONDS:
@@ -984,13 +986,13 @@ class PersistentSessions:
     def _over_share(
         self, session: PersistentSession, needed: int, most: int
     ) -> list[PersistentSession]:
-        """Return the sessions to end, so that there is room for what is to be kept for one."""
+        """Return the sessions to end, to make room for a session's messages."""
         at_rest = self.at_rest_of(session.name, session.client_id)
         if at_rest is not self.at_rest and at_rest.debt_bytes + needed <= at_rest.mark_bytes:
             at_rest = self.at_rest
         limit = at_rest.own_limit.bytes
         if limit is None:
-            # It has used up what it may have itself.
+            # It has used up its own limit.
             return [session] if session.may_be_ended else []
         everybody = at_rest is self.at_rest
         return over_share(
@@ -1016,7 +1018,7 @@ class PersistentSessions:
         )
 
     def next_number(self) -> int:
-        """Return a number that is larger than all before it, also those of earlier runs."""
+        """Return a number larger than all earlier ones, also those of earlier runs."""
         self._last_number = max(self._last_number + 1, int(self.wall() * 1e9))
         return self._last_number
 
@@ -1029,12 +1031,12 @@ class PersistentSessions:
             self.keeping.set(CLOCK_KEY, passed.note().encode())
 
     def restore(self, values: Mapping[str, bytes]) -> None:
-        """Take up the sessions from before a restart; for who opens the store, before all else.
+        """Restore the sessions from before a restart; call it first, when the store is open.
 
-        What cannot be read is left where it is, and the log tells of it.
+        Unreadable values stay in the store, and are logged.
 
         Args:
-            values: All that was kept with `Keeping.set`, by key.
+            values: All values stored with `Keeping.set`, by key.
         """
         now = self.wall()
         by_place: dict[str, PersistentSession] = {}
@@ -1046,7 +1048,7 @@ class PersistentSessions:
                 kept = _KeptValue.of(value)
             except ValueError as exc:
                 logger.error(
-                    "the session of %r is not taken up, what is kept of it cannot be read: %s",
+                    "the session of %r is not restored, its stored value cannot be read: %s",
                     place,
                     exc,
                     extra={"event": "unreadable", "client_id": place},
@@ -1068,12 +1070,12 @@ class PersistentSessions:
             user = older.user if self.settings.verified and older.user != NO_USER else None
         session = PersistentSession(self, client_id, name, user, place)
         self.by_id[session.key] = session
-        # Who was connected when the relay ended was last seen then.
+        # A client that was connected when the relay ended counts as away from now on.
         session.left = now if kept.left is None else kept.left
         if self._passed is not None:
             self._passed.not_before(session.left)
         session.expiry = kept.expiry
-        # All of them first: whether one has options goes for all.
+        # All filters first, because the options of one matter for all.
         for text, _, options, identifier in kept.filters:
             if not is_shared(text):
                 session.filters.add(text, options, identifier)
@@ -1102,7 +1104,7 @@ class PersistentSessions:
         elif prefix is RELEASING_PREFIX:
             session.releasing[packet_id] = None
         else:
-            # Also beyond what is allowed now: they were taken when more was.
+            # Even beyond the limit: it may have been higher when they were accepted.
             session.awaiting.restore(packet_id)
 
     @contextmanager
@@ -1115,7 +1117,7 @@ class PersistentSessions:
             self._tree.close(account)
 
     def close(self) -> None:
-        """End the queues in this process, and leave what is kept where it is."""
+        """End the queues in this process, and leave the store as it is."""
         if self.groups is not None:
             self.groups.close()
         for session in self.by_id.values():

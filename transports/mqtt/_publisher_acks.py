@@ -1,8 +1,8 @@
-"""When a publication is acknowledged: once somebody has taken responsibility for it (rule 7).
+"""Publisher confirms: a publication is acknowledged once a holder is responsible for it (rule 7).
 
-PUBACK and PUBREC say what a publisher confirm says. Most publications are dealt with at once; one
-that a queue has to write to disk first is acknowledged when it is there. They go out in the order
-in which the publications came [MQTT-4.6.0-2] [MQTT-4.6.0-3].
+PUBACK and PUBREC are publisher confirms. Most publications are acknowledged at once; one that a
+queue has to write is acknowledged when it is on disk. Acknowledgements go out in the order in which
+the publications came [MQTT-4.6.0-2] [MQTT-4.6.0-3].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ._packets import PubAck, PubRec
 from ._reasons import Reason
 
 MAX_UNANSWERED = 65_535
-"""Publications of one client that are not acknowledged: it has no identifiers for more."""
+"""Most unacknowledged publications of one client: it has no identifiers for more."""
 
 
 ANSWERING: Final = "sending what is due to it"
@@ -30,14 +30,14 @@ def _raise(exc: Exception) -> None:
 
 
 class Identifier(Protocol):
-    """The packet identifier of a QoS 2 publication, in a session that is kept."""
+    """The packet identifier of a QoS 2 publication, in a persistent session."""
 
     def keep(self, kept: Callable[[], object]) -> None:
-        """Keep it, in the batch that is being put together; call `kept` when that is durable."""
+        """Store it, in the current batch; call `kept` when the batch is durable."""
         ...
 
     def forget(self) -> None:
-        """Forget it: its publication has been refused."""
+        """Forget it: its publication was refused."""
         ...
 
 
@@ -45,9 +45,9 @@ class PublisherAck(Writes):
     """The acknowledgement of one publication (`clearfunds.accounts.Confirm`).
 
     Args:
-        answers: Those of the connection that it came on.
-        packet: What is to be sent.
-        identifier: What has to be kept together with the publication, if something has.
+        answers: The acknowledgements of the publication's connection.
+        packet: The packet to send.
+        identifier: The identifier to store together with the publication, if any.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class PublisherAck(Writes):
         self.packet = packet
         self._answers: PublisherAcks | None = answers
         self._expected = 0
-        # How many of those who are expected have written nothing, and may do so yet.
+        # The number of expected holders that have written nothing yet, and still may.
         self._unwritten = 0
         self._handed_over = False
         self._identifier = identifier
@@ -71,30 +71,28 @@ class PublisherAck(Writes):
 
     @property
     def is_due(self) -> bool:
-        """Whether all who were expected have taken responsibility, and its identifier is kept."""
+        """Whether all expected holders are responsible, and its identifier is stored."""
         return self._handed_over and self._kept and not self._expected
 
     def expect(self) -> None:
-        """See `Confirm.expect`."""
         self._expected += 1
         self._unwritten += 1
 
     def taken(self) -> None:
-        """See `Confirm.taken`: by one who has written nothing."""
+        """Note that a holder is responsible, as `Confirm.taken`; it has written nothing."""
         self._unwritten -= 1
         self._keep_identifier()
         self.written_is_taken()
 
     def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
-        """See `Writes.written`."""
         self._unwritten -= 1
         self._keep_identifier()
         return _WrittenAnswer(self)
 
     def refused(self, reason: str) -> None:
-        """See `Confirm.refused`: MQTT 3.1.1 has no word for it, so the connection ends.
+        """Note a refusal, as `Confirm.refused`. MQTT 3.1.1 cannot tell it, so the connection ends.
 
-        In MQTT 5 the acknowledgement says so, when nobody is expected any more.
+        In MQTT 5 the acknowledgement carries it, once no holder is expected any more.
         """
         answers = self._answers
         refusal = None if answers is None else answers.refused(self.packet, reason)
@@ -107,13 +105,13 @@ class PublisherAck(Writes):
             answers.refuse(self, reason)
 
     def note_reached(self, anybody: bool) -> None:
-        """Note whether the publication concerned anybody; MQTT 5 can say so (section 3.4.2.1)."""
+        """Note whether there were subscribers; MQTT 5 reports that (section 3.4.2.1)."""
         packet = self.packet
         if not (anybody or packet.reason):
             self.packet = type(packet)(packet.packet_id, Reason.NO_MATCHING_SUBSCRIBERS)
 
     def refuse_with(self, packet: PubAck | PubRec) -> None:
-        """Let it be this acknowledgement, which says that the publication was not taken."""
+        """Send this acknowledgement instead, which refuses the publication."""
         self.packet = packet
         self._forget_identifier()
         self._kept = True
@@ -124,16 +122,16 @@ class PublisherAck(Writes):
             self._identifier = None
 
     def handed_over(self) -> None:
-        """Note that its turn is over, and say it if nobody is expected."""
+        """Note that its turn is over, and send it if no holder is expected."""
         self._handed_over = True
         self._keep_identifier()
         if self._answers is not None:
             self._answers.add(self)
 
     def moved_to(self, answers: PublisherAcks | None) -> None:
-        """Say it on another connection of the same session, or on none.
+        """Send it on another connection of the same session, or on none.
 
-        The client may speak 3.1.1 there, and have spoken 5 before: that has no reasons.
+        The client may now speak 3.1.1, which has no reasons, after it spoke 5.
         """
         if answers is self._answers:
             return
@@ -150,7 +148,7 @@ class PublisherAck(Writes):
             self._answers.add(self)
 
     def written_is_taken(self) -> None:
-        """Note that one who has written its message has taken responsibility."""
+        """Note that a holder that has written its message is responsible."""
         self._expected -= 1
         self._say_if_due()
 
@@ -159,8 +157,8 @@ class PublisherAck(Writes):
             self._answers.say_due()
 
     def _keep_identifier(self) -> None:
-        # With the last of what is written, so that all of it is there after a crash, or nothing;
-        # not before, or what the client would send again then would be taken for a duplicate.
+        # With the last write, so that after a crash all of it is there, or nothing. Not earlier, or
+        # the message that the client then sends again would be taken for a duplicate.
         if self._handed_over and not self._unwritten and self._identifier is not None:
             identifier, self._identifier = self._identifier, None
             identifier.keep(self._identifier_kept)
@@ -171,7 +169,7 @@ class PublisherAck(Writes):
 
 
 class _WrittenAnswer:
-    """What one who has written its message tells an `PublisherAck`."""
+    """The confirm of a holder that has written its message, for a `PublisherAck`."""
 
     __slots__ = ("_answer",)
 
@@ -179,15 +177,12 @@ class _WrittenAnswer:
         self._answer = answer
 
     def expect(self) -> None:
-        """See `Confirm.expect`."""
         self._answer.expect()
 
     def taken(self) -> None:
-        """See `Confirm.taken`."""
         self._answer.written_is_taken()
 
     def refused(self, reason: str) -> None:
-        """See `Confirm.refused`."""
         self._answer.refused(reason)
 
 
@@ -195,16 +190,15 @@ class PublisherAcks:
     """The acknowledgements that one connection owes its client, in order.
 
     Args:
-        send: Sends one.
+        send: Sends an acknowledgement.
         refuse: Called with a sentence when a publication was refused, and there is no `refusal`.
-        refusal: Makes of an acknowledgement one that says why the publication was not taken, where
-            the protocol has that.
-        on_fault: Called with what one of these has raised; None: it is raised. They are called when
-            others, a queue or the disk, have taken responsibility, who must not hear of it.
+        refusal: Makes an acknowledgement with the reason of a refusal, if the protocol has reasons.
+        on_fault: Called with an exception of one of these; None: it is raised. A queue or the disk
+            calls them when it becomes responsible, and must not get the exception.
 
     Attributes:
         refusal: See above.
-        pending_pubacks: How many of QoS 1 are owed.
+        pending_pubacks: The number of outstanding acknowledgements of QoS 1.
     """
 
     __slots__ = ("_on_fault", "_pending", "_refuse", "_send", "pending_pubacks", "refusal")
@@ -224,25 +218,25 @@ class PublisherAcks:
         self._pending: deque[PublisherAck] = deque()
 
     def __len__(self) -> int:
-        """How many publications are not acknowledged."""
+        """Return the number of unacknowledged publications."""
         return len(self._pending)
 
     def begin(self, packet: PubAck | PubRec, identifier: Identifier | None = None) -> PublisherAck:
-        """Begin one; `PublisherAck.handed_over` puts it in its place.
+        """Begin an acknowledgement; `PublisherAck.handed_over` gives it its place in the order.
 
         Raises:
-            RemoteProtocolError: If there are too many.
+            RemoteProtocolError: If too many are outstanding.
         """
         if len(self._pending) >= MAX_UNANSWERED:
             msg = (
-                f"{MAX_UNANSWERED} publications have not been acknowledged and another one came: "
+                f"{MAX_UNANSWERED} publications are unacknowledged and another one came: "
                 "all identifiers are in use [MQTT-2.3.1-2]"
             )
             raise RemoteProtocolError(msg)
         return PublisherAck(self, packet, identifier)
 
     def add(self, answer: PublisherAck) -> None:
-        """Say it, or note it behind those that are not due."""
+        """Send it, or put it behind those that are not due."""
         if self._pending or not answer.is_due:
             self._pending.append(answer)
             self.pending_pubacks += isinstance(answer.packet, PubAck)
@@ -250,7 +244,7 @@ class PublisherAcks:
             self._say(self._send, answer.packet)
 
     def say_due(self) -> None:
-        """Say those that are due, up to the first that is not."""
+        """Send those that are due, up to the first that is not."""
         pending = self._pending
         while pending and pending[0].is_due and self._send is not None:
             packet = pending.popleft().packet
@@ -264,7 +258,7 @@ class PublisherAcks:
             self._on_fault(exc)
 
     def refused(self, packet: PubAck | PubRec, reason: str) -> PubAck | PubRec | None:
-        """Return the acknowledgement that says why; None: the protocol has none."""
+        """Return the acknowledgement with the reason; None: the protocol has none."""
         if self.refusal is None:
             return None
         try:
@@ -274,19 +268,19 @@ class PublisherAcks:
             return type(packet)(packet.packet_id, Reason.UNSPECIFIED_ERROR)
 
     def refuse(self, answer: PublisherAck, reason: str) -> None:
-        """End the connection: nobody has taken responsibility for a publication."""
+        """End the connection, because no holder is responsible for a publication."""
         answer.moved_to(None)
         self._refuse(
-            f"packet {answer.packet.packet_id} was refused: {reason} (3.1.1 cannot say so but by "
+            f"packet {answer.packet.packet_id} was refused: {reason} (3.1.1 can only tell this by "
             "closing the connection)"
         )
 
     def close(self) -> None:
-        """Forget them: the client has gone, and will send what was not acknowledged again."""
+        """Forget them: the client has gone, and will send unacknowledged publications again."""
         for answer in self._pending:
             answer.moved_to(None)
         self._pending.clear()
-        # The connection has these, and these had the connection.
+        # Breaks a reference cycle with the connection.
         self._send = None
         self._refuse = nobody
         self.refusal = None

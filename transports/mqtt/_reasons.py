@@ -1,4 +1,4 @@
-"""Why MQTT 5 did something, or did not: reason codes, and errors that carry one.
+"""The reason codes of MQTT 5, and errors that carry one.
 
 Sections and statements are those of the OASIS standard of 7 March 2019.
 """
@@ -12,8 +12,8 @@ from ._frames import OversizedPacketError
 class Reason(enum.IntEnum):
     """Reason codes (section 2.4, table 2-6). From `UNSPECIFIED_ERROR` on they are failures.
 
-    Which of them a packet may carry is `_packets5`'s to know. One number has several names where
-    the standard has: in a DISCONNECT, 0 is `NORMAL_DISCONNECTION`.
+    `_packets5` has the codes that each packet may carry. A number has several names where the
+    standard has several: in a DISCONNECT, 0 is `NORMAL_DISCONNECTION`.
     """
 
     SUCCESS = 0x00
@@ -64,10 +64,10 @@ class Reason(enum.IntEnum):
 
 
 class ReasonedError(RemoteProtocolError):
-    """The peer broke MQTT 5; the last packet that it is sent can say how (section 4.13).
+    """The peer broke a rule of MQTT 5; the last packet to it can say which (section 4.13).
 
     Attributes:
-        reason: the reason code of that packet, a CONNACK or a DISCONNECT.
+        reason: the reason code for that packet, a CONNACK or a DISCONNECT.
     """
 
     def __init__(self, message: str, reason: int) -> None:
@@ -76,9 +76,9 @@ class ReasonedError(RemoteProtocolError):
 
 
 def reason_of(error: RemoteProtocolError) -> int:
-    """Return the reason code with which to answer an error, whatever part of the parser raised it.
+    """Return the reason code that answers an error of the parser.
 
-    What has none of its own was a fixed header that cannot be parsed: a malformed packet.
+    An error without its own code comes from a bad fixed header: a malformed packet.
     """
     if isinstance(error, ReasonedError):
         return error.reason
@@ -88,9 +88,9 @@ def reason_of(error: RemoteProtocolError) -> int:
 
 
 def in_words(code: int, said: str | None = None) -> str:
-    """Say what a reason code says, with the peer's own words where it has some.
+    """Describe a reason code, with the peer's own words, if any.
 
-    What a peer sends may be a code that does not exist.
+    A peer may send a code that does not exist.
     """
     try:
         name = Reason(code).name.lower().replace("_", " ").replace("qos", "QoS")

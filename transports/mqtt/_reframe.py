@@ -1,9 +1,9 @@
-"""Runs of QoS 0 publications from MQTT 3.1.1's form into MQTT 5's, and back.
+"""Conversion of runs of QoS 0 publications from MQTT 3.1.1 to MQTT 5, and back.
 
-The one is the other with properties between the topic and the payload (MQTT 5, section 3.3.2.3):
-a length, which is one zero byte where there are none. So a frame is cut in two behind its topic
-and put together again with another header; the payload is not looked at. It is done once for a run,
-whoever takes it, and where frames follow each other with the same header, that header is made once.
+MQTT 5 adds properties between the topic and the payload (section 3.3.2.3): a length, which is one
+zero byte if there are none. So a frame is cut in two behind its topic and joined with another
+header; the payload is not read. A run is converted once for all its recipients. Frames that follow
+each other with the same header share the new one, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ._frames import body_of, encode_remaining_length
 
 PropertiesOf = Callable[[bytes], bytes]
-"""From a topic, as it stands in a packet without its length, to encoded properties, their length in
+"""Maps a topic, as it stands in a packet without its length, to encoded properties, their length in
 front."""
 
 NONE = b"\0"
@@ -30,12 +30,12 @@ def as_mqtt5(run: bytes, properties_of: PropertiesOf = _without) -> bytes:
 
 
 def as_mqtt311(run: bytes) -> bytes:
-    """Return a run of MQTT 5, of which no frame has a property, as one of MQTT 3.1.1."""
+    """Return a run of MQTT 5 as one of MQTT 3.1.1; none of its frames may have properties."""
     return _reframed(run, len(NONE), None)
 
 
 def _reframed(run: bytes, less: int, properties_of: PropertiesOf | None) -> bytes:
-    """Take `less` bytes away behind each topic, and put the properties there."""
+    """Replace `less` bytes behind each topic by the properties."""
     pieces: list[bytes] = []
     position = 0
     end = len(run)

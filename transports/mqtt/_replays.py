@@ -1,4 +1,4 @@
-"""Retained publications that one client has still to be told of, because it has subscribed."""
+"""Retained publications still to be sent to a new subscriber."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from ..acl import Rights
 
 REPLAY_STEP: Final = 64
-"""Retained publications sent before anything else is done, at 10 us each."""
+"""Retained publications sent in one step, at 10 us each."""
 
 LOOKS_A_STEP: Final = 256
-"""Topics looked at for that, whether they match or not, at 3 us each."""
+"""Topics checked in one step, whether they match or not, at 3 us each."""
 
 
 class Replays:
-    """The subscriptions of one client whose retained publications it has not all been told of."""
+    """The subscriptions of one client whose retained publications are not all sent yet."""
 
     __slots__ = ("_cursor", "_granted")
 
     def __init__(self) -> None:
-        # By filter what was granted; and how far the first of them has got.
+        # By filter the QoS granted; and the position of the first filter's replay.
         self._granted: dict[str, int] = {}
         self._cursor: Cursor | None = None
 
@@ -34,11 +34,11 @@ class Replays:
         return bool(self._granted)
 
     def add(self, text: str, granted: int) -> None:
-        """Tell of what matches a filter, with the QoS that was granted at most."""
+        """Begin to send the publications that match a filter, with the granted QoS at most."""
         self._granted[text] = granted
 
     def clear(self) -> None:
-        """Tell of nothing more."""
+        """Send no more."""
         self._granted.clear()
         self._cursor = None
 
@@ -49,15 +49,15 @@ class Replays:
         holder_of: Callable[[int], Recipient],
         rights: Rights | None = None,
     ) -> None:
-        """Tell of some, as many as there is room for (rules 9 and 16); it takes about 1 ms at most.
+        """Send some, as many as there is room for (rules 9 and 16); it takes about 1 ms at most.
 
-        What is retained all the time is told once, whatever changes between steps.
+        A publication that stays retained is sent once, whatever changes between steps.
 
         Args:
-            retained: What there is.
-            account: The subscriber's, who pays for it.
-            holder_of: Tells who takes a publication of a QoS.
-            rights: What the subscriber may read; None: everything.
+            retained: The retained publications.
+            account: The subscriber's account, which is charged.
+            holder_of: Returns the recipient of publications of a QoS.
+            rights: The subscriber's right to read; None: everything.
         """
         left = REPLAY_STEP
         for _ in range(LOOKS_A_STEP):
@@ -70,7 +70,7 @@ class Replays:
             if rights is not None and not rights.may_read(kept.topic):
                 continue
             qos = min(kept.qos, granted)
-            # One at a time, until there is no room: each costs what it costs.
+            # One at a time, because each one's cost decides whether there is room for the next.
             with account.turn() as turn:
                 told = attrs.evolve(kept, qos=qos, retain=True)
                 turn.send(holder_of(qos), told, nbytes=kept.nbytes)
@@ -79,9 +79,9 @@ class Replays:
                 return
 
     def _next(self, retained: RetainedStore) -> tuple[Publication, int] | None:
-        """Look at one topic for the first filter; return what is to be told, and what was granted.
+        """Check one topic for the first filter; return a publication to send, and its highest QoS.
 
-        None if it is nothing, or if that filter has found all.
+        None if there is no such publication, or if that filter has found all.
         """
         text, granted = next(iter(self._granted.items()))
         if self._cursor is None:

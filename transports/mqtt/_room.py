@@ -1,9 +1,9 @@
-"""Whose session is ended when nothing more may be kept: of those who have more than their share.
+"""The choice of persistent sessions to end when the quota is full: those above their fair share.
 
-What one may keep for all is divided: between tenants, by what each was granted (`Tenant.kept`) or
-else equally; a tenant's part between its users, equally; a user's between its sessions. Who is not
-verified is a user of its own with each of its sessions. So somebody who leaves thousands of
-sessions behind loses these, and what is kept for others, within their shares, stays.
+The quota is divided between tenants, by the quota that each was granted (`Tenant.kept`) or else
+equally; a tenant's part equally between its users; a user's part between its sessions. Each session
+of an unverified client counts as its own user. So a client that leaves thousands of sessions behind
+loses these, and the messages of others, within their shares, stay.
 
 Source: max-min fairness; as fair queueing drops from the longest queue (McKenney, 1990), when the
 common buffer is full.
@@ -19,21 +19,21 @@ import attrs
 T = TypeVar("T")
 
 ENDED_AT_ONCE: Final = 32
-"""How many sessions are ended in one step: a few milliseconds' worth."""
+"""Sessions ended in one step: a few milliseconds' worth."""
 
 
 @attrs.frozen(slots=True)
 class Kept:
-    """What is kept for one session."""
+    """The room that one session takes."""
 
     tenant: str
-    """Whose: the tenant's name; "" for none."""
+    """The name of its tenant; "" for none."""
     user: str
-    """Which user's, of the tenant."""
+    """Its user within the tenant."""
     bytes: int
-    """How much."""
+    """Bytes stored for it."""
     wants: int = 0
-    """And how much more the next that waits for room needs."""
+    """Further bytes that its next waiting message needs."""
 
 
 def over_share(
@@ -45,19 +45,19 @@ def over_share(
     needed: int,
     most: int = ENDED_AT_ONCE,
 ) -> list[T]:
-    """Return the sessions to end, those first that are most over their share.
+    """Return the sessions to end; those farthest above their share come first.
 
-    None of them is within it, or would be without those before it; so there may be none, and less
-    than is needed.
+    No session is ended that is within its share, or would be after the earlier ones end. So the
+    list may be empty, and make less room than needed.
 
     Args:
-        sessions: All of them.
-        kept_of: What is kept for each.
-        granted: How many bytes a tenant was granted, where that was said.
-        limit: How many bytes there may be in all.
+        sessions: All sessions.
+        kept_of: Returns the room that a session takes.
+        granted: Bytes granted to a tenant, if it has its own quota.
+        limit: The most bytes in all.
         may_go: Whether a session may be ended: its client is away.
-        needed: How many bytes there have to be room for.
-        most: How many to return at most.
+        needed: Bytes of room to make.
+        most: The most sessions to return.
     """
     tenants: dict[str, int] = {}
     users: dict[tuple[str, str], int] = {}
@@ -96,7 +96,7 @@ def over_share(
 
 
 def _shares(used: Mapping[str, int], granted: Mapping[str, int], limit: int) -> dict[str, float]:
-    """Return what each tenant may have; those to whom nothing was granted divide the rest."""
+    """Return the share of each tenant; tenants without a grant divide the rest."""
     shares: dict[str, float] = {name: granted[name] for name in used if name in granted}
     others = [name for name, amount in used.items() if name not in granted and amount]
     rest = max(0.0, limit - sum(min(used[name], share) for name, share in shares.items()))

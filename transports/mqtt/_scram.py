@@ -1,11 +1,11 @@
 """SCRAM-SHA-256 for MQTT clients: a proof that both sides know a password, without sending it.
 
-The server knows keys that were made of the password, and cannot be used in its place. They stand in
-the file of passwords, as PostgreSQL writes them:
+The server has keys derived from the password. They cannot be used in its place. The password file
+holds them in the format of PostgreSQL:
 
     USER:SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY
 
-Source: RFC 5802 and RFC 7677; the messages are made and checked by scramp.
+Source: RFC 5802 and RFC 7677; scramp makes and checks the messages.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from typing import Any, Final
 import attrs
 
 METHOD: Final = "SCRAM-SHA-256"
-"""What the method is called in CONNECT; also how a line of a user's keys begins."""
+"""The name of the method in CONNECT; also the beginning of a user's keys in the password file."""
 
 MIN_ITERATIONS: Final = 4_096
-"""The least that RFC 7677 allows."""
+"""The least number that RFC 7677 allows."""
 
 MIN_SALT: Final = 12
-"""Bytes of salt that clients ask for at least; as scramp's."""
+"""The shortest salt, in bytes, that clients accept; as in scramp."""
 
 SALT_BYTES: Final = 16
-"""Of new salts, as PostgreSQL's."""
+"""The size of new salts, as in PostgreSQL."""
 
 KEY_BYTES: Final = 32
-"""What SHA-256 gives."""
+"""The size of a SHA-256 hash."""
 
 IS_HERE: Final = find_spec("scramp") is not None
-"""Whether what speaks it is installed: the extra `auth`."""
+"""Whether scramp is installed: the extra `auth`."""
 
 
 def scramp() -> Any:
-    """Return the library, which has no types."""
+    """Return the library; it has no type annotations."""
     return import_module("scramp")
 
 
 class AuthenticationFailedError(Exception):
-    """A client has not proved who it is; the message says why, and may be logged."""
+    """A client has failed to authenticate; the message has the reason, and may be logged."""
 
 
 @attrs.frozen(slots=True, repr=False)
 class ScramKeys:
-    """What is known of one user's password."""
+    """The keys derived from one user's password."""
 
     iterations: int
     salt: bytes
     stored: bytes
-    """The key that a proof is checked with."""
+    """The key that checks a client's proof."""
     server: bytes
-    """The key that the server's own proof is made with."""
+    """The key that makes the server's own proof."""
 
     @classmethod
     def of(cls, password: str, iterations: int = MIN_ITERATIONS) -> ScramKeys:
-        """Make keys of a password, with a new salt.
+        """Derive keys from a password, with a new salt.
 
         Raises:
-            ValueError: No password can be so, or there are too few iterations.
-            ModuleNotFoundError: There is no scramp.
+            ValueError: The password is not allowed, or there are too few iterations.
+            ModuleNotFoundError: scramp is not installed.
         """
         library = scramp()
         try:
@@ -79,21 +79,21 @@ class ScramKeys:
         return cls(iterations, salt, stored, server)
 
     def line(self, user: str) -> str:
-        """Return the user's line in a file of passwords."""
+        """Return the user's line in a password file."""
         salt, stored, server = (
             b64encode(each).decode() for each in (self.salt, self.stored, self.server)
         )
         return f"{user}:{METHOD}${self.iterations}:{salt}${stored}:{server}"
 
     def is_of(self, password: bytes) -> bool:
-        """Whether these keys were made of a password; it takes as long as making them."""
+        """Whether these keys were derived from a password; it takes as long as deriving them."""
         salted = hashlib.pbkdf2_hmac("sha256", _prepared(password), self.salt, self.iterations)
         stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
         return hmac.compare_digest(stored, self.stored)
 
 
 def _prepared(password: bytes) -> bytes:
-    """Return a password as SCRAM has it (SASLprep, RFC 4013), if it can be."""
+    """Return a password in the form that SCRAM uses (SASLprep, RFC 4013), if possible."""
     if password.isascii() or not IS_HERE:
         return password
     try:
@@ -104,9 +104,9 @@ def _prepared(password: bytes) -> bytes:
 
 
 class MadeUpKeys:
-    """Keys of users that do not exist: a client cannot tell them from others.
+    """Keys of users that do not exist: a client cannot tell them from real ones.
 
-    They are the same whenever they are asked for, as long as the process runs.
+    A user's keys stay the same as long as the process runs.
     """
 
     __slots__ = ("_secret",)
@@ -115,7 +115,7 @@ class MadeUpKeys:
         self._secret = secrets.token_bytes(KEY_BYTES)
 
     def of(self, user: str, others: ScramKeys) -> ScramKeys:
-        """Return a user's, such as others have."""
+        """Return made-up keys for a user, with the iterations and salt length of `others`."""
         salt = self._part("salt", user) * (1 + len(others.salt) // KEY_BYTES)
         return attrs.evolve(
             others, salt=salt[: len(others.salt)], stored=self._part("stored", user)
@@ -130,10 +130,10 @@ class ScramExchange:
     """The server's side of one authentication.
 
     Args:
-        keys_of: Returns the keys of a user, or some that nobody knows the password of.
+        keys_of: Returns the keys of a user, or made-up keys of no password.
 
     Attributes:
-        user: Who the client says it is; who it is, after `finish`.
+        user: The user that the client claims to be; after `finish`, has authenticated as.
     """
 
     __slots__ = ("_server", "user")
@@ -148,18 +148,18 @@ class ScramExchange:
         self._server = scramp().ScramMechanism(METHOD).make_server(found)
 
     def begin(self, data: bytes) -> bytes:
-        """Take the client's first message; return the server's.
+        """Handle the client's first message; return the server's.
 
         Raises:
-            AuthenticationFailedError: It is none.
+            AuthenticationFailedError: The message is malformed.
         """
         return self._step(data, self._server.set_client_first, self._server.get_server_first)
 
     def finish(self, data: bytes) -> bytes:
-        """Take the client's last message, which has its proof; return the server's.
+        """Handle the client's last message, with its proof; return the server's.
 
         Raises:
-            AuthenticationFailedError: It proves nothing.
+            AuthenticationFailedError: The proof is wrong.
         """
         return self._step(data, self._server.set_client_final, self._server.get_server_final)
 
@@ -168,7 +168,7 @@ class ScramExchange:
         try:
             take(data.decode())
             return answer().encode()
-        # What a peer sends is handed to somebody else's code: it may raise anything.
+        # The library gets the peer's input, and may raise anything.
         except Exception as error:
             msg = f"{METHOD}: {error}"
             raise AuthenticationFailedError(msg) from error

@@ -1,4 +1,4 @@
-"""What stands before a holder and selects what it gets: for MQTT 5's options of subscriptions."""
+"""A recipient before a holder that filters publications by the subscription options of MQTT 5."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ...dataspace import Publication
 from ._filters import Filters
 
 Select: TypeAlias = Callable[[Account, Publication], Publication | None]
-"""Given who pays for a publication and the publication, returns what goes on; None: nothing does.
-Called in a commit: must not raise."""
+"""Takes the paying account and a publication; returns the publication to pass on, or None. It is
+called in a commit, and must not raise."""
 
 
 def select_by(filters: Filters, publication: Publication, *, own: bool) -> Publication | None:
-    """Return a publication as a client with these filters gets it; None: it does not.
+    """Return the form in which a client with these filters gets a publication; None: not at all.
 
     Args:
-        filters: The client's.
-        publication: What was published.
+        filters: The client's filters.
+        publication: The publication.
         own: Whether the client itself has published it (MQTT 5, No Local, section 3.8.3.1).
     """
     chosen = filters.of(publication.topic)
@@ -33,9 +33,9 @@ def select_by(filters: Filters, publication: Publication, *, own: bool) -> Publi
 
 
 class Selecting(Recipient):
-    """Stands before who takes what is acknowledged, and passes on what `select` makes of each.
+    """Passes publications on to the holder of messages to acknowledge, as `select` returns them.
 
-    What it does not want is repaid at once, as `dropped`; by nobody: the holder has not had it.
+    Others are repaid at once, as `dropped`. No holder is named, because the holder never had them.
     """
 
     __slots__ = ("_holder", "_select")
@@ -49,11 +49,10 @@ class Selecting(Recipient):
 
     @property
     def last_holder(self) -> Holder | None:
-        """See `Recipient.last_holder`."""
         return self._holder.last_holder
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`; `item` is a `Publication`: runs are not acknowledged."""
+        """Hold an item, as `Recipient.hold`; it is a `Publication`: runs are not acknowledged."""
         selected = self._select(account, item)
         if selected is None:
             account.repay(items, nbytes, Outcome.DROPPED)
@@ -61,5 +60,4 @@ class Selecting(Recipient):
             self._holder.hold(account, selected, items, nbytes, now)
 
     def ready(self) -> None:
-        """See `Recipient.ready`."""
         self._holder.ready()

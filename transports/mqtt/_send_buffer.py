@@ -1,26 +1,26 @@
-"""What a client has said and its stream has not taken yet."""
+"""The send buffer of a client: output that its stream has not taken yet."""
 
 import trio
 
-#: How much may wait before those who publish wait; also about what one write takes: as the
-#: high-water mark of a stream in asyncio, 64 KiB.
+#: High-water mark for publications, in bytes; also the size of about one write. 64 KiB, as the
+#: high-water mark of a stream in asyncio.
 ROOM = 1 << 16
-#: How much may wait before even answers (PUBACK, PUBREL, ...) wait, and with them the reading. Far
-#: above `ROOM`, so that a slow write alone does not keep acknowledgements from being read; there at
-#: all because a server that talks and never listens could fill the buffer.
+#: High-water mark for answers (PUBACK, PUBREL, ...); above it reading stops, too. It is far above
+#: `ROOM`, so that a slow write alone does not stop the reading of acknowledgements. It exists
+#: because a server that sends and never reads could fill the buffer.
 ROOM_FOR_ANSWERS = 1 << 20
 
 
 class SendBuffer:
-    """Collects what is put into it during one pass of the scheduler into one write.
+    """Collects the data of one pass of the scheduler into one write.
 
-    `put` takes whatever it is given; whoever puts looks for room first.
+    `put` does not check for room; the caller does that first.
 
     Attributes:
-        unsent: bytes that no write has taken up.
-        writing: whether the stream has been given a write that it has not finished.
-        last_written: when it last finished one, on Trio's clock.
-        room: the tasks that wait for room; woken when a write takes up what there is.
+        unsent: bytes that are in no write yet.
+        writing: whether a write is under way.
+        last_written: the time of the last finished write, on Trio's clock.
+        room: the tasks that wait for room; a new write wakes them.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class SendBuffer:
         self.last_written = trio.current_time()
         self.room = trio.lowlevel.ParkingLot()
         self._chunks: list[bytes] = []
-        # These two count for ever, so that one can tell when what was put by now has left.
+        # These two only grow, so that a task can tell when all data put so far has left.
         self._put = 0
         self._written = 0
         self._something = trio.lowlevel.ParkingLot()
@@ -51,21 +51,21 @@ class SendBuffer:
 
     @property
     def unwritten(self) -> int:
-        """Bytes that the stream has not taken, those of a write that is going on included."""
+        """Bytes that the stream has not taken, including those of a write under way."""
         return self._put - self._written
 
     @property
     def has_room(self) -> bool:
-        """Whether those who publish may put something."""
+        """Whether publications may be put."""
         return self.unsent < ROOM
 
     @property
     def has_room_for_answers(self) -> bool:
-        """Whether something may be put that the protocol demands."""
+        """Whether answers that the protocol demands may be put."""
         return self.unsent < ROOM_FOR_ANSWERS
 
     def put(self, data: bytes) -> None:
-        """Say `data` with the next write; after `close`, never."""
+        """Send `data` with the next write; after `close`, drop it."""
         if self._closed:
             return
         if not self._chunks:
@@ -76,7 +76,7 @@ class SendBuffer:
         self._put += length
 
     def close(self) -> None:
-        """Drop what is unsent, wake all who wait and let `run` end."""
+        """Drop unsent data, wake all waiting tasks and end `run`."""
         self._closed = True
         self._chunks.clear()
         self.unsent = 0
@@ -84,7 +84,7 @@ class SendBuffer:
             lot.unpark_all()
 
     async def wait_written(self) -> bool:
-        """Wait until the stream has taken all that was put so far; False if it never will."""
+        """Wait until the stream has taken all data put so far; return False if it never will."""
         await trio.lowlevel.checkpoint()
         mark = self._put
         while self._written < mark:
@@ -94,7 +94,7 @@ class SendBuffer:
         return True
 
     async def run(self, stream: trio.abc.SendStream) -> None:
-        """Write what is put, until closed. What the stream raises is passed on."""
+        """Write the data put, until closed. Exceptions of the stream pass through."""
         while not self._closed:
             if not self._chunks:
                 await self._something.park()

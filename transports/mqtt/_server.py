@@ -1,4 +1,4 @@
-"""The MQTT side of a relay: what its sessions share, and the limits that they are held to."""
+"""The MQTT side of a relay: the shared state of its sessions, and their limits."""
 
 from __future__ import annotations
 
@@ -47,95 +47,95 @@ NAME_BYTES: Final = 16
 """Random bytes in a client identifier that the relay chooses: as many as a UUID has."""
 
 DEFAULT_RECEIVE_MAXIMUM: Final = 1_000
-"""Publications of QoS 1 and 2 that an MQTT 5 client may have under way, unless told otherwise.
-EMQX's `max_awaiting_rel` is 100; clients keep about 20 in flight (paho-mqtt)."""
+"""Publications of QoS 1 and 2 that an MQTT 5 client may have in flight, by default. EMQX's
+`max_awaiting_rel` is 100; clients keep about 20 in flight (paho-mqtt)."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class MqttSettings(ServerSettings):
-    """What MQTT clients may make grow besides; each with the precedent of its default."""
+    """Further limits of MQTT clients; each with the precedent of its default."""
 
     max_packet_size: int = DEFAULT_MAX_PACKET_SIZE
     """Bytes of one packet."""
     max_connect_size: int = DEFAULT_MAX_CONNECT_SIZE
-    """Bytes of a CONNECT: of who has not said yet who it is. It has the will in it."""
+    """Bytes of a CONNECT, the will included: its sender has not authenticated yet."""
     will_limit: int | None = DEFAULT_WILL_LIMIT
-    """What all wills may take in memory, in bytes; None is no limit."""
+    """Bytes of memory for all wills; None: no limit."""
     max_subscriptions: int = 1_000
     """Topic filters of one client; further ones are refused with return code 0x80. A hundred
     times what most clients have; AWS IoT Core allows 50."""
     max_client_id: int = 1_024
-    """Bytes of a client identifier: it names an account, and is kept as long as it owes."""
+    """Bytes of a client identifier: it names an account, which stays as long as it owes."""
     topics: TopicLimits = attrs.field(factory=TopicLimits)
-    """How long and how deep a topic may be."""
+    """Limits on the length and the depth of topics."""
     max_inflight: int = attrs.field(
         default=DEFAULT_MAX_INFLIGHT,
         validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
     )
-    """Publications of QoS 1 and 2 on their way to one subscriber and not acknowledged: no more than
+    """In-flight window: unacknowledged publications of QoS 1 and 2 to one subscriber; no more than
     there are packet identifiers [MQTT-2.3.1-1]."""
     max_awaiting_release: int = attrs.field(
         default=DEFAULT_MAX_AWAITING_RELEASE,
         validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
     )
-    """QoS 2 publications of one client whose PUBREL has not come. As many as there are packet
-    identifiers: MQTT 3.1.1 has no way to tell a client of less."""
+    """Unreleased QoS 2 publications of one client: their PUBREL has not come. As many as there are
+    packet identifiers, because MQTT 3.1.1 cannot tell a client of a lower limit."""
     receive_maximum: int = attrs.field(
         default=DEFAULT_RECEIVE_MAXIMUM,
         validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
     )
-    """The Receive Maximum that MQTT 5 clients are told: their publications with QoS 1 and 2 that
-    are not acknowledged. Not more than `max_awaiting_release`."""
+    """The Receive Maximum for MQTT 5 clients: their unacknowledged publications with QoS 1 and 2.
+    Not more than `max_awaiting_release`."""
     max_keep_alive: int | None = attrs.field(
         default=None,
         validator=attrs.validators.optional((attrs.validators.ge(1), attrs.validators.le(65_535))),
     )
-    """Seconds; the longest keep-alive of a client, who has it also if it asks for none. None: it
-    is as the client asks. As mosquitto's `max_keepalive`."""
+    """Seconds; the longest keep-alive of a client, also of one that asks for none. None: as the
+    client asks. As mosquitto's `max_keepalive`."""
     max_topic_alias: int = attrs.field(
         default=10, validator=(attrs.validators.ge(0), attrs.validators.le(MAX_PACKET_ID))
     )
-    """Topics that a client which speaks MQTT 5 may give short names to, as mosquitto's; and that
-    the relay gives some to on its connection, if the client allows as many."""
+    """Topic Alias Maximum for MQTT 5 clients, as mosquitto's. Also the most topic aliases that the
+    relay uses on a client's connection, if the client allows as many."""
     max_share_groups: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
-    """Groups that share a subscription; 0: there are none. One takes about 14 KiB; ten thousand, as
-    many as sessions are kept by default."""
+    """Groups of shared subscriptions; 0: none. One takes about 14 KiB; ten thousand, as many as
+    persistent sessions by default."""
     max_share_members: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
-    """Members of one of them; a hundred times what a pool of workers has."""
+    """Members of one group; a hundred times a usual pool of workers."""
     passwords: Authenticator | None = None
-    """Who knows whether a client is the user it says it is; None: everybody is believed."""
+    """Checks the passwords of users; None: passwords are not checked."""
     anonymous: bool = False
-    """With passwords or tokens: whether who names no user is let in, too."""
+    """With passwords or tokens: whether clients that name no user are let in, too."""
     wrong_password_delay: float = DELAYS[-1]
-    """The longest that the answer to a wrong password is delayed; 0: not at all."""
+    """Longest delay of the answer to a wrong password, in seconds; 0: no delay."""
     tokens: Tokens | None = None
-    """What tokens are checked with that clients give as passwords; None: there are none."""
+    """Checks the tokens that clients give as passwords; None: tokens are not accepted."""
     believes: bool = True
-    """Whether a client is the user that it names, where it need not prove that; not where others
-    have to: a user that nobody has verified is none."""
+    """Whether a client counts as the user that it names, if it need not authenticate. False where
+    others have to: an unverified user counts as no user."""
 
     @property
     def verifies(self) -> bool:
-        """Whether clients that name a user have to prove that they are it."""
+        """Whether clients that name a user have to authenticate."""
         return self.passwords is not None or self.tokens is not None
 
 
 class MqttServer(Server[MqttSettings, MqttSession]):
-    """What the sessions of one relay share.
+    """The shared state of one relay's MQTT sessions.
 
     Attributes:
-        sessions: The connected ones, by what their clients are known by (`identity`).
-        dealings: What is done about those that are stuck.
-        groups: Those that share subscriptions.
-        kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
-            set before anybody connects.
-        notices: Who tells of clients that are not read, while `watch_throttled` runs.
-        make_session: Makes the session of a link; to be set before anybody connects.
-        make_inflight: Makes what a client is to acknowledge; likewise.
+        sessions: The connected sessions, by the `identity` of their clients.
+        dealings: The policies for slow consumers.
+        groups: The groups of shared subscriptions.
+        kept: The persistent sessions; None: there are none, whatever clients ask for. Set it before
+            the first connection.
+        notices: Sends notices about throttled clients, while `watch_throttled` runs.
+        make_session: Makes the session of a link; set it before the first connection.
+        make_inflight: Makes a client's in-flight window; likewise.
         log_ins: Checks passwords.
-        wills: Those of clients that have gone, which wait for a while (MQTT 5).
-        will_room: How much these and those of connected clients may take.
-        wall: The wall clock, for what expires.
+        wills: The delayed wills of clients that have gone (MQTT 5).
+        will_room: The room of these and of the wills of connected clients.
+        wall: The wall clock, for expiry.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -168,16 +168,16 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"
 
     def handle(self, link: Link, listener: str) -> Coroutine[Any, Any, None]:
-        """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
+        """Serve one accepted connection until it ends. Raises only `trio.Cancelled`."""
         return self.serve(link, lambda: self.make_session(self, link, listener))
 
     @property
     def keeps_for_later(self) -> bool:
-        """Whether what is kept outlives the relay."""
+        """Whether persistent sessions outlive the relay."""
         return self.kept is not None and self.kept.settings.outlives
 
     def keep(self, callback: Callable[[], object], session: MqttSession) -> None:
-        """Call back when what was changed in kept sessions until now is durable, and soon.
+        """Call back soon, when the changes to persistent sessions until now are durable.
 
         If it raises, `session` ends.
         """
@@ -187,7 +187,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         kept.keeping.hurry()
 
     def ticks(self, now: float) -> Generator[None, None, None]:
-        """See `Server.ticks`: time passes for what is kept, too."""
+        """Tick retained messages, wills, groups and persistent sessions, as `Server.ticks`."""
         retained = self.dataspace.retained
         retained.expire(retained.wall())
         kept = self.kept
@@ -207,7 +207,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             with self.flusher.corked():
                 for client_id in kept.expire():
                     self.logger.info(
-                        "the session of %r is over: nobody came back for it",
+                        "the session of %r has expired: its client did not come back",
                         client_id,
                         extra={"event": "session_expired", "client_id": client_id},
                     )
@@ -222,7 +222,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         answer: PublisherAck | None = None,
         rights: Rights | None = None,
     ) -> Refusal | None:
-        """Publish in a turn of its own; return why not. Without `rights` it may go anywhere."""
+        """Publish in its own turn; return a refusal, if any. Without `rights` all is allowed."""
         topic = publication.topic
         if is_servers_own(topic):
             why = f"{topic!r}: topics under {SERVER_TOPIC}/ are the server's own"
@@ -239,7 +239,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         return None
 
     def publication(self, said: Publish) -> Publication:
-        """Return what a client publishes, with what it says about it (MQTT 5)."""
+        """Return a client's publication, with its properties and expiry (MQTT 5)."""
         properties = said.properties
         interval = properties.message_expiry
         return Publication(
@@ -254,7 +254,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     def publish_will(
         self, account: Account, will: LastWill, name: str, rights: Rights | None
     ) -> None:
-        """Publish the will of the client known by `name`, on this account, if it may be now."""
+        """Publish the will of client `name`, charged to `account`, if it is still allowed."""
         refusal = self.publish(account, will.at(self.wall()), rights=rights)
         if refusal is not None:
             fault = refusal.why
@@ -269,9 +269,10 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             )
 
     def came_back(self, key: str, *, to_its_session: bool) -> None:
-        """Note that a client is here again: its will, if one waits, is not published.
+        """Note that a client has come back: drop its delayed will, if it has one.
 
-        Unless it begins anew: then the session that the will waited for is over [MQTT-3.1.3-9].
+        If it does not resume its session, that session is over, and the will is published
+        [MQTT-3.1.3-9].
         """
         delayed = self.wills.take(key)
         if delayed is not None and not to_its_session:
@@ -289,7 +290,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             self.tree.close(account)
 
     def open_account(self, peer: Peer, tenant: Tenant | None, *, own: bool = True) -> Account:
-        """Open the account of a client for what `tenant` pays for, with the client's limit.
+        """Open a client's account for publications that `tenant` pays for, with the client's limit.
 
         See `AccountTree.open`.
         """
@@ -297,12 +298,12 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         return self.tree.open(peer, tenant, limit, own=own)
 
     def rights_of(self, peer: Peer, client_id: str) -> Rights | None:
-        """Return what a client may publish and read; None: everything."""
+        """Return a client's rights to publish and read; None: everything."""
         authority = self.authority
         return authority.of(peer, client_id) if authority.restricts_reading else None
 
     def rules_changed(self) -> None:
-        """End what is no longer allowed: what the authority says may be something else now."""
+        """Apply changed access rules: end whatever they no longer allow."""
         self.dataspace.routes.forget_all()
         for session in list(self.sessions.values()):
             doing = "looking again at what it may do"
@@ -311,28 +312,28 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             self.ledger.faults.call(None, "ending what is shared", self.kept.rules_changed)
 
     def expiry_of(self, asked: float | None) -> float | None:
-        """Return for how long a session is kept, of what its client asks for."""
+        """Return the expiry of a session, in seconds, from the one that its client asks for."""
         most = None if self.kept is None else self.kept.settings.expiry
         return most if asked is None else asked if most is None else min(asked, most)
 
     def new_client_id(self) -> str:
-        """Name a client that leaves that to the server [MQTT-3.1.3-6].
+        """Assign a client identifier, if the client leaves that to the server [MQTT-3.1.3-6].
 
-        At random: a client that was given a name before the relay's last start may come back with
-        it, and must not meet another one that was given the same.
+        It is random: a client that got one before the relay's last start may come back with it, and
+        no other client must have the same.
         """
         return f"auto-{secrets.token_hex(NAME_BYTES)}"
 
     @property
     def receive_maximum(self) -> int:
-        """The Receive Maximum that clients with MQTT 5 are told."""
+        """The Receive Maximum for clients with MQTT 5."""
         return min(self.settings.receive_maximum, self.settings.max_awaiting_release)
 
     def keep_alive_of(self, asked: int, *, told: bool = True) -> int:
-        """Return the keep-alive that counts, of what a client asks for, in seconds; 0: none does.
+        """Return the effective keep-alive for the one that a client asks for, in seconds; 0: none.
 
-        A client that speaks MQTT 5 is `told` of it [MQTT-3.2.2-21]. With 3.1.1 it cannot be, and
-        would be cut off again and again: what it asks for counts, if it asks for any.
+        A client that speaks MQTT 5 is `told` of it [MQTT-3.2.2-21]. One with 3.1.1 cannot be told,
+        and a shorter one would cut it off again and again; so its own applies, if it asks for one.
         """
         most = self.settings.max_keep_alive
         if most is None or 0 < asked <= most:
@@ -340,11 +341,11 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         return most if told or not asked else asked
 
     def resolve(self, key: bytes) -> Route | None:
-        """Find the route of a topic as it stands in a packet; None if it may not be routed so."""
+        """Find the route of a topic as it stands in a packet; None if `topic_of` returns None."""
         return self.dataspace.routes.of_key(key, self.topic_of)
 
     def topic_of(self, key: bytes) -> str | None:
-        """Return the topic as it stands in a packet; None if it may not be routed so."""
+        """Decode a topic as it stands in a packet; None if clients may not publish to it."""
         try:
             topic = key[2:].decode()
         except UnicodeDecodeError:

@@ -1,19 +1,19 @@
-"""Shared subscriptions: `$share/GROUP/FILTER` (MQTT 5, section 4.8.2; in 3.1.1 as others have it).
+"""Shared subscriptions: `$share/GROUP/FILTER` (MQTT 5, section 4.8.2; in 3.1.1 as other servers).
 
-Each message that a filter matches goes to one of those who share it: see `dataspace.queues.Group`,
-which does that. Here is what a group is to MQTT: who its members are, and what of theirs it keeps.
+Each message that the filter matches goes to one member of the group; `dataspace.queues.Group` does
+that. This module manages the groups' members, and their persistent sessions.
 
-1. A group is known by its name, its filter, and the tenant of its members. Tenants do not share: a
+1. A group's key is its name, its filter, and the tenant of its members. Tenants do not share: a
    member takes messages away from the others, which no tenant may do to another.
-2. A member with a clean session is one while it is connected. One whose session is kept is one as
-   long as that is: what is to be acknowledged waits for the first of them to come back, within the
-   limits of what is kept for one client.
-3. What a member has not acknowledged when it goes, or is away, goes to another, as new, with QoS 1.
-   With QoS 2 that is forbidden of what was begun to be sent [MQTT-4.8.2-5]: it ends with the
-   session. Where the session is kept it goes on with it [MQTT-4.8.2-4]: it is put into the
-   session's own queue when it is handed over.
-4. What is retained is not sent to who shares a subscription. It has its own options and its own
-   identifier, which are those of this subscription alone.
+2. A client with a clean session is a member while it is connected. A client with a persistent
+   session is a member as long as the session lasts: messages to acknowledge wait for the first
+   member to come back, within the limits for one client's messages.
+3. QoS 1 messages that a member has not acknowledged when it leaves, or goes away, go to another
+   member, as new. For QoS 2 that is forbidden once sending has begun [MQTT-4.8.2-5]: such a message
+   ends with the session. In a persistent session it goes on with that [MQTT-4.8.2-4]: on delivery
+   the message moves to the session's own queue.
+4. Retained messages are not sent to new members. A shared subscription has its own options and
+   identifier, which apply to it alone.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
 SHELF_PREFIX: Final = "share/"
-"""How the name of a group's shelf begins, and of its account."""
+"""The prefix of the names of a group's shelf and of its account."""
 
 UNSENT_BYTES: Final = 64 << 10
-"""So much is handed to a member, of what it does not acknowledge, before it is looked whether its
-connection takes it: one read's worth."""
+"""Bytes of QoS 0 messages delivered to a member before its connection is asked to send: one read's
+worth."""
 
 EXACTLY_ONCE: Final = 2
 
 Key = tuple[str, SharedFilter]
-"""A tenant's name, or "" for none, and what is shared."""
+"""A tenant's name, or "" for none, and the shared filter."""
 
 
 def stand_for(dataspace: Dataspace, turn: Turn, text: str, old: Assertion | None) -> Assertion:
-    """Note that a shared subscription stands, on the quota of the turn's account (rule 16).
+    """Assert a shared subscription, on the quota of the turn's account (rule 16).
 
-    It is in place of the `old` one.
+    It replaces the `old` one.
     """
     if old is not None:
         dataspace.retract(turn, old)
@@ -80,7 +80,7 @@ def stand_for(dataspace: Dataspace, turn: Turn, text: str, old: Assertion | None
 
 
 def stop(dataspace: Dataspace, turn: Turn, standing: Observation | Assertion | None) -> None:
-    """Let a subscription end that stands, shared or not."""
+    """End a subscription, shared or not."""
     if isinstance(standing, Observation):
         dataspace.unobserve(turn, standing)
     elif standing is not None:
@@ -91,11 +91,11 @@ class SharedMember(Member):
     """One connection as a member of one group.
 
     Args:
-        name: The connection's.
-        window: What is under way to the client is counted in it.
-        outlet: The way out.
-        taker: Who has packet identifiers for what is to be acknowledged; None: nothing is.
-        kept: The client's session, if it is kept.
+        name: The connection's name.
+        outlet: The connection's outlet.
+        taker: Sends messages to acknowledge, in the client's in-flight window; None: all messages
+            are QoS 0.
+        kept: The client's persistent session, if any.
         on_cut: Ends the connection.
     """
 
@@ -127,7 +127,7 @@ class SharedMember(Member):
     def set_options(
         self, text: str, options: int, identifier: int, five: Mqtt5 | None, framing: Framing
     ) -> None:
-        """Note what the client has subscribed with; also anew."""
+        """Set the options of the subscription; also for a new SUBSCRIBE of a member."""
         self.granted = options & HIGHEST_QOS
         self._as_published = five is not None and bool(options & RETAIN_AS_PUBLISHED)
         self._identifier = b"" if five is None else identifier_bytes(identifier)
@@ -142,33 +142,29 @@ class SharedMember(Member):
 
     @property
     def has_taker(self) -> bool:
-        """Whether it is given something to acknowledge."""
+        """Whether it gets messages to acknowledge."""
         return self._taker is not None
 
     @property
     def way(self) -> Recipient:
-        """See `Member.way`."""
         return self._way
 
     @property
     def whose(self) -> object:
-        """See `Member.whose`."""
         return self._outlet
 
     @property
     def flows(self) -> bool:
-        """See `Member.flows`."""
         outlet = self._outlet
         return not (outlet.blocked or outlet.diverted)
 
     @property
     def debt(self) -> tuple[int, int]:
-        """See `Member.debt`: publications under way, and loans that wait to be sent."""
+        """Its debt, as `Member.debt`: publications in flight, and loans that wait to be sent."""
         under_way = 0 if self._taker is None else len(self._taker)
         return under_way + len(self._outlet.queue), self.window.used_bytes
 
     def take(self, delivery: Delivery) -> None:
-        """See `Member.take`."""
         publication: Publication = delivery.event
         if publication.qos > self.granted:
             publication = attrs.evolve(publication, qos=self.granted)
@@ -184,7 +180,7 @@ class SharedMember(Member):
             taker.take(delivery, publication, self._framing)
 
     def _take_at_most_once(self, delivery: Delivery, publication: Publication) -> None:
-        """Let the outlet have what nobody acknowledges, and owe for it."""
+        """Move a message of QoS 0 to the outlet, as debt there."""
         loan = delivery.loan
         nbytes = loan.bytes
         loan.account.borrow(1, nbytes)
@@ -198,9 +194,9 @@ class SharedMember(Member):
             outlet.send_now()
 
     def _move(self, delivery: Delivery, publication: Publication, kept: PersistentSession) -> None:
-        """Put what the client is to have exactly once into its session's queue.
+        """Move a QoS 2 message from the group's queue to the session's.
 
-        In the step in which it leaves the group's: so both are written, or neither is.
+        This is one step, so both changes are written, or neither is.
         """
         if self._identifier:
             publication = attrs.evolve(
@@ -211,7 +207,7 @@ class SharedMember(Member):
         end(delivery)
 
     def is_spent(self, delivery: Delivery) -> bool:
-        """See `Member.is_spent`: with QoS 2, what was begun to be sent [MQTT-4.8.2-5]."""
+        """Whether it is spent, as `Member.is_spent`: QoS 2, and being sent [MQTT-4.8.2-5]."""
         entries = delivery.loan.item
         packet = entries[0] if entries else None
         if not isinstance(packet, bytes) or packet[0] >> 1 & 3 != EXACTLY_ONCE:
@@ -219,19 +215,19 @@ class SharedMember(Member):
         return not any(loan is delivery.loan for loan in self._outlet.unbegun())
 
     def cut(self, why: str) -> None:
-        """See `Member.cut`."""
         self._on_cut(why)
 
 
 class SharedGroup:
-    """One group, and the sessions that are kept for it.
+    """One group, and the persistent sessions of its members.
 
     Attributes:
-        key: What it is known by.
-        group: Its messages and the members that are connected.
-        kept: The sessions that are kept of its members, connected or not, with the QoS granted.
-        shelf: What its messages are kept in; None where nothing is.
-        short_since: Since when something waits for room while nobody is there.
+        key: Its key.
+        group: Its messages and its connected members.
+        kept: The persistent sessions of its members, connected or not, with the QoS granted.
+        shelf: The store of its messages; None if there is no store.
+        short_since: The start of a wait for room while no member is connected; None if no message
+            waits.
     """
 
     __slots__ = ("_binding", "_groups", "group", "kept", "key", "shelf", "short_since")
@@ -249,7 +245,7 @@ class SharedGroup:
         return f"<SharedGroup {self.group.name}: {len(self)} members>"
 
     def __len__(self) -> int:
-        """Return how many members there are, connected or away."""
+        """Return the number of members, connected or away."""
         return len(self.group.members) + self.away
 
     def __bool__(self) -> bool:
@@ -257,27 +253,27 @@ class SharedGroup:
 
     @property
     def away(self) -> int:
-        """How many members are away: their sessions are kept."""
+        """The number of absent members with persistent sessions."""
         return sum(session.left is not None for session in self.kept)
 
     def keep(self, session: PersistentSession, granted: int) -> None:
-        """Note that a session has a part in it, as long as it is kept."""
+        """Note that a persistent session is a member, as long as it lasts."""
         self.kept[session] = granted
         self.look()
 
     def forget(self, session: PersistentSession) -> None:
-        """Note that a session is over, or has no part in it any more."""
+        """Note that a session has ended, or is no longer a member."""
         if self.kept.pop(session, None) is not None:
             self.look()
 
     def join(self, member: SharedMember) -> None:
-        """Let a member that is connected have its part."""
+        """Add a connected member."""
         self.bind()
         self._limit(None, None)
         self.group.join(member)
 
     def look(self) -> None:
-        """See what follows when somebody has come or gone."""
+        """Adapt to members that have come or gone; end the group if it is not needed."""
         group = self.group
         group.keeps = any(self.kept.values())
         if group.members or self.kept:
@@ -292,12 +288,12 @@ class SharedGroup:
                 group.unbind(turn, self._binding)
             self._binding = None
             group.purge()
-        # What is under way to who has unsubscribed is still acknowledged.
+        # A client that has unsubscribed may still acknowledge messages in flight.
         if not group.unacked:
             self._groups.end(self)
 
     def bind(self) -> None:
-        """Let it have what its filter matches, if it does not yet."""
+        """Subscribe it to its filter, if it is not subscribed yet."""
         if self._binding is None:
             group = self.group
             with group.account.turn() as turn:
@@ -313,7 +309,7 @@ class SharedGroup:
             group.work()
 
     def tick(self, now: float, patience: float, stuck: StuckPolicy) -> None:
-        """Do what is due; see `PersistentSessions.tick`."""
+        """Tick its queue; see `PersistentSessions.tick`."""
         group = self.group
         if self.kept or group.members:
             if not (len(group) or group.unacked):
@@ -327,8 +323,8 @@ class SharedGroup:
         elif now - self.short_since >= patience and stuck is StuckPolicy.DISCONNECT:
             self.short_since = None
             logger.warning(
-                "what waits in %s is given up, %d messages: what came for it waits for room, and "
-                "nobody is there to make any",
+                "the messages in %s are discarded, %d of them: new ones waited for room for too "
+                "long, and no member is connected",
                 group.name,
                 len(group),
                 extra={"event": "group_given_up", "holder": group.name},
@@ -342,13 +338,13 @@ class SharedGroups:
     """All groups of one relay.
 
     Args:
-        server: Whose settings say how many there may be.
+        server: The server; its settings limit the number of groups.
 
     Attributes:
         server: See above.
-        by_key: Them, by tenant, name and filter.
-        make: Makes the queue of one; to be set before anybody connects.
-        ended: What those did with messages that are over.
+        by_key: The groups, by tenant, name and filter.
+        make: Makes the queue of a group; set it before the first connection.
+        ended: Sums of the queues of ended groups.
     """
 
     def __init__(self, server: MqttServer) -> None:
@@ -358,28 +354,28 @@ class SharedGroups:
         self.ended = QueueSums()
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of groups."""
         return len(self.by_key)
 
     def __bool__(self) -> bool:
         return True
 
     def key_of(self, peer: Peer, text: str) -> Key:
-        """Return what the group is known by that a client shares a filter in."""
+        """Return the key of the group in which a client shares a filter."""
         shared = shared_parts(text)
         assert shared is not None
         tenant = self.server.tree.of(peer).tenant
         return "" if tenant is None else tenant.name, shared
 
     def fault(self, key: Key) -> str | None:
-        """Say why nobody more can have a part in a group; None if somebody can."""
+        """Return the limit that keeps a new member out of a group, as a sentence; None if none."""
         settings = self.server.settings
         group = self.by_key.get(key)
         if group is None:
             if len(self) >= settings.max_share_groups:
                 return (
-                    f"{settings.max_share_groups} groups share subscriptions, which is the limit "
-                    "(max_share_groups)"
+                    f"there are {settings.max_share_groups} groups of shared subscriptions, which "
+                    "is the limit (max_share_groups)"
                 )
         elif len(group) >= settings.max_share_members:
             return (
@@ -389,14 +385,14 @@ class SharedGroups:
         return None
 
     def of(self, key: Key) -> SharedGroup:
-        """Return a group: that one, or a new one."""
+        """Return the group with this key; make it if necessary."""
         found = self.by_key.get(key)
         if found is None:
             found = self.by_key[key] = self._make(key)
         return found
 
     def of_session(self, session: PersistentSession, text: str) -> SharedGroup:
-        """Return the group that a kept session has a part in."""
+        """Return the group that a persistent session is a member of."""
         return self.of(self.key_of(peer_of(session.name, printable(session.client_id)), text))
 
     def _make(self, key: Key) -> SharedGroup:
@@ -431,7 +427,7 @@ class SharedGroups:
         return SharedGroup(self, key, group, shelf)
 
     def end(self, group: SharedGroup) -> None:
-        """Forget a group that nobody has a part in."""
+        """End a group without members."""
         if self.by_key.get(group.key) is not group:
             return  # it has ended
         del self.by_key[group.key]
@@ -442,7 +438,7 @@ class SharedGroups:
             self.server.kept.keeping.drop(group.shelf)
 
     def tick(self, now: float) -> None:
-        """Let the groups do what is due at `now`, on the ledger's clock."""
+        """Tick the groups at `now`, on the ledger's clock."""
         settings = self.server.settings
         call = self.server.ledger.faults.call
         for group in list(self.by_key.values()):
@@ -450,14 +446,14 @@ class SharedGroups:
             call(group.group, due, group.tick, now, settings.patience, settings.stuck_kept)
 
     def forget_others(self, keeping: Any) -> None:
-        """Erase what a store has of groups that nobody has a part in any more. After a restart."""
+        """Erase the stored messages of groups without members. Call it after a restart."""
         known = {group.shelf.name for group in self.by_key.values()}
         for name in [name for name in keeping.store.queues if name.startswith(SHELF_PREFIX)]:
             if name not in known:
                 keeping.drop(keeping.shelf(name))
 
     def close(self) -> None:
-        """End the groups in this process, and leave what is kept where it is."""
+        """End the groups in this process, and leave the store as it is."""
         for group in self.by_key.values():
             group.group.close()
             group.group.account.close()
@@ -469,18 +465,19 @@ def _is_exactly_once(event: Any) -> bool:
 
 
 class Shares:
-    """The groups that one connection has a part in.
+    """The shared subscriptions of one connection.
 
     Args:
-        groups: All of them.
-        peer: Whose connection it is.
-        outlet: The way out.
-        five: What it has besides if it speaks MQTT 5.
-        kept: Its session, if that is kept.
+        groups: All groups.
+        peer: The peer that has connected.
+        outlet: The connection's outlet.
+        five: Its side of MQTT 5, if it speaks that.
+        kept: Its persistent session, if any.
         on_cut: Ends the connection.
 
     Attributes:
-        standing: What stands on its account's quota, by filter; not of a kept session.
+        standing: The assertions on its account's quota, by filter; not those of a persistent
+            session.
     """
 
     __slots__ = (
@@ -512,8 +509,9 @@ class Shares:
         self._kept = kept
         self._on_cut = on_cut
         self._members: dict[str, tuple[SharedGroup, SharedMember]] = {}
-        # Those that get nothing more, and may acknowledge what they have.
+        # Subscriptions to join in `begin`.
         self._joining: list[tuple[str, int, int, Taker | None]] = []
+        # Members that get no more messages, but may acknowledge those in flight.
         self._stopped: list[tuple[SharedGroup, SharedMember, Channel]] = []
         self.standing: dict[str, Assertion] = {}
         outlet.on_flowing = self._go_on
@@ -526,7 +524,7 @@ class Shares:
         identifier: int,
         taker: Taker | None,
     ) -> str | None:
-        """Have a part in a group, or other options there, from `begin` on; return why not."""
+        """Join a group, or change the options there, from `begin` on; return the reason if not."""
         groups, kept = self._groups, self._kept
         key = groups.key_of(self._peer, text)
         fault = None if text in self._members else groups.fault(key)
@@ -548,23 +546,23 @@ class Shares:
             kept.subscribed(text, qos, stands, options=told, identifier=identifier)
         elif isinstance(stands, Assertion):
             self.standing[text] = stands
-        # Most of what it costs is done now: what is left is done in one step for all of them.
+        # Most of the work is done now; `begin` does the rest in one step for all groups.
         groups.of(key).bind()
         self._joining.append((text, options, identifier, taker))
         return None
 
     def begin(self) -> None:
-        """Take what comes by new subscriptions: their client has been told of them."""
+        """Begin to take messages of new subscriptions: their SUBACK has been sent."""
         joining, self._joining = self._joining, []
         for each in joining:
             self.join(*each)
 
     def join(self, text: str, options: int, identifier: int, taker: Taker | None) -> None:
-        """Be a member of a group, or have other options there."""
+        """Become a member of a group, or change the options there."""
         server = self._groups.server
         found = self._members.get(text)
         takes = taker if options & HIGHEST_QOS else None
-        # With packet identifiers or without: it is another member from then on.
+        # A change between QoS 0 and a higher QoS makes it another member.
         anew = found is None or found[1].has_taker != (takes is not None)
         if found is None or anew:
             member = SharedMember(self._peer.name, self._outlet, takes, self._kept, self._on_cut)
@@ -579,7 +577,7 @@ class Shares:
                 self._stop(*found)
 
     def leave(self, text: str) -> None:
-        """Have no part in a group any more; what is under way may still be acknowledged."""
+        """Leave a group; messages in flight may still be acknowledged."""
         found = self._members.pop(text, None)
         if found is not None:
             self._stop(*found)
@@ -591,12 +589,12 @@ class Shares:
         group.look()
 
     def pause(self) -> None:
-        """Take nothing more of what is kept for later; what is under way may be acknowledged."""
+        """Leave groups that queue for absent members; messages in flight may be acknowledged."""
         for text in [text for text, (group, _) in self._members.items() if group.group.keeps]:
             self.leave(text)
 
     def close(self) -> None:
-        """Leave all groups; what is not acknowledged goes to others. Idempotent."""
+        """Leave all groups; unacknowledged messages go to other members. Idempotent."""
         for look in self._not_joined():
             look()
         for text in list(self._members):
@@ -607,7 +605,7 @@ class Shares:
             group.look()
 
     def leaving(self, account: Account) -> Steps:
-        """Leave all groups, in the steps that are returned; see `close`.
+        """Return the steps that leave all groups; see `close`.
 
         The connection may be closed by then.
         """
@@ -622,7 +620,7 @@ class Shares:
             yield partial(self._retract, account, standing)
 
     def _not_joined(self) -> Steps:
-        """Let groups end that were made for this connection, which leaves before it has joined."""
+        """End groups that were made for this connection, which leaves before it has joined."""
         joining, self._joining = self._joining, []
         for text, *_ in joining:
             group = self._groups.by_key.get(self._groups.key_of(self._peer, text))
@@ -634,6 +632,6 @@ class Shares:
             self._groups.server.dataspace.retract(turn, standing)
 
     def _go_on(self) -> None:
-        """Note that the outlet takes something again."""
+        """Note that the outlet accepts messages again."""
         for group, member in list(self._members.values()):
             group.group.go_on(member)

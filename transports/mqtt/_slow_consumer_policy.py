@@ -1,4 +1,4 @@
-"""What is done about MQTT clients that are stuck, by client and by topic."""
+"""Policies for slow consumers among MQTT clients, by client and by topic."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class ConsumerPolicies:
-    """What one relay does about its MQTT clients that are stuck.
+    """One relay's policies for its slow MQTT clients.
 
     Args:
-        server: Whose settings say so.
+        server: The server; its settings have the policies.
     """
 
     __slots__ = ("_others", "_policies", "_server", "_spools")
@@ -36,10 +36,10 @@ class ConsumerPolicies:
         self._spools = 0
 
     def begin(self, outlet: Outlet, *names: str) -> None:
-        """Let the outlet of the client that has these names be dealt with as is said for it.
+        """Apply the policies for a client with these names to its outlet.
 
         Raises:
-            UnfitPolicyError: If something is to be put aside, and nothing is kept here.
+            UnfitPolicyError: If a policy is to spill, but the relay has no persistent sessions.
         """
         treatments = self._policies.of(*names)
         settings = self._server.settings
@@ -62,7 +62,7 @@ class ConsumerPolicies:
     ) -> Spool:
         kept = self._server.kept
         assert kept is not None
-        # Of its own, whoever comes by the same name before it is erased.
+        # A new name each time: a client of the same name may come before the spool is erased.
         self._spools += 1
         name = f"{SPOOL_PREFIX}{self._spools}/{holder.name}"
         client_id = next(

@@ -1,26 +1,26 @@
-"""`$SYS/clearfunds/throttled/CLIENT`: a client is not being read, it is told why, and for whom.
+"""Backpressure notices on `$SYS/clearfunds/throttled/CLIENT`: why a client is not read.
 
-MQTT 3.1.1 has no word for it: a publisher whose socket is full cannot tell a network that is slow
-from a server that wants it to wait. It may subscribe to its own topic, or an operator to
+MQTT 3.1.1 cannot express this: a publisher with a full socket cannot tell a slow network from a
+server that throttles it. It may subscribe to its own topic, or an operator to
 `$SYS/clearfunds/throttled/#`. A message is a JSON object:
 
-    client, account     whose reader waits
+    client, account     the throttled client and its account
     throttled           true when it has waited for long; false when it is read again, or has gone
-    seconds             for how long it has waited
+    seconds             how long it has waited
     reason              with `true`: as in `clearfunds.accounts`, `account`, `parent`, `share`, ...
     at                  the account that owes too much, the client's own or one above it
-    alarms              those that are up there: then it waits for these
-    on                  who holds what is owed there, the most first: holder, kind, items, bytes
-    on_more             how many others there are
+    alarms              the alarms there, if it waits for these
+    on                  the holders of the debt there, the largest first: holder, kind, items, bytes
+    on_more             the number of other holders
 
 Rules of this file:
-1. They are messages with QoS 0, and not retained: what is the case now is on the pages, and what
-   was the case when a client left would stand for ever.
-2. The relay pays for them, from an account of its own that is under no other and above none: nobody
-   waits for what is owed there, so no subscriber to them, however stuck, holds up anybody. While it
-   owes too much, none are sent.
-3. What is sent is bounded: for each client a pair in `QUIET_SECONDS`, `MAX_A_LOOK` in a look.
-   Nothing is looked at while nobody waits, and nothing is sent that nobody has subscribed to.
+1. Notices have QoS 0, and are not retained: the pages show the current state, and a retained
+   notice about a client that has left would stand for ever.
+2. The relay pays for notices from its own account, which is outside the tree. No reader waits for
+   that account, so even a stuck subscriber to notices blocks no client. While the account owes too
+   much, no notices are sent.
+3. The number of notices is bounded: for each client a pair in `QUIET_SECONDS`, `MAX_A_LOOK` in one
+   check. No check is made while no client waits, and no notice is sent without a subscriber.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 TOPIC: Final = "$SYS/clearfunds/throttled/"
 
 NOTICES_ACCOUNT: Final = "notices"
-"""Whose debt they are, while there is any."""
+"""The account of the notices; it exists while it owes."""
 
 LOOK_SECONDS: Final = 0.5
-"""How often it is looked who waits; as `TICK_SECONDS`."""
+"""Interval between checks for throttled clients; as `TICK_SECONDS`."""
 
 QUIET_SECONDS: Final = 5.0
-"""After a client has been told that it is read again, it is not told that it is not for so long."""
+"""Least time between a notice that a client is read again and the next that it is throttled."""
 
 MAX_A_LOOK: Final = 100
-"""Clients told of in one look; the others' turn is in the next."""
+"""Clients to send notices about in one check; the others have their turn in the next."""
 
 MAX_UNTAKEN_ITEMS: Final = 1_000
-"""Messages that their subscribers may not have taken; as mosquitto's `max_queued_messages`."""
+"""Most notices that subscribers have not taken; as mosquitto's `max_queued_messages`."""
 
 MAX_UNTAKEN_BYTES: Final = 1 << 20
 """Their bytes."""
@@ -68,20 +68,20 @@ MAX_NAMED: Final = 3
 
 @attrs.define(slots=True)
 class _Told:
-    """A client that was told of."""
+    """A client that a notice was sent about."""
 
     account: str
     since: float
     until: float | None = None
-    """When it was told that it is read again; None: it has not been."""
+    """The time of the notice that it is read again; None: not sent yet."""
 
 
 class ThrottledNotices:
-    """Who is told of what.
+    """Sends the notices.
 
     Attributes:
-        sent: How many messages were sent.
-        dropped: How many were not, because too many had not been taken.
+        sent: The number of notices sent.
+        dropped: The number of notices dropped, because subscribers had not taken too many.
     """
 
     def __init__(self, server: MqttServer, after: float) -> None:
@@ -92,7 +92,7 @@ class ThrottledNotices:
         self._told: dict[str, _Told] = {}
 
     async def look(self) -> float:
-        """Tell of what has changed; return the seconds of a core that it took."""
+        """Send notices of changes; return the CPU time that it took, in seconds."""
         ledger = self._server.ledger
         if not ledger.waiters and not self._told:
             return 0.0
@@ -199,9 +199,9 @@ class ThrottledNotices:
 
 
 def topic_of(client: str) -> str:
-    """Return the topic on which it is told of a client.
+    """Return the topic of the notices about a client.
 
-    The identifier is one level of it: `/`, `+`, `#`, `%` and what cannot be printed stand there as
+    The identifier is one level of it: `/`, `+`, `#`, `%` and unprintable characters are escaped as
     in URLs, as `%2F`.
     """
     level = "".join(
@@ -212,7 +212,7 @@ def topic_of(client: str) -> str:
 
 
 async def watch_throttled(server: MqttServer, *, after: float) -> None:
-    """Tell of clients that have not been read for `after` seconds, until cancelled."""
+    """Send notices about clients not read for `after` seconds, until cancelled."""
     notices = server.notices = ThrottledNotices(server, after)
     pause = 0.0
     while True:

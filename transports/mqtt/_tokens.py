@@ -1,10 +1,10 @@
-"""Users by JSON Web Tokens (RFC 7519), which MQTT clients give as their passwords.
+"""Authentication by JSON Web Tokens (RFC 7519), which MQTT clients send as their passwords.
 
-A token says who a client is (`sub`) and until when (`exp`); it has to have both. Whoever has the
-key that it is signed with may make one, so the relay has to know the public key, or share a secret.
-The algorithms that are taken follow from the key, never from the token.
+A token must name the client's user (`sub`) and its expiry (`exp`). Only the owner of the signing
+key can make tokens; the relay checks them with the public key, or with a shared secret. The
+accepted algorithms follow from the key, never from the token.
 
-Tokens are read and checked by PyJWT.
+PyJWT decodes and checks the tokens.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import attrs
 from .._tenants import NO_USER
 
 MIN_SECRET_BYTES: Final = 32
-"""Of a shared secret: as many as SHA-256 gives [RFC 7518 section 3.2]."""
+"""Least size of a shared secret: that of a SHA-256 hash [RFC 7518 section 3.2]."""
 
 _TOKEN: Final = re.compile(rb"[\w-]+\.[\w-]+\.[\w-]*")
-"""How a token looks (RFC 7515, section 3.1): no other password is taken for one."""
+"""The form of a token (RFC 7515, section 3.1); other passwords are not taken for tokens."""
 
 _SECRET: Final = ("HS256", "HS384", "HS512")
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -31,16 +31,16 @@ _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES51
 
 
 class TokenKeyError(ValueError):
-    """A key cannot be used; says why and what to do, but no secret."""
+    """A key cannot be used; the message has the reason and a remedy, but no secret."""
 
 
 class TokenError(ValueError):
-    """A token is not good; says why."""
+    """A token is not valid; the message has the reason."""
 
 
 @attrs.frozen(slots=True)
 class Token:
-    """What a token that is good says."""
+    """The claims of a valid token."""
 
     user: str
     expires: float
@@ -48,18 +48,18 @@ class Token:
 
 
 class Tokens:
-    """What tokens are checked with.
+    """Checks tokens with a key.
 
-    Made by `from_file`, or of a key.
+    Made by `from_file`, or from a key.
 
     Args:
-        key: A public key, or a certificate's, in PEM; or else a secret that is shared, of
-            `MIN_SECRET_BYTES` at least, without the line's end.
-        audience: Whom tokens have to be for (`aud`); None: whomever they are for.
+        key: A public key, or a certificate with one, in PEM; or else a shared secret, of at least
+            `MIN_SECRET_BYTES`, without the end of line.
+        audience: The audience (`aud`) that tokens must have; None: any or none.
 
     Raises:
-        TokenKeyError: It is no key.
-        ModuleNotFoundError: There is no PyJWT, or no cryptography.
+        TokenKeyError: The key cannot be used.
+        ModuleNotFoundError: PyJWT or cryptography is not installed.
     """
 
     __slots__ = ("_algorithms", "_audience", "_file", "_key")
@@ -74,7 +74,7 @@ class Tokens:
 
     @property
     def is_public(self) -> bool:
-        """Whether anybody may know the key."""
+        """Whether the key is public."""
         return not isinstance(self._key, bytes)
 
     @classmethod
@@ -82,19 +82,19 @@ class Tokens:
         """Read the key in a file.
 
         Raises:
-            OSError: It cannot be read.
-            TokenKeyError: It has something else in it.
+            OSError: The file cannot be read.
+            TokenKeyError: The key in it cannot be used.
             ModuleNotFoundError: As above.
         """
         file = Path(file)
         return cls(_content(file), audience, file)
 
     def reload(self) -> None:
-        """Read the file again, if it comes from one. Who is connected stays.
+        """Read the file again, if the key comes from one. Connected clients stay connected.
 
         Raises:
-            OSError: It cannot be read; the key is that of before.
-            TokenKeyError: It has something else in it; likewise.
+            OSError: The file cannot be read; the old key stays.
+            TokenKeyError: The key in it cannot be used; the old key stays.
         """
         if self._file is not None:
             self._key, self._algorithms = _read_key(_content(self._file))
@@ -105,10 +105,10 @@ class Tokens:
         return _TOKEN.fullmatch(password) is not None
 
     def read(self, password: bytes, now: float) -> Token:
-        """Return what a token says, at `now` on the wall clock.
+        """Return the claims of a token, at `now` on the wall clock.
 
         Raises:
-            TokenError: It is not signed with the key, has expired, or does not say who it is of.
+            TokenError: It is not signed with the key, has expired, or names no user.
         """
         import jwt
 
@@ -121,35 +121,35 @@ class Tokens:
                 options={
                     "require": ["exp", "sub"],
                     "verify_aud": self._audience is not None,
-                    # Clocks differ; `exp` is looked at below, by the same clock as it ends by.
+                    # Clocks differ; `exp` is checked below, by the clock that also ends sessions.
                     "verify_iat": False,
                     "verify_exp": False,
                 },
             )
             user, expires = str(claims["sub"]), float(claims["exp"])
-        # What a peer sends is handed to somebody else's code: it may raise anything.
+        # The library gets the peer's input, and may raise anything.
         except Exception as error:
             raise TokenError(f"{type(error).__name__}: {error}"[:_SHOWN]) from error
         if not math.isfinite(expires) or expires <= now:
             raise TokenError("it has expired")
         if not user or not user.isprintable() or user == NO_USER:
-            raise TokenError("what it calls its user (sub) cannot be the name of one")
+            raise TokenError("its user (sub) is not a valid user name")
         return Token(user, expires)
 
 
 _SHOWN: Final = 200
-"""Characters of what is wrong with a token that are logged."""
+"""Longest error about a token in the log, in characters."""
 
 
 def _content(file: Path) -> bytes:
     content = file.read_bytes()
-    # A secret may be of any bytes; but editors end what they write with a line's end.
+    # A secret may have any bytes, but editors add an end of line.
     return content if b"-----BEGIN" in content else content.removesuffix(b"\n")
 
 
 def _read_key(content: bytes) -> tuple[Any, list[str]]:
-    """Return a key, and by which algorithms it signs."""
-    import_module("jwt")  # it is said at once if it is not here
+    """Return a key, and its algorithms."""
+    import_module("jwt")  # raises at once if it is not installed
     if b"-----BEGIN" not in content:
         if len(content) < MIN_SECRET_BYTES:
             msg = (

@@ -1,12 +1,12 @@
-"""What a topic name and a topic filter may look like (MQTT 3.1.1, section 4.7).
+"""Checks of topic names and topic filters (MQTT 3.1.1, section 4.7).
 
 Rules:
 
-1. The faults found here are described, not raised: the same string is a `RemoteProtocolError`
-   when a peer sent it and a `LocalProtocolError` when this side was about to.
-2. What the specification forbids (`topic_name_fault`, `topic_filter_fault`) is kept apart from
-   what this process does not care to carry (`TopicLimits`): the first ends a connection, the
-   second may also be answered with a SUBACK of 0x80.
+1. The checks return descriptions of faults and raise nothing: a bad topic is a
+   `RemoteProtocolError` if a peer sent it, and a `LocalProtocolError` if this side was about to.
+2. The rules of the specification (`topic_name_fault`, `topic_filter_fault`) are separate from the
+   limits of this process (`TopicLimits`): the first end a connection, the second may also be
+   answered with a SUBACK of 0x80.
 3. Nothing is normalised [MQTT-4.7.3-4].
 """
 
@@ -15,20 +15,20 @@ import attrs
 #: The longest UTF-8 string that the wire format can carry [MQTT-4.7.3-3].
 MAX_STRING_BYTES = 65_535
 
-#: The topic under which the server tells of itself. Peers cannot publish to it, or below it.
+#: The topic of the server's own publications. Peers cannot publish to it, or below it.
 SERVER_TOPIC = "$SYS"
 
-#: How the filter of a shared subscription begins (MQTT 5, section 4.8.2).
+#: The prefix of the filter of a shared subscription (MQTT 5, section 4.8.2).
 SHARED_PREFIX = "$share/"
 
 
 def is_servers_own(topic: str) -> bool:
-    """Whether a topic is one that only the server publishes to."""
+    """Whether only the server may publish to a topic."""
     return topic.startswith(SERVER_TOPIC) and topic[len(SERVER_TOPIC) :][:1] in ("", "/")
 
 
 def topic_name_fault(topic: str) -> str | None:
-    """Say what makes `topic` unfit to publish to, or None when it is a legal topic name."""
+    """Describe the fault of a topic name; None: it is legal."""
     if not topic:
         return "a topic name must have at least one character [MQTT-4.7.3-1]"
     if "+" in topic or "#" in topic:
@@ -42,7 +42,7 @@ def topic_name_fault(topic: str) -> str | None:
 
 
 def topic_filter_fault(topic_filter: str) -> str | None:
-    """Say what makes `topic_filter` malformed, or None when it is a legal topic filter."""
+    """Describe the fault of a topic filter; None: it is legal."""
     if not topic_filter:
         return "a topic filter must have at least one character [MQTT-4.7.3-1]"
     if "\0" in topic_filter:
@@ -71,21 +71,21 @@ def topic_filter_fault(topic_filter: str) -> str | None:
 
 @attrs.frozen(slots=True)
 class SharedFilter:
-    """What a shared subscription asks for (MQTT 5, section 4.8.2)."""
+    """The parts of a shared subscription's filter (MQTT 5, section 4.8.2)."""
 
     group: str
-    """The name of those who share it."""
+    """The name of the group."""
     filter: str
-    """What they share."""
+    """The topic filter that its members share."""
 
 
 def is_shared(topic_filter: str) -> bool:
-    """Whether it is, or was meant to be, the filter of a shared subscription."""
+    """Whether a filter is, or was meant to be, that of a shared subscription."""
     return topic_filter.startswith(SHARED_PREFIX)
 
 
 def shared_fault(topic_filter: str) -> str | None:
-    """Say what is wrong with the filter of a shared subscription; None if it is well formed."""
+    """Describe the fault of a shared subscription's filter; None: it is well-formed."""
     _, group, inner = (*topic_filter.split("/", 2), "")[:3]
     if not group:
         why = "names no group"
@@ -102,7 +102,7 @@ def shared_fault(topic_filter: str) -> str | None:
 
 
 def shared_parts(topic_filter: str) -> SharedFilter | None:
-    """Take the filter of a shared subscription apart; None if it is none, or not well formed."""
+    """Split the filter of a shared subscription; None if it is not one, or not well-formed."""
     if not is_shared(topic_filter) or shared_fault(topic_filter) is not None:
         return None
     _, group, inner = topic_filter.split("/", 2)
@@ -110,9 +110,9 @@ def shared_parts(topic_filter: str) -> SharedFilter | None:
 
 
 def filter_of(topic_filter: str) -> str:
-    """Return what a subscription is about: of a shared one, the part behind the group's name.
+    """Return the topic filter of a subscription; if shared, the part behind the group's name.
 
-    This is what authorisation has to look at.
+    Authorisation has to check this filter.
     """
     shared = shared_parts(topic_filter)
     return topic_filter if shared is None else shared.filter
@@ -120,30 +120,30 @@ def filter_of(topic_filter: str) -> str:
 
 @attrs.frozen
 class TopicLimits:
-    """How long and how deep a topic may be before this process refuses to carry it.
+    """Limits of this process on the length and the depth of topics.
 
-    Both limits exist because a topic is kept: as a key of the route cache, as a path in the tree
-    of subscriptions, as the name of a retained message.
+    Both limits exist because topics take memory: as keys of the route cache, as paths in the tree
+    of subscriptions, as names of retained messages.
 
     Attributes:
         max_length: in bytes of UTF-8. The wire format allows 65,535; the public clouds allow 256
             (AWS IoT Core, Azure IoT Hub). 4,096, as long as a path on Linux (PATH_MAX), leaves
             room for everything seen in practice.
-        max_levels: parts between slashes. 128, as EMQX's `max_topic_levels`; mosquitto has 200
-            built in.
+        max_levels: number of levels, the parts between slashes. 128, as EMQX's `max_topic_levels`;
+            mosquitto has 200 built in.
     """
 
     max_length: int = 4_096
     max_levels: int = 128
 
     def name_fault(self, topic: str) -> str | None:
-        """Say which limit the topic name exceeds, or None when it is within both."""
+        """Describe the limit that a topic name exceeds; None: it is within both."""
         return self._fault("topic name", topic)
 
     def filter_fault(self, topic_filter: str) -> str | None:
-        """Say why this process does not grant the filter, or None when it does.
+        """Describe the limit that a topic filter exceeds; None: it is within both.
 
-        Of a shared subscription they count for all of it, with the name of the group.
+        In a shared subscription they apply to the whole filter, with the name of the group.
         """
         return self._fault("topic filter", topic_filter)
 

@@ -1,8 +1,8 @@
-"""Wills: of clients that are connected, and of clients that have gone and may come back.
+"""Wills of connected clients, and delayed wills of clients that have gone and may come back.
 
-A will is kept for as long as its client is connected, and published perhaps some time after that
-(MQTT 5, section 3.1.3.2.2). It counts in its owner's quota (rule 16), and all of them together have
-a limit, of which each user, or address, leaves something to the others (`fits`).
+The server keeps a will while its client is connected, and may publish it some time after that
+(MQTT 5, section 3.1.3.2.2). A will counts in its owner's quota (rule 16). All wills together have a
+limit, and no user, or address, may use all of it (`fits`).
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from ._packets import Will
 
 MAX_DELAYED: Final = 1_000
-"""Wills that wait at a time; further ones do not. A tenth of the sessions that are kept."""
+"""Delayed wills at a time; further ones are not delayed. A tenth of the persistent sessions."""
 
 MAX_DELAYED_BYTES: Final = 16 << 20
 """The bytes of their topics, payloads and properties."""
 
 DEFAULT_WILL_LIMIT: Final = 32 << 20
-"""What all wills may take: 10,000 clients, the default limit of connections, with 3 KiB each."""
+"""Bytes for all wills: 10,000 clients, the default limit of connections, with 3 KiB each."""
 
 WILL_BYTES: Final = 512
-"""What a will takes beside its text and payload (measured)."""
+"""Bytes that a will takes beside its text and payload (measured)."""
 
 
 @attrs.frozen(slots=True)
 class LastWill:
-    """What is published if a client goes without saying goodbye, in the form in which it is."""
+    """A will in the form in which it is published."""
 
     publication: Publication
     delay: int = 0
-    """Seconds that it waits; if its session is kept, see `DelayedWills`."""
+    """Seconds that it waits; its session's end may be sooner, see `DelayedWills`."""
     expiry: int | None = None
-    """Seconds that it may be told for, from when it is published on."""
+    """Message expiry interval: seconds from its publication on."""
 
     @classmethod
     def of(cls, will: Will) -> LastWill:
-        """Return what a CONNECT has as its will."""
+        """Convert the will of a CONNECT."""
         said = will.properties
         publication = Publication(
             will.topic, will.payload, will.qos, will.retain, application_properties(said)
@@ -55,29 +55,29 @@ class LastWill:
 
     @property
     def topic(self) -> str:
-        """Where it is published."""
+        """Its topic."""
         return self.publication.topic
 
     @property
     def cost(self) -> int:
-        """How many bytes it takes in memory."""
+        """The bytes that it takes in memory."""
         return WILL_BYTES + self.publication.nbytes
 
     def at(self, now: float) -> Publication:
-        """Return what is published at `now`, on the wall clock."""
+        """Return the publication at `now`, on the wall clock."""
         if self.expiry is None:
             return self.publication
         return attrs.evolve(self.publication, expires=now + self.expiry)
 
 
 class WillRoom:
-    """How much all wills may take, those that wait included.
+    """The memory of all wills, delayed ones included.
 
     Args:
         limit: Bytes, or None for no limit.
 
     Attributes:
-        nbytes: What they take.
+        nbytes: The bytes in use.
     """
 
     __slots__ = ("_of_share", "limit", "nbytes")
@@ -102,9 +102,9 @@ class WillRoom:
         limit = self.limit
         if limit is not None and not fits(mine, self.nbytes + cost, limit):
             msg = (
-                f"a will that takes {cost} bytes does not fit: all wills take {self.nbytes} of the "
-                f"{limit} that they may take, those of {share} {mine}; shorten it, or raise the "
-                "limit (will_limit)"
+                f"a will that takes {cost} bytes does not fit: all wills take {self.nbytes} of at "
+                f"most {limit} bytes, those of {share} take {mine}; shorten it, or raise the limit "
+                "(will_limit)"
             )
             raise QuotaExceededError(msg)
         standing.add(1, cost)
@@ -113,7 +113,7 @@ class WillRoom:
         return WillPlace(self, share, standing, cost)
 
     def give_back(self, share: str, cost: int) -> None:
-        """Count so much no more; for `WillPlace`."""
+        """Release bytes of a share; for `WillPlace`."""
         self.nbytes -= cost
         left = self._of_share[share] - cost
         if left:
@@ -123,7 +123,7 @@ class WillRoom:
 
 
 class WillPlace:
-    """What one will takes, until it is released.
+    """The room of one will, until it is released.
 
     Attributes:
         share: The user, or the address, that it counts for.
@@ -138,7 +138,7 @@ class WillPlace:
         self.share = share
 
     def release(self) -> None:
-        """Count it no more. Idempotent."""
+        """Release the room. Idempotent."""
         cost, self._cost = self._cost, 0
         if cost:
             self._standing.release(1, cost)
@@ -147,29 +147,28 @@ class WillPlace:
 
 @attrs.frozen(slots=True)
 class DelayedWill:
-    """A will that waits."""
+    """A delayed will."""
 
     client_id: str
     peer: Peer
-    """Whose it is."""
+    """Its owner."""
     will: LastWill
     due: float
-    """On the ledger's clock."""
+    """The time to publish it, on the ledger's clock."""
     place: WillPlace | None = None
-    """What it takes."""
+    """Its room."""
 
     @property
     def share(self) -> str:
-        """Whom it counts for."""
+        """The user, or the address, that it counts for."""
         return "" if self.place is None else self.place.share
 
 
 class DelayedWills:
-    """Those of one server, one for each client that is away.
+    """The delayed wills of one server, one for each absent client, by `identity`.
 
-    Each waits for its time, or the end of its session, whichever comes first; if the client comes
-    back to its session before that, it is not published [MQTT-3.1.3-9]. Clients are known by their
-    `identity`.
+    Each waits for its time, or the end of its session, whichever comes first. If the client comes
+    back to its session before that, the will is not published [MQTT-3.1.3-9].
     """
 
     __slots__ = ("_by_client", "_of_share", "nbytes")
@@ -180,7 +179,7 @@ class DelayedWills:
         self.nbytes = 0
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of delayed wills."""
         return len(self._by_client)
 
     def add(
@@ -192,7 +191,7 @@ class DelayedWills:
         client_id: str = "",
         place: WillPlace | None = None,
     ) -> bool:
-        """Let a will wait; False if there is no room for it. Its `place` is released with it."""
+        """Delay a will; return False if there is no room. Its `place` is released with it."""
         size = will.publication.nbytes
         delayed = DelayedWill(client_id, peer, will, due, place)
         mine = self._of_share.get(delayed.share, 0)
@@ -205,7 +204,7 @@ class DelayedWills:
         return True
 
     def take(self, key: str) -> DelayedWill | None:
-        """Return a client's will, which waits no more; None if it has none."""
+        """Remove and return a client's delayed will; None if it has none."""
         delayed = self._by_client.pop(key, None)
         if delayed is not None:
             self.nbytes -= delayed.will.publication.nbytes
@@ -217,7 +216,7 @@ class DelayedWills:
         return delayed
 
     def over(self, now: float) -> list[DelayedWill]:
-        """Return those whose time has come, which wait no more."""
+        """Remove and return the wills that are due."""
         if not self._by_client:
             return []
         over = [client for client, each in self._by_client.items() if each.due <= now]

@@ -56,7 +56,7 @@ MALFORMED_FIRST = {
     "MQTT 3.1 by another number": ("MQTT-3.1.2-2", connect(name=b"\0\6MQIsdp", level=4)),
     "a bridge of a level to come": ("MQTT-3.1.2-2", connect(level=0x86)),
     "MQTT 3.1 without a name": (
-        "MQTT 3.1 does not have",
+        "MQTT 3.1 forbids",
         connect(name=b"\0\6MQIsdp", level=3, payload=b"\0\0"),
     ),
     "reserved connect flag": ("MQTT-3.1.2-3", connect(flags=3)),

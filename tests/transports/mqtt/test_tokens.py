@@ -105,9 +105,9 @@ def test_the_key_of_a_certificate_will_do(tmp_path: Path) -> None:
         ({"sub": "anna", "exp": "x"}, "could not convert"),
         ({"sub": "anna", "exp": float("inf")}, "."),
         ({"sub": "anna", "exp": float("nan")}, "."),
-        ({"sub": "", "exp": NOW + 1}, "cannot be the name"),
-        ({"sub": "-", "exp": NOW + 1}, "cannot be the name"),
-        ({"sub": "a\nb", "exp": NOW + 1}, "cannot be the name"),
+        ({"sub": "", "exp": NOW + 1}, "is not a valid user name"),
+        ({"sub": "-", "exp": NOW + 1}, "is not a valid user name"),
+        ({"sub": "a\nb", "exp": NOW + 1}, "is not a valid user name"),
         ({**CLAIMS, "nbf": 1e12}, "not yet valid"),
     ],
 )

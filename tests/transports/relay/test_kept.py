@@ -118,7 +118,7 @@ async def test_a_session_whose_client_is_away_is_given_up_when_others_wait_for_i
             await client.subscribe(b.topic, qos=1)
         with trio.fail_after(20):
             await b.publish([bytes(1_000)] * 30, 1)
-        assert log_of(caplog, "who is away, is over with")
+        assert log_of(caplog, "ends while its client is away")
         assert not kept(relay).by_id
         relay.audit()
         async with b.visit(present=False):
@@ -310,7 +310,7 @@ async def test_what_cannot_be_read_is_passed_over_and_the_rest_is_there(
             assert bodies(await client.take(1)) == [b"there"]
         async with b.visit("g3", present=False, leave=True):
             pass
-    assert len(log_of(caplog, "is not taken up, what is kept of it cannot be read")) == len(garbage)
+    assert len(log_of(caplog, "is not restored, its stored value cannot be read")) == len(garbage)
     assert len(log_of(caplog, "is not a retained publication")) == 6
 
 
