@@ -505,7 +505,7 @@ async def test_3_1_3_9_a_name_that_is_too_long_is_refused_with_2(
     assert await retained(relay.port, "a") == []
 
 
-REFUSED_WITH_A_CODE = ("MQTT-3.1.2-2", "MQTT-3.1.3-8", "MQTT 3.1 does not have")
+REFUSED_WITH_A_CODE = ("MQTT-3.1.2-2", "MQTT-3.1.3-8", "MQTT 3.1 forbids")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def test_an_answer_that_is_too_large_ends_the_connection(
             await client.send(packet)
             await client.expect(answer)
         await relay.deserted()
-    assert log_of(caplog, "takes 30 at the most")
+    assert log_of(caplog, "accepts at most 30")
 
 
 async def test_who_takes_next_to_nothing_is_told_nothing() -> None:
