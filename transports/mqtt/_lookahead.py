@@ -49,7 +49,7 @@ class Lookahead:
         self._passed: dict[int, int] = {}
 
     def __repr__(self) -> str:
-        return f"<Ahead: {self.size} bytes>"
+        return f"<Lookahead: {self.size} bytes>"
 
     @property
     def has_whole_packets(self) -> bool:

@@ -75,7 +75,7 @@ class PersistentInflight:
             self._window.take(0)
 
     def __repr__(self) -> str:
-        return f"<KeptInflight {self._session.name}: {len(self._unacked)} unacked>"
+        return f"<PersistentInflight {self._session.name}: {len(self._unacked)} unacked>"
 
     def __len__(self) -> int:
         """Return the number of unacknowledged publications."""

@@ -351,7 +351,7 @@ class PersistentSession:
 
     def __repr__(self) -> str:
         where = "connected" if self.left is None else "away"
-        return f"<KeptSession {self.client_id}: {where}, {len(self.queue)} queued>"
+        return f"<PersistentSession {self.client_id}: {where}, {len(self.queue)} queued>"
 
     @property
     def key(self) -> str:

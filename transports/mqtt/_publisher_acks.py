@@ -67,7 +67,7 @@ class PublisherAck(Writes):
         self._kept = identifier is None
 
     def __repr__(self) -> str:
-        return f"<Answer {self.packet}: {self._expected} expected>"
+        return f"<PublisherAck {self.packet}: {self._expected} expected>"
 
     @property
     def is_due(self) -> bool:
