@@ -1,5 +1,5 @@
-"""What it cost: settlements as Parquet, read by PySpark; a Spark source and a Spark sink.
+"""Analysis of costs: a journal of settlements in Parquet, a report, a Spark source and sink.
 
-Importing this imports nothing: its parts need different things (`journal` pyarrow, the others
-PySpark), and each says what to install where it is missing.
+Importing this package imports no part of it: `journal` needs pyarrow, the others PySpark. Each part
+says what to install if something is missing.
 """

@@ -1,4 +1,4 @@
-"""Arrow, where it is there."""
+"""pyarrow, if it is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def arrow(module: str = "pyarrow") -> Any:
         return importlib.import_module(module)
     except ImportError as exc:
         msg = (
-            f"pyarrow is not installed for {sys.executable}; this has to run wherever Spark runs "
+            f"pyarrow is not installed for {sys.executable}; install it wherever Spark runs "
             'Python, its workers too: pip install "clearfunds[pipeline]"'
         )
         raise MissingError(msg) from exc

@@ -1,7 +1,7 @@
-"""What Spark knows as the format `clearfunds`: a source, in `source/`, and a sink, in `sink/`.
+"""Spark's format `clearfunds`: a source, in `source/`, and a sink, in `sink/`.
 
-Spark imports this in every process of Python's that has to do with a query, so what only one side
-needs is imported where it is needed.
+Spark imports this module in every Python process that takes part in a query. So each method imports
+the modules that only its side needs.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ NAME = "clearfunds"
 class ClearFundsDataSource(DataSource):
     """The format `clearfunds`; see `docs/spark.md` for its options.
 
-    Where `pyspark_clearfunds` can be imported, Spark finds it by itself; elsewhere it is made known
-    by `spark.dataSource.register(ClearFundsDataSource)`.
+    Spark finds it by itself where `pyspark_clearfunds` can be imported; elsewhere, register it with
+    `spark.dataSource.register(ClearFundsDataSource)`.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(...)`."""
+        """Return the name to give to `format(...)`."""
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of what is read. It is what Spark asks for first."""
+        """Return the columns of the source. Spark calls this first."""
         from ._arrow import arrow
         from .source._columns import schema_of
         from .source._options import includes_account
 
         account = includes_account(self.options)
-        arrow()  # or Spark would say it in its own words, which tell nobody where
+        arrow()  # else Spark's own error would say so, without saying in which process
         return schema_of(account)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return what `spark.read` reads with."""
+        """Return the reader for `spark.read`."""
         from .source import BatchReader
         from .source._options import batch_options
 
@@ -60,7 +60,7 @@ class ClearFundsDataSource(DataSource):
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        """Return what `spark.readStream` reads with."""
+        """Return the reader for `spark.readStream`."""
         from .source import StreamReader
         from .source._options import stream_options
 
@@ -69,19 +69,19 @@ class ClearFundsDataSource(DataSource):
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what `df.write` writes with."""
+        """Return the writer for `df.write`."""
         from .sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return what `df.writeStream` writes with."""
+        """Return the writer for `df.writeStream`."""
         from .sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
     def _check(self, schema: StructType) -> None:
-        """See whether a schema that a user has given is the one there is."""
+        """Check that a schema given by the user is that of the source."""
         own = [(field.name, field.dataType) for field in self.schema()]
         if [(field.name, field.dataType) for field in schema] != own:
             columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in own)

@@ -1,7 +1,7 @@
-"""What Spark needs on this machine, looked at before it is asked to start.
+"""Checks of Spark's requirements on this machine, before Spark starts.
 
-Spark itself says `JAVA_GATEWAY_EXITED` where there is no Java, a page of Java where there is an old
-one, and an ImportError from a worker where pyarrow is missing. Here each is one sentence.
+Spark's own errors are `JAVA_GATEWAY_EXITED` if Java is missing, a page of Java trace if it is too
+old, and an ImportError from a worker if pyarrow is missing. Here each is one sentence.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ JAVA_LEAST: Final = 17
 _EXTRA: Final = 'pip install "clearfunds[pipeline]"'
 
 _LEAST: Final = {
-    # Where a streaming source hears what has been committed: `latestOffset(start, limit)`.
+    # The first version that tells a streaming source what was committed: `latestOffset(start,
+    # limit)`.
     "pyspark": (4, 2),
-    # What PySpark 4.2 asks of them itself.
+    # PySpark 4.2's own minimum versions.
     "pyarrow": (18, 0),
     "pandas": (2, 2),
 }
@@ -43,7 +44,7 @@ _JAVA_ADVICE: Final = (
 )
 
 _MODULE: Final = "jdk.incubator.vector"
-"""What Spark's launcher adds to the modules, and some small builds of Java do not have."""
+"""A module that Spark's launcher adds, and that some small builds of Java lack."""
 
 _QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -52,14 +53,14 @@ _QUIET: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    # Spark's own is 200, for a cluster.
+    # Spark's default is 200, for a cluster.
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
-"""A session for one command: no page, no bars, nothing that listens beyond this machine."""
+"""Settings of a session for one command: no web page, no progress bars, loopback only."""
 
 
 def check_spark() -> None:
-    """Look whether Spark can run here: PySpark, what it needs of Python, and Java.
+    """Check that Spark can run here: PySpark, its Python packages, and Java.
 
     Takes as long as `java -version` does, a tenth of a second or two.
 
@@ -72,23 +73,23 @@ def check_spark() -> None:
 
 
 def session(app_name: str, **conf: str) -> SparkSession:
-    """Start Spark in this process's machine alone, with nothing on the terminal.
+    """Start Spark on this machine alone, with no output on the terminal.
 
-    What Java would write on stdout and stderr goes to a file without a name; if Spark does not
-    start, its last line is in the error. A session that runs already is given as it is.
+    Java's stdout and stderr go to an unnamed temporary file; if Spark does not start, the error
+    quotes its last line. A session that already runs is returned unchanged.
 
     Args:
-        app_name: What Spark calls it.
-        conf: Settings beyond ours, or instead of them; as
-            `session("x", **{"spark.driver.memory": "2g"})`. `spark.master` is `local[*]` unless it
-            is among them.
+        app_name: The application's name in Spark.
+        conf: Settings that add to ours or replace them, as in
+            `session("x", **{"spark.driver.memory": "2g"})`. `spark.master` is `local[*]` unless
+            given.
 
     Raises:
         MissingError: See `check_spark`.
         PipelineError: If Spark does not start.
     """
     check_spark()
-    # Else Spark's workers would be whichever `python3` is first on the PATH.
+    # Else Spark's workers would run the first `python3` on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -103,12 +104,12 @@ def session(app_name: str, **conf: str) -> SparkSession:
         settings.set(name, value)
     with tempfile.TemporaryFile() as log:
         try:
-            # Has no types; the second argument is there for just this.
+            # Untyped; its second argument, for `Popen`, is there for such a redirection.
             java: Any = import_module("pyspark.java_gateway")
             gateway = java.launch_gateway(settings, {"stdout": log, "stderr": log})
             SparkContext(conf=settings, gateway=gateway)
             if threading.current_thread() is threading.main_thread():
-                # It has taken Ctrl-C for itself, which is the caller's.
+                # Spark has replaced the caller's Ctrl-C handler: restore it.
                 signal.signal(signal.SIGINT, interrupted)
         except (PySparkException, OSError) as error:
             log.seek(0)
@@ -119,7 +120,7 @@ def session(app_name: str, **conf: str) -> SparkSession:
 
 
 def _reason(said: str) -> str:
-    """Find, in what a JVM said before it ended, why it did."""
+    """Find in a JVM's last output why it ended."""
     lines = [line.strip() for line in said.splitlines()]
     idle = ("", "WARNING", "WARN", "Using", "Picked", "Setting", "To", "Adjusting")
     told = [line for line in lines if line.partition(" ")[0].rstrip(":") not in idle]
@@ -142,12 +143,12 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        # A Spark that was unpacked and put on PYTHONPATH has no metadata.
+        # A Spark that was unpacked and added to PYTHONPATH has no metadata.
         return str(getattr(import_module(package), "__version__", ""))
 
 
 def _find_java() -> str:
-    """Return the `java` that Spark would run: as its own `spark-class` looks for it."""
+    """Return the `java` that Spark would run, found as Spark's `spark-class` finds it."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
@@ -167,7 +168,7 @@ def _find_java() -> str:
 
 def _check_java(java: str) -> None:
     try:
-        # One call for the usual case; what was wrong is only asked when it fails.
+        # One call for the usual case; only a failure needs a second one to find out why.
         status, said = _ask(java, f"--add-modules={_MODULE}", "-version")
         if status == 0 and (_major(said) or 0) >= JAVA_LEAST:
             return
@@ -178,13 +179,13 @@ def _check_java(java: str) -> None:
     major = _major(said)
     if major is None:
         first = said.strip().splitlines()[0] if said.strip() else "nothing"
-        msg = f"{java} -version says {first[:100]!r}, which is no version of Java; {_JAVA_ADVICE}"
+        msg = f"{java} -version says {first[:100]!r}, which is not a Java version; {_JAVA_ADVICE}"
     elif major < JAVA_LEAST:
         msg = f"{java} is Java {major}, too old for Spark; {_JAVA_ADVICE}"
     else:
         msg = (
             f"{java} is Java {major} without the module {_MODULE}, which Spark starts with; "
-            f"{_JAVA_ADVICE} (a whole one, not a build with a part of its modules)"
+            f"{_JAVA_ADVICE} (a complete build, not one with some modules left out)"
         )
     raise MissingError(msg)
 
@@ -198,7 +199,7 @@ def _ask(java: str, *arguments: str) -> tuple[int, str]:
 
 
 def _major(said: str) -> int | None:
-    """Take the version out of what `java -version` says: `version "17.0.15"`, `"1.8.0_292"`."""
+    """Parse the major version in the output of `java -version`: `"17.0.15"`, `"1.8.0_292"`."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     if match is None:
         return None

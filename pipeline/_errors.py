@@ -1,32 +1,32 @@
-"""What can go wrong in the pipeline: each message is one sentence of what, where and what to do.
+"""Errors of the pipeline. Each message is one sentence: the problem, the place and the remedy.
 
-Rule: whoever runs a query, a report or the journal sees such a sentence, and never only the error
-of what lies below. Spark shows no more of an exception than its text.
+Rule: the user of a query, a report or the journal always sees such a sentence, never only an error
+of a lower layer. Spark shows only the text of an exception.
 """
 
 
 class PipelineError(Exception):
-    """Something that the pipeline was asked for could not be had."""
+    """The pipeline could not do what it was asked to do."""
 
 
 class MissingError(PipelineError):
-    """Something it needs is not installed here, or is too old: Java, PySpark, pyarrow."""
+    """A requirement is not installed here, or too old: Java, PySpark, pyarrow."""
 
 
 class OptionError(PipelineError, ValueError):
-    """An option is not there, or cannot be what it was given; nothing was asked for then."""
+    """An option is missing, unknown or invalid. The relay has not been asked yet."""
 
 
 class RelayError(PipelineError):
-    """The relay could not do what it was asked for."""
+    """The relay could not fulfil a request."""
 
 
 class AwayError(RelayError):
-    """The relay cannot be reached, or did not answer in time; or what answers there is none."""
+    """The relay is unreachable or did not answer in time, or another program answered."""
 
 
 class RefusedError(RelayError):
-    """The relay does not allow it, or does not know it."""
+    """The relay refuses the request, or does not know the object of it."""
 
 
 class FencedError(RelayError):
@@ -34,4 +34,4 @@ class FencedError(RelayError):
 
 
 class DataLossError(RelayError):
-    """Messages that were to be read are not there any more."""
+    """Messages were discarded before the query could read them."""

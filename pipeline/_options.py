@@ -1,6 +1,6 @@
-"""Options of Spark's: texts with names in any case, looked at one by one before anything is asked.
+"""Spark's options: strings whose names ignore case, all checked before the relay is asked.
 
-Whatever is wrong with one is an `OptionError` that names it and says what it can be.
+An invalid option raises an `OptionError` that names the option and says which values it takes.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _TRUE = ("true", "1", "yes", "on")
 _FALSE = ("false", "0", "no", "off")
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30,
           "gb": 1 << 30}  # fmt: skip
-"""As Spark's own sizes have them: `64m` is 64 MiB."""
+"""Units as in Spark's own sizes: `64m` is 64 MiB."""
 
 ADDRESS = (
     "relay", "host", "port", "timeoutSeconds", "user", "password", "tls", "ca", "certificate",
     "key",
 )  # fmt: skip
-"""Options that say where the relay is, and who asks it; the same for reading and writing."""
+"""Options for the relay's address and the user's credentials, for reading and writing."""
 
 
 class Options:
-    """What a user has said, to be asked for by name.
+    """The options of a user, by name.
 
     Args:
-        given: Names and texts, as Spark hands them over.
-        known: All names that there are, spelled as the documentation has them.
+        given: Names and strings, as Spark passes them.
+        known: All valid names, spelled as in the documentation.
 
     Raises:
-        OptionError: If there is a name that is not known.
+        OptionError: If a name is unknown.
     """
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
@@ -50,18 +50,18 @@ class Options:
                 raise OptionError(f"there is no option {name!r} here{hint} There are: {there}")
 
     def has(self, name: str) -> bool:
-        """Return whether it was given."""
+        """Return whether the option was given."""
         return name.lower() in self._given
 
     def text(self, name: str) -> str | None:
-        """Return what was given, None if nothing was."""
+        """Return an option's string, or None if it was not given."""
         return self._given.get(name.lower())
 
     def required(self, name: str, what: str) -> str:
-        """Return what was given.
+        """Return the string of an option that must be given.
 
         Raises:
-            OptionError: If nothing was, or an empty text.
+            OptionError: If it is missing or empty.
         """
         text = self.text(name)
         if not text:
@@ -69,7 +69,7 @@ class Options:
         return text
 
     def boolean(self, name: str, default: bool) -> bool:
-        """Return a yes or no."""
+        """Return an option that is true or false."""
         text = self.text(name)
         if text is None:
             return default
@@ -80,7 +80,7 @@ class Options:
         raise _wrong(name, text, "true or false")
 
     def integer(self, name: str, least: int = 1, most: int | None = None) -> int | None:
-        """Return a whole number, None if nothing was given."""
+        """Return a whole number, or None if the option was not given."""
         text = self.text(name)
         if text is None:
             return None
@@ -94,7 +94,7 @@ class Options:
         return number
 
     def size(self, name: str) -> int | None:
-        """Return a number of bytes, None if nothing was given."""
+        """Return a number of bytes, or None if the option was not given."""
         text = self.text(name)
         if text is None:
             return None
@@ -105,7 +105,7 @@ class Options:
         return int(match[1]) * unit
 
     def seconds(self, name: str, least: float = 0.0) -> float | None:
-        """Return a time in seconds, None if nothing was given."""
+        """Return a time in seconds, or None if the option was not given."""
         text = self.text(name)
         if text is None:
             return None
@@ -118,7 +118,7 @@ class Options:
         return number
 
     def one_of(self, name: str, choices: Mapping[str, str], default: str) -> str:
-        """Return what one of these words stands for."""
+        """Return the value in `choices` of the word given."""
         text = self.text(name)
         if text is None:
             return default
@@ -128,7 +128,7 @@ class Options:
         raise _wrong(name, text, " or ".join(map(repr, choices)))
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return a list: separated by commas, or JSON's where entries have commas themselves."""
+        """Return a list: comma-separated, or in JSON if entries contain commas."""
         text = self.text(name)
         if text is None:
             return ()
@@ -144,7 +144,10 @@ class Options:
         raise _wrong(name, text, 'names separated by commas, or a list of JSON\'s as ["a,b"]')
 
     def address(self) -> tuple[str, int, bool]:
-        """Return where the relay is, `relay`, or `host` and `port`; and whether with TLS."""
+        """Return the relay's host and port, and whether to use TLS.
+
+        They come from the option `relay`, or from `host` and `port`.
+        """
         text = self.text("relay")
         tls = self.boolean("tls", False)
         if text is None:
@@ -168,10 +171,10 @@ class Options:
         return host, found, secure
 
     def reach(self) -> tuple[str, int, Access]:
-        """Return where the relay is, and who asks it how.
+        """Return the relay's host and port, and the credentials for it.
 
         Raises:
-            OptionError: If something is missing, or does not go together.
+            OptionError: If an option is missing, or contradicts another.
         """
         host, port, tls = self.address()
         try:

@@ -1,11 +1,11 @@
-"""What Spark's workers need of clearfunds, as one file for `--py-files`.
+"""The modules that Spark's workers need of clearfunds, as one file for `--py-files`.
 
-Where clearfunds is not installed on a cluster's machines::
+If clearfunds is not installed on a cluster's machines::
 
     python -m clearfunds.pipeline.py_files clearfunds.zip
     spark-submit --py-files clearfunds.zip query.py
 
-The source and the sink need the standard library and pyarrow, which Spark itself needs there.
+The source and the sink need only the standard library, and pyarrow, which Spark itself needs there.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _DISCOVERED = "pyspark_clearfunds.py"
 
 
 def write_py_files(path: str | Path) -> Path:
-    """Write a zip file with the pipeline and the blocking clients of a relay; return where it is.
+    """Write a zip file with the pipeline and the blocking clients of a relay; return its path.
 
     Args:
-        path: Where to; a file that is there is written over.
+        path: The file's path; an existing file is overwritten.
 
     Raises:
-        PipelineError: If it cannot be written, or has a name that Python does not import from.
+        PipelineError: If it cannot be written, or Python cannot import from a file of that name.
     """
     target = Path(path)
     if target.suffix not in (".zip", ".egg"):
-        raise PipelineError(f"{target} has to end in .zip, or Spark does not put it on sys.path")
-    # Not resolved: in a checkout the pipeline is a link beside the clients.
+        raise PipelineError(f"{target} must end in .zip, or Spark does not put it on sys.path")
+    # Not resolved: in a checkout, the pipeline is a link beside the clients.
     pipeline = Path(__file__).parent
     root = pipeline.parent
     try:
@@ -48,12 +48,12 @@ def write_py_files(path: str | Path) -> Path:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write it where the command line says."""
+    """Write the file named on the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m clearfunds.pipeline.py_files",
-        description="Write what Spark's workers need of clearfunds, for spark-submit --py-files.",
+        description="Write the modules that Spark's workers need, for spark-submit --py-files.",
     )
-    parser.add_argument("path", help="where to, as clearfunds.zip")
+    parser.add_argument("path", help="the file to write, as clearfunds.zip")
     try:
         print(write_py_files(parser.parse_args(argv).path))
     except PipelineError as exc:

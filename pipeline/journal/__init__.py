@@ -1,4 +1,4 @@
-"""The journal: what the relay's books say as time goes by, written as Parquet."""
+"""The journal: the history of the relay's books, written as Parquet."""
 
 from ._collector import JournalCollector as JournalCollector
 from ._journal import Journal as Journal

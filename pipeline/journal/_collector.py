@@ -1,4 +1,4 @@
-"""A journal's figures for Prometheus."""
+"""The Prometheus metrics of a journal."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class JournalCollector(Collector):
-    """Serves a journal's figures, as `clearfunds_journal_written_rows_total`; of 0 without one."""
+    """Exports a journal's figures, as `clearfunds_journal_written_rows_total`; 0 without one."""
 
     def __init__(self, journal: Journal | None) -> None:
         self._journal = journal
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics; for the registry."""
+        """Yield the metrics without samples, for the registry."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures, once for all metrics, and yield them."""
+        """Yield all metrics, from one reading of the figures."""
         figures = None if self._journal is None else self._journal.figures()
         rows = CounterMetricFamily(
             "clearfunds_journal_written_rows",
@@ -42,8 +42,8 @@ class JournalCollector(Collector):
         )
         sampled = CounterMetricFamily(
             "clearfunds_journal_sampled_out_rows",
-            "Rows that were not kept, since there were more than may be written, or than the disk "
-            "took; those that were kept stand for them.",
+            "Rows that sampling left out, since more came than may be written, or than the disk "
+            "took. The weights of the kept rows count for them.",
             labels=["table"],
         )
         lost = CounterMetricFamily(
@@ -58,10 +58,10 @@ class JournalCollector(Collector):
         )
         one_in = GaugeMetricFamily(
             "clearfunds_journal_one_in_rows",
-            "Of how many settlements and publications the journal keeps one now; 1: it keeps all.",
+            "The journal keeps one settlement or publication in this many; 1: it keeps all.",
         )
         errors = CounterMetricFamily(
-            "clearfunds_journal_errors", "Times that the journal could not be written."
+            "clearfunds_journal_errors", "How often writing the journal failed."
         )
         if figures is not None:
             for table in TABLES:

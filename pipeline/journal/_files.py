@@ -1,7 +1,7 @@
-"""The files of one table: begun hidden, written in row groups, renamed when they are complete.
+"""The files of one table: hidden at first, written in row groups, renamed when complete.
 
-Everything here blocks; it is done in a thread. A file that cannot be finished is removed, and its
-rows are counted as lost; what is not in any file yet is kept, and tried again.
+All functions here block, and run in a thread. A file that cannot be finished is removed, and its
+rows are counted as lost. Rows that are in no file yet are kept and written later.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from ._tables import Table
 
 ROW_GROUP: Final = 1 << 16
-"""Rows that are written at a time: some megabytes of memory, and what a reader skips by."""
+"""Rows written at a time: some megabytes of memory. Readers skip whole row groups."""
 
 HIDDEN: Final = "."
-"""What a file's name begins with until the file is complete."""
+"""The prefix of a file's name until the file is complete."""
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Make a file that is not there."""
+    """Create a file that does not exist."""
     return os.fdopen(open_private(path), "wb", buffering=1 << 20)
 
 
 @attrs.define(slots=True)
 class Written:
-    """What became of rows so far."""
+    """Counts of rows that were written or lost so far."""
 
     rows: int = 0
-    """In complete files."""
+    """Rows in complete files."""
     bytes: int = 0
-    """Of complete files."""
+    """Bytes of complete files."""
     files: int = 0
-    """Complete ones."""
+    """Complete files."""
     lost: int = 0
     """Rows in files that could not be finished."""
 
@@ -78,11 +78,11 @@ class Part:
             self._writer = arrow("pyarrow.parquet").ParquetWriter(
                 self._file,
                 columns.written,
-                # How the batches are made is nothing to those who read.
+                # Readers need no Arrow schema in the file.
                 store_schema=False,
                 compression="zstd",
                 use_dictionary=[f.name for f in schema if f.name not in deltas],
-                # A quarter of the bytes, and half of the time, of what is plain.
+                # A quarter of the bytes, and half of the time, of the plain encoding.
                 column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
             )
         except BaseException:
@@ -91,19 +91,19 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Bytes written so far."""
         return self._file.tell()
 
     def write(self, batches: Sequence[Any]) -> None:
         """Add a row group."""
-        # With one dictionary for each column, that of the file's row group is made of it as it is.
+        # With one dictionary for each column, Arrow uses it unchanged for the file's row group.
         table = self._pa.Table.from_batches(batches).unify_dictionaries()
-        # Counted first: what fails in the middle is lost, too.
+        # Counted first: rows of a write that fails half-way are lost, too.
         self._writer.write_table(table, row_group_size=ROW_GROUP)
         self.rows += table.num_rows
 
     def complete(self) -> int:
-        """Finish it and let it be seen; return its size."""
+        """Finish the file, make it visible, and return its size."""
         self._writer.close()
         self._file.flush()
         size = self._file.tell()
@@ -114,8 +114,8 @@ class Part:
         return size
 
     def abandon(self) -> None:
-        """Remove what there is of it."""
-        self._writer.is_open = False  # else it tries to write its end, wherever it is let go
+        """Remove the unfinished file."""
+        self._writer.is_open = False  # else the writer tries to write its end when it is freed
         self._discard()
 
     def _discard(self) -> None:
@@ -129,15 +129,15 @@ class TableFiles:
     """The files of one table.
 
     Args:
-        folder: The journal's.
-        table: Which table.
+        folder: The journal's folder.
+        table: The table.
         columns: Makes record batches of its rows.
-        settings: How files are cut.
-        run: What the names of this run's files have in common, and no other's.
+        settings: When files are complete.
+        run: The part of the file names that is unique to this run.
         open_: Opens a file.
 
     Attributes:
-        written: What became of the rows so far.
+        written: Counts of rows that were written or lost so far.
     """
 
     def __init__(
@@ -163,23 +163,23 @@ class TableFiles:
 
     @property
     def waiting(self) -> int:
-        """How many rows are in no file that can be read yet."""
+        """How many rows are in no complete file yet."""
         in_batches: int = sum([batch.num_rows for _, batch in self._batches])
-        part = self._part  # once: the thread may be just completing it
+        part = self._part  # read once: the thread may be completing it
         return in_batches if part is None else in_batches + part.rows
 
     def put(self, waiting: Iterable[Rows]) -> None:
-        """Take rows, to be written by `work`; what is none is lost, and not for being tried again.
+        """Take rows for `work` to write. Invalid rows are lost, and are not tried again.
 
         Raises:
-            Exception: Something is in there that Arrow has no room for.
+            Exception: Arrow cannot hold some value.
         """
         wrong: Exception | None = None
         for each in waiting:
             count = len(each)
             try:
                 self._columns.pack(each)
-            except Exception as exc:  # noqa: BLE001 (the others can be written)
+            except Exception as exc:  # noqa: BLE001 (the other rows can be written)
                 self.written.lost += count - len(each)
                 wrong = exc
             weighed = self._columns.weighed
@@ -188,12 +188,12 @@ class TableFiles:
             raise wrong
 
     def work(self, now: float, *, everything: bool = False) -> None:
-        """Write what is enough for a row group, and complete what is due, at `now`.
+        """Write full row groups, and complete the file if it is due at `now`.
 
-        With `everything`, all that there is, into files that can be read.
+        With `everything`, write all rows, and complete the file.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If they cannot be written.
         """
         if self._due is None and self._batches:
             self._due = now + self._settings.roll_every
@@ -222,7 +222,7 @@ class TableFiles:
             self._abandon()
             raise
         except Exception:
-            # It is what is in there that cannot be written: it will not be better the next time.
+            # The values themselves cannot be written: another try would fail, too.
             self.written.lost += sum([batch.num_rows for _, batch in self._batches])
             self._batches.clear()
             self._abandon()
@@ -230,7 +230,7 @@ class TableFiles:
 
     def _begin(self, hour: int) -> Part:
         if not self._folder.is_dir():
-            # Where its disk is not mounted any more, another one would be filled.
+            # If its disk is no longer mounted, making the folder would fill another disk.
             raise FileNotFoundError(errno.ENOENT, "the directory is gone", str(self._folder))
         at = datetime.fromtimestamp(hour * 3600, UTC)
         where = self._folder
@@ -259,7 +259,7 @@ class TableFiles:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return the files that a run has not finished."""
+    """Return the files that an earlier run did not finish."""
     return [
         path
         for name in TABLES

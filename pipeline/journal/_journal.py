@@ -1,14 +1,15 @@
-"""The journal: takes down what happens in the books, and has a thread write it.
+"""The journal: records the changes of the books, which a thread writes to disk.
 
-Theory of operation. In the middle of turns the names and numbers of a row are appended to a list
-(`_sample.py`): a quarter of a microsecond. Columns are made of eight thousand rows at once
-(`_columns.py`): as much again for each. A task hands these to a thread, which writes them
-(`_files.py`). Nothing ever waits for the thread: what it has no time for, or no disk, is sampled.
+Theory of operation. In the middle of turns, the names and numbers of a row are appended to a list
+(`_sample.py`); that takes a quarter of a microsecond. Eight thousand rows at once become columns
+(`_columns.py`), at the same cost for each. A task passes these to a thread, which writes them
+(`_files.py`). Nothing ever waits for the thread: if it is slow, or the disk is full, rows are
+sampled.
 
-Once a second it is seen how many rows came. Where that is more than may be written, one in k is
-kept from then on, and in a second that brings ever more, k doubles each time that its allowance is
-used up: so what it costs is bounded from the first moment. A list that is full since the thread is
-slow gives up half of its rows and doubles k, too.
+Rows are counted each second. If more come than may be written, the journal keeps one row in k from
+then on. If even more come within a second, k doubles each time that the second's allowance is used
+up, so that the cost is bounded from the first moment. A list that is full because the thread is
+slow also discards half of its rows, and doubles k.
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.journal")
 
 TICK: Final = 1.0
-"""Seconds between two looks at how many rows come, and until they are handed to the thread."""
+"""Seconds between two counts of rows, and at most until rows are passed to the thread."""
 
 BATCH: Final = 16384
-"""Rows that are handed to the thread before the next tick: some milliseconds of its time."""
+"""So many rows are passed to the thread before the next tick: some milliseconds of its time."""
 
 STEP: Final = 1024
-"""Rows between two looks at whether there are too many."""
+"""Rows between two checks for too many rows."""
 
 RETRY: Final = (1.0, 30.0)
-"""Seconds until what could not be written is tried again, at first and at most."""
+"""Seconds until a failed write is tried again, at first and at most."""
 
 STRETCH_SECONDS: Final = 10.0
-"""For so long every row has to be kept for a stretch of sampling to be over: of each there are two
-lines in the log."""
+"""Sampling is over when every row has been kept for this long. The log has one line for its
+beginning and one for its end."""
 
 FINISH_SECONDS: Final = 10.0
-"""How long the end of a journal may take; as a service manager's patience is a multiple of it."""
+"""How long closing a journal may take; the stop timeouts of service managers are longer."""
 
 CUT_SHORT_SECONDS: Final = 2.0
-"""The same where it does not end in an orderly way."""
+"""The same after a cancellation or an exception."""
 
 MAX_LABEL: Final = 256
-"""Characters of what a publication is about. Topics may be 64 KiB long."""
+"""Characters of a publication's topic that are kept. Topics may be 64 KiB long."""
 
 LOCK: Final = ".lock"
 
@@ -83,35 +84,35 @@ _ADVICE: Final = {
     errno.EACCES: "let the relay's user write there",
     errno.EPERM: "let the relay's user write there",
     errno.ENOENT: "mount its disk, or make the directory",
-    errno.ENOTDIR: "move away what stands where a directory is to be",
+    errno.ENOTDIR: "move the file away that stands in place of a directory",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
 }
 
 
 @attrs.frozen
 class JournalFigures:
-    """A journal in numbers; all but `waiting` and `one_in` only ever rise."""
+    """The figures of a journal. All but `waiting` and `one_in` only increase."""
 
     written: Mapping[str, Written]
-    """What became of rows that were kept, by table."""
+    """Counts of rows that were written or lost, by table."""
     sampled_out: Mapping[str, int]
-    """Rows that were not kept, by table; others stand for them."""
+    """Rows that sampling left out, by table; the kept rows' weights count for them."""
     waiting: Mapping[str, int]
     """Rows that are in no complete file yet, by table."""
     errors: int
-    """How often something could not be written."""
+    """How often a write failed."""
     one_in: int
-    """One row of how many is kept now."""
+    """The k of sampling: the journal keeps one row in k now."""
 
 
 class Journal:
-    """Takes down what a ledger tells; made by `open_journal`.
+    """Records what the ledger reports; made by `open_journal`.
 
-    It is the ledger's `Recorder`, and for nobody else to call but for `flush` and `figures`.
+    It is the ledger's `Recorder`. Other code calls only `flush` and `figures`.
 
     Attributes:
-        folder: Where its files are.
-        settings: What it may cost, and how its files are cut.
+        folder: The folder of its files.
+        settings: Limits on its cost, and when files are complete.
     """
 
     def __init__(
@@ -157,19 +158,19 @@ class Journal:
         self._stalls = StallRows()
         self._limits: dict[str, tuple[Any, ...]] = {}
         self._snapshots: dict[str, list[tuple[Any, ...]]] = {}
-        # For the rate of rows: one in how many, and how many were kept since the last tick.
+        # For the rate of rows: the k of sampling, and the rows kept since the last tick.
         self._by_rate = 1
         self._by_room = 1
         self._kept = 0
         self._ticked = ledger.clock()
         self._seen = 0
-        # Since when rows are sampled, or were last; and how many were then.
+        # When sampling began, when it was last needed, and the rows left out before it began.
         self._stretch: tuple[float, int] | None = None
         self._sampled_at = 0.0
         self._wake = trio.Event()
         self._writing = trio.Lock()
         self._at_work = threading.Lock()
-        # On its way to the thread.
+        # Rows on their way to the thread.
         self._handed: deque[dict[str, list[Rows]]] = deque()
         self._trouble: str | None = None
         self._errors = 0
@@ -188,7 +189,6 @@ class Journal:
         outcome: Outcome,
         opened: float | None,
     ) -> None:
-        """See `Recorder.settled`."""
         sample = self._settlements
         if sample.skip:
             sample.skip -= 1
@@ -213,7 +213,6 @@ class Journal:
     def delivered(
         self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
     ) -> None:
-        """See `Recorder.delivered`."""
         sample = self._settlements
         if sample.one_in > 1:
             if sample.skip >= len(ended):
@@ -240,7 +239,6 @@ class Journal:
         copies: int,
         copied_bytes: int,
     ) -> None:
-        """See `Recorder.published`."""
         sample = self._publications
         if sample.skip:
             sample.skip -= 1
@@ -270,26 +268,25 @@ class Journal:
         ended: float,
         reason: str,
     ) -> None:
-        """See `Recorder.stalled`."""
         self._stalls.add(account.name, at.name, culprit, seconds, ended, reason)
 
     def limit_changed(self, account: Account) -> None:
-        """See `Recorder.limit_changed`: of several changes between two writes, the last is kept."""
+        """See `Recorder.limit_changed`: of several changes between two writes, keep the last."""
         limit, name = account.limit, account.name
         low_items = None if limit.items is None else account.low_items
         low_bytes = None if limit.bytes is None else account.low_bytes
-        # In the order of the moments.
+        # Removed first, so that rows stay in the order of time.
         self._limits.pop(name, None)
         self._limits[name] = self._clock(), name, limit.items, limit.bytes, low_items, low_bytes
 
     # -- how much is kept -------------------------------------------------------------------------
 
     def _pack(self, name: str, rows: Rows) -> None:
-        """Make columns of rows; in the middle of somebody's turn."""
+        """Turn rows into columns; called in the middle of a turn."""
         count = len(rows)
         try:
             self._columns[name].pack(rows)
-        except Exception:  # noqa: BLE001 (it is told of)
+        except Exception:  # noqa: BLE001 (it is logged)
             self._unfit[name] += count - len(rows)
             self._errors += 1
             self._tell_lost(name)
@@ -302,7 +299,7 @@ class Journal:
         )
 
     def _full(self, name: str) -> None:
-        """Look at a list that has grown by a step."""
+        """Check a list that has grown by a step."""
         sample = self._samples[name]
         waiting = len(sample)
         self._kept += self._step
@@ -318,7 +315,7 @@ class Journal:
             self._choose()
 
     def _choose(self) -> None:
-        """Keep one row in as many as has been found right."""
+        """Set the k of sampling for settlements and publications."""
         k = self._by_rate * self._by_room
         for sample in self._samples.values():
             sample.keep_one_in(k)
@@ -334,22 +331,22 @@ class Journal:
                 )
 
     def _why(self, k: int) -> str:
-        stands = f"one in {k} is kept and counts for {k}, by lot"
+        stands = f"one in {k}, drawn at random, is kept and counts for {k}"
         if self._by_room > 1:
             return (
                 f"the journal in {self.folder} is not written as fast as rows come: {stands}; a "
-                "faster disk, or fewer rows (--journal-rows-per-second), keeps more even"
+                "faster disk, or fewer rows (--journal-rows-per-second), makes sampling steadier"
             )
         return (
             f"more than {self._allowance:,.0f} rows a second for the journal in {self.folder}: "
-            f"{stands}; --journal-rows-per-second allows more, at a microsecond or so a row"
+            f"{stands}; --journal-rows-per-second allows more, at about a microsecond a row"
         )
 
     def _sampled_out(self) -> int:
         return sum(sample.sampled_out for sample in self._samples.values())
 
     def _tick(self) -> None:
-        """See how many rows have come since the last time."""
+        """Count the rows since the last tick, and adjust the sampling."""
         now = self._clock()
         seconds = max(now - self._ticked, TICK / 2)
         self._ticked = now
@@ -367,7 +364,7 @@ class Journal:
             self._stretch = None
             seconds, rows = self._sampled_at - since, self._sampled_out() - before
             logger.info(
-                "the journal in %s keeps every row again; in %.0f s it did not keep %d",
+                "the journal in %s keeps every row again; in %.0f s it did not keep %d rows",
                 self.folder,
                 seconds,
                 rows,
@@ -382,7 +379,7 @@ class Journal:
     # -- writing ----------------------------------------------------------------------------------
 
     def _take(self, *, everything: bool) -> dict[str, list[Rows]]:
-        """Take what waits, but for what can wait for longer, if there is much of it."""
+        """Take the waiting rows; if there are many, leave those that can wait longer."""
         taken = {name: sample.take() for name, sample in self._samples.items()}
         most = MAX_KEYS if everything else int(min(self._allowance, MAX_KEYS))
         names = list(self._limits) if everything else list(self._limits)[:most]
@@ -396,11 +393,12 @@ class Journal:
         return taken
 
     async def _hand_over(self, *, everything: bool = False) -> bool:
-        """Have the thread write what waits; return whether it could."""
+        """Have the thread write the waiting rows; return whether it could."""
         async with self._writing:
-            # What it could not write it still has: only when that is on the disk it gets more.
+            # The thread still has the rows of a failed write: it gets no more until they are
+            # written.
             if self._trouble is None:
-                # Theirs when the thread has them: it may be cancelled before there is one.
+                # Cleared only once the thread has them: a cancellation may come before it starts.
                 self._handed.append(self._take(everything=everything))
             work = partial(self._work, self._clock(), everything=everything)
             why = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
@@ -426,7 +424,7 @@ class Journal:
         return why is None
 
     def _work(self, now: float, *, everything: bool) -> str | None:
-        """Write, in a thread; return a sentence if something could not be."""
+        """Write, in a thread; return a sentence about the first failure, if any."""
         why: str | None = None
         rows: dict[str, list[Rows]] = {}
         with self._at_work:
@@ -439,30 +437,30 @@ class Journal:
                         files.put(rows[name])
                     files.work(now, everything=everything)
                 except OSError as exc:
-                    advice = _ADVICE.get(exc.errno or 0, "see to its disk")
+                    advice = _ADVICE.get(exc.errno or 0, "check its disk")
                     why = (
                         f"the journal in {self.folder} cannot be written ({exc.strerror or exc}); "
-                        f"the relay goes on, and keeps a sample of what comes: {advice}, and it "
+                        f"the relay goes on, and keeps a sample of new rows: {advice}, and writing "
                         "goes on by itself"
                     )
-                except Exception as exc:  # noqa: BLE001 (it is told of)
+                except Exception as exc:  # noqa: BLE001 (it is logged)
                     self._tell_lost(name)
                     why = why or f"rows of the journal's table {name} are lost: {exc!r}"
         return why
 
     async def flush(self) -> None:
-        """Have all that was told so far in files that can be read.
+        """Write all rows so far to complete files.
 
         Raises:
-            PipelineError: It cannot be written now.
+            PipelineError: They cannot be written now.
         """
         if self._trouble is not None:
-            await self._hand_over(everything=True)  # what could not be written before
+            await self._hand_over(everything=True)  # the rows of a failed write
         if self._trouble is not None or not await self._hand_over(everything=True):
             raise PipelineError(self._trouble or "")
 
     async def keep_writing(self) -> None:
-        """Write what comes, until cancelled."""
+        """Write new rows, until cancelled."""
         pause = RETRY[0]
         while True:
             with trio.move_on_after(TICK):
@@ -475,7 +473,7 @@ class Journal:
                 pause = min(2 * pause, RETRY[1])
 
     async def keep_time(self) -> None:
-        """See how many rows come, until cancelled."""
+        """Count rows each tick, until cancelled."""
         while True:
             await trio.sleep(TICK)
             self._tick()
@@ -485,7 +483,7 @@ class Journal:
         while True:
             await trio.sleep(every)
             if self._snapshots:
-                continue  # the last one is not written yet
+                continue  # the last snapshot is not written yet
             steps = snapshot(self._ledger)
             while True:
                 try:
@@ -496,7 +494,7 @@ class Journal:
                 await trio.lowlevel.checkpoint()
 
     def take_snapshot(self) -> None:
-        """Take one now, in one step."""
+        """Take a snapshot now, in one step."""
         steps = snapshot(self._ledger)
         while True:
             try:
@@ -514,12 +512,12 @@ class Journal:
             self._snapshots = {"accounts": accounts, "open_loans": loans}
 
     async def finish(self, seconds: float) -> None:
-        """Take down no more; write all that there is, if that can be done in so many seconds."""
+        """Stop recording, and write all rows within `seconds`; the rest is lost."""
         self.take_snapshot()
         self._ledger.recorder = None
         until = trio.current_time() + seconds
         with suppress(PipelineError), trio.CancelScope(shield=True, deadline=until):
-            await self.flush()  # if it cannot be written, that has been told of
+            await self.flush()  # a failure has been logged
         left = sum(self.figures().waiting.values())
         if left:
             logger.error(
@@ -537,7 +535,7 @@ class Journal:
     # -- looking ----------------------------------------------------------------------------------
 
     def figures(self) -> JournalFigures:
-        """Return what became of the rows so far."""
+        """Return the figures so far."""
         others = {"stalls": len(self._stalls), "limits": len(self._limits)}
         others.update({name: len(rows) for name, rows in self._snapshots.items()})
         handed = Counter[str]()
@@ -579,24 +577,23 @@ async def open_journal(
         async with open_journal(ledger, "/var/lib/clearfunds/journal"):
             ...
 
-    At its end all that was told is in files that can be read, if the disk takes it within
-    `FINISH_SECONDS`; of a block that is left by an exception or cancelled, within
-    `CUT_SHORT_SECONDS`.
+    When the block ends, all rows are written to complete files, if the disk takes them within
+    `FINISH_SECONDS`; within `CUT_SHORT_SECONDS` if the block is cancelled or raises an exception.
 
     Args:
-        ledger: The books; it has no other recorder.
-        folder: Where the files are to be; made if it is not there.
-        settings: What it may cost, and how its files are cut.
-        label: Names what a publication is about; must not raise.
-        opener: Makes a file.
-        random: Draws the lots of sampling.
+        ledger: The books; it must have no other recorder.
+        folder: The folder of the files; made if it is missing.
+        settings: Limits on its cost, and when files are complete.
+        label: Returns a publication's topic; must not raise.
+        opener: Opens a new file.
+        random: The random numbers of sampling.
 
     Raises:
-        MissingError: There is no pyarrow.
-        PipelineError: There cannot be a journal in that folder.
+        MissingError: pyarrow is not installed.
+        PipelineError: The journal cannot use that folder, or the ledger has a recorder.
     """
     if ledger.recorder is not None:
-        raise PipelineError("this ledger has a recorder already; end that before another begins")
+        raise PipelineError("this ledger has a recorder already; end it before another begins")
     path = Path(folder)
     chosen = JournalSettings() if settings is None else settings
     lock = await trio.to_thread.run_sync(_prepare, path, chosen.readers)
@@ -624,14 +621,14 @@ async def open_journal(
 
 
 def _prepare(folder: Path, readers: Readers) -> IO[bytes]:
-    """Make the folder, lock it, and remove what a run has left unfinished there."""
+    """Make the folder, lock it, and remove the unfinished files of an earlier run."""
     arrow("pyarrow.parquet")
-    # The first batch brings in a third of a second's worth of modules: not while the relay serves.
+    # The first batch imports modules for a third of a second: not while the relay serves.
     Columns(TABLES["stalls"], 0).pack(Rows(1, [(0.0, 0.0, "", "", "", "")]))
     try:
         take_folder(folder, readers, frozenset({LOCK, *TABLES}))
         lock = (folder / LOCK).open("ab")
-        for table in TABLES:  # what is followed by a reader has to be there
+        for table in TABLES:  # a reader that follows a table needs its folder
             make_folder(folder / table, readers)
     except OSError as exc:
         advice = _ADVICE.get(exc.errno or 0, "name another directory")
@@ -655,8 +652,8 @@ def _prepare(folder: Path, readers: Readers) -> IO[bytes]:
             path.unlink()
     if left:
         logger.warning(
-            "the last run that kept a journal in %s did not end in an orderly way: %d files that "
-            "it had not finished are removed, what was in them is lost",
+            "the last run that kept a journal in %s did not end in an orderly way: its %d "
+            "unfinished files are removed, and their rows are lost",
             folder,
             len(left),
             extra={"event": "journal_leftovers", "folder": str(folder), "files": len(left)},

@@ -1,6 +1,7 @@
-"""Who on this machine may read a journal: its owner, or its group, too.
+"""Permissions of a journal: only its owner may read it, or its group, too.
 
-It says who publishes what to whom. Whatever the umask is, nobody else can read what is made here.
+A journal shows which account publishes what to whom. Files made here are unreadable for other
+users, whatever the umask is.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ logger = logging.getLogger("clearfunds.journal")
 Readers = Literal["owner", "group"]
 
 _FOLDERS: Final[dict[Readers, int]] = {"owner": 0o700, "group": 0o2750}
-"""What is made in a folder with the bit 02000 is its group's, not that of the relay's user."""
+"""With the bit 02000, new files belong to the folder's group, not to that of the relay's user."""
 
 _FILES: Final[dict[Readers, int]] = {"owner": 0o600, "group": 0o640}
 
 
 def make_folder(folder: Path, readers: Readers) -> bool:
-    """Make a folder, and return whether it was not there.
+    """Make a folder if it is missing, and return whether it was.
 
     Raises:
         OSError: It cannot be made.
@@ -35,28 +36,29 @@ def make_folder(folder: Path, readers: Readers) -> bool:
         if not folder.is_dir():
             raise
         return False
-    if readers == "group":  # not left to the umask
+    if readers == "group":  # whatever the umask is
         folder.chmod(_FOLDERS[readers])
     return True
 
 
 def let_read(file: Path, readers: Readers) -> None:
-    """Let those read a file that only its owner can."""
+    """Let `readers` read a file that only its owner can read."""
     if readers == "group":
         file.chmod(_FILES[readers])
 
 
 def take_folder(folder: Path, readers: Readers, known: frozenset[str]) -> None:
-    """Make the journal's folder, or see that others cannot read the one that there is.
+    """Make the journal's folder, or make sure that other users cannot read an existing one.
 
     Args:
-        folder: Which.
-        readers: Who may.
-        known: What a journal has in its folder. One with something else in it is left as it is.
+        folder: The folder.
+        readers: The users that may read it.
+        known: The names in a journal's folder. The permissions of a folder with other files in it
+            are not changed.
 
     Raises:
         OSError: It cannot be made.
-        PipelineError: Others can read it, and it is not the relay's to change that.
+        PipelineError: Other users can read it, and the relay must not change that.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     if make_folder(folder, readers):
@@ -71,8 +73,8 @@ def take_folder(folder: Path, readers: Readers, known: frozenset[str]) -> None:
             folder.chmod(wanted)
         except PermissionError:
             msg = (
-                f"others on this machine can read {folder}, where the journal is to be: chmod "
-                f"{wanted:o} {folder}, or name a directory in it, which is made for the relay alone"
+                f"others on this machine can read {folder}, the journal's directory: chmod "
+                f"{wanted:o} {folder}, or name a directory in it, which only the relay may read"
             )
             raise PipelineError(msg) from None
         logger.warning(
@@ -86,5 +88,5 @@ def take_folder(folder: Path, readers: Readers, known: frozenset[str]) -> None:
 
 
 def open_private(path: Path) -> int:
-    """Make a file that is not there, for nobody else to read; return its descriptor."""
+    """Create a new file that only its owner can read; return its descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

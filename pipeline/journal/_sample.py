@@ -1,12 +1,12 @@
-"""Rows that wait to be written: bounded, and where there are too many, a fair sample of them.
+"""Rows that wait to be written: a bounded list, and a fair sample if there are too many.
 
 Rules of this file:
-1. Every row is kept with a probability that was settled before it came, and has its inverse for a
-   weight: so whatever is summed over rows, times their weights, is right on average.
-2. Each row is chosen for itself, by lot. Every k-th would always be the same subscriber's, where k
-   of them get everything in turn.
-3. There are never more than `MAX_ROWS`. What is full gives up half of what it has, by lot, and what
-   is left counts double. So nothing has to wait, however long the disk is away.
+1. The probability of keeping a row is fixed before the row comes, and the row's weight is its
+   inverse. So sums over rows times their weights are right on average.
+2. Each row is chosen independently, at random. Every k-th row would always be the same
+   subscriber's if k subscribers get every message in turn.
+3. There are never more than `MAX_ROWS`. A full list discards half of its rows at random, and the
+   others count double. So nothing has to wait, however long the disk fails.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_ROWS: Final = 1 << 16
-"""Rows of one table that wait at most: 5 MB, and two seconds of the default allowance."""
+"""Most rows of one table that wait: 5 MB, and two seconds of the default allowance."""
 
 PACK: Final = 8192
-"""Rows that are made columns of at once, by the one who appended the last: a millisecond. In
-another thread they would be in another core's cache, and that costs more in all; fewer at once
-cost more for each, since what makes columns of them has to be fetched into the cache, too."""
+"""Rows turned into columns at once, by the caller that appended the last one: a millisecond. In
+another thread they would be in another core's cache, which costs more in all. Fewer at once cost
+more for each, since the code that makes columns has to be fetched into the cache, too."""
 
 
 @attrs.define(slots=True)
@@ -39,17 +39,17 @@ class Rows:
     rows: list[Any]
     """Tuples; or the values of all rows, one after the other."""
     batches: list[tuple[int, Any]] = attrs.field(factory=list[tuple[int, Any]])
-    """Rows as columns, without the weight, each with the hour that it belongs to."""
+    """Rows as columns, without the weight, each with its hour."""
     width: int = 1
-    """How many of `rows` are one row; 1 where they are tuples."""
+    """How many entries of `rows` are one row; 1 if they are tuples."""
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         packed: int = sum([batch.num_rows for _, batch in self.batches])
         return len(self.rows) // self.width + packed
 
     def thin(self, random: Random) -> None:
-        """Give up half of them, by lot; the others count double."""
+        """Discard half of them, at random; the others count double."""
         self.weight *= 2
         chance = random.random
         rows, width = self.rows, self.width
@@ -60,7 +60,7 @@ class Rows:
             thinned: list[tuple[int, Any]] = []
             for hour, batch in self.batches:
                 count = batch.num_rows
-                # Each bit is a coin of its own.
+                # Each bit is one toss of a coin.
                 coins = pa.py_buffer(random.randbytes((count + 7) // 8))
                 kept = batch.filter(pa.Array.from_buffers(pa.bool_(), count, [None, coins]))
                 if kept.num_rows:
@@ -69,9 +69,9 @@ class Rows:
 
 
 class Sample:
-    """The rows of one table that wait.
+    """The waiting rows of one table.
 
-    The one who appends does so by himself, since it is done for each loan::
+    Callers append to it themselves, since they do so for each loan::
 
         if sample.skip:
             sample.skip -= 1
@@ -83,11 +83,11 @@ class Sample:
     Attributes:
         rows: Where the next row is appended: a list of tuples; or, if rows have a `width`, of their
             values, one after the other.
-        skip: How many rows are passed over before the next is kept.
-        one_in: One of how many is kept.
-        look_at: How long `rows` may be before somebody has to look.
-        passed_over: Rows that were, or will be by `skip`, not kept.
-        kept: Rows that were kept, those in `rows` not counted.
+        skip: How many rows are left out before the next is kept.
+        one_in: The k of sampling: one row in k is kept.
+        look_at: The length of `rows` at which `appended` must be called.
+        passed_over: Rows that were left out, or will be by `skip`.
+        kept: Rows that were kept, without those in `rows`.
     """
 
     __slots__ = (
@@ -103,9 +103,9 @@ class Sample:
         pack: Callable[[Rows], object] | None = None,
         width: int = 1,
     ) -> None:
-        """Make one; `full` is called whenever `step` rows more were kept.
+        """Make an empty sample that calls `full` after each `step` rows kept.
 
-        `pack` makes batches of rows, in place.
+        `pack` turns rows into batches, in place.
         """
         self._step = step
         self._full = full
@@ -127,16 +127,16 @@ class Sample:
 
     @property
     def seen(self) -> int:
-        """How many rows ever came."""
+        """How many rows have come in all."""
         return self.kept + len(self.rows) // self._width + self.passed_over - self.skip
 
     @property
     def sampled_out(self) -> int:
-        """How many of them are not kept."""
+        """How many rows were not kept."""
         return self.passed_over - self.skip + self.thinned
 
     def appended(self) -> None:
-        """See to what is next, after a row was appended."""
+        """Draw the next row to keep, and pack the rows, or call `full`, if due."""
         if self.one_in > 1:
             self._draw()
         if len(self.rows) >= self.look_at:
@@ -146,8 +146,8 @@ class Sample:
             self._full()
 
     def _draw(self) -> None:
-        # How many fail before the first that does not, where one in `one_in` does not: as throwing
-        # the dice for each of them, at a fraction of the cost.
+        # The number of rows left out before the next is kept, from a geometric distribution: the
+        # same as a draw for each row, at a fraction of the cost.
         self.skip = int(math.log(1.0 - self._random.random()) / math.log1p(-1 / self.one_in))
         self.passed_over += self.skip
 
@@ -157,7 +157,7 @@ class Sample:
             return
         self._put_aside()
         self.one_in = k
-        # Lots have no memory: what was drawn for the next row may be drawn anew.
+        # The distribution has no memory: the number for the next row may be drawn anew.
         self.passed_over -= self.skip
         self.skip = 0
         if k > 1:
@@ -179,7 +179,7 @@ class Sample:
         self.look_at = self._step * self._width
 
     def thin(self) -> None:
-        """Give up half of what waits, by lot; what is left counts double."""
+        """Discard half of the waiting rows, at random; the others count double."""
         self._put_aside()
         before = len(self)
         for each in self._waiting:
@@ -188,7 +188,7 @@ class Sample:
         self.thinned += before - len(self)
 
     def take(self) -> list[Rows]:
-        """Take all that waits."""
+        """Take all waiting rows."""
         self._put_aside()
         taken, self._waiting = self._waiting, []
         return taken

@@ -1,4 +1,4 @@
-"""What is outstanding, and every account's statement, as rows; in steps."""
+"""Snapshots: outstanding loans, and every account's statement, as rows; taken in steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...accounts import Ledger
 
 STEP: Final = 128
-"""Accounts, or loans, before others may go on: a fifth of a millisecond."""
+"""Accounts, or loans, before other tasks may run: a fifth of a millisecond."""
 
 Row = tuple[Any, ...]
 
@@ -77,7 +77,7 @@ def _add(
     at: float,
 ) -> None:
     for loan in loans:
-        # What is no loan is for the audit to tell of; one may have been settled meanwhile.
+        # The audit reports entries that are no loans; a loan may have been settled meanwhile.
         if isinstance(loan, LoanedItem) and loan.items:
             key = loan.account.name, holder, kind
             _charge(cells, key, loan.items, loan.bytes, min(at, loan.opened))

@@ -1,7 +1,7 @@
-"""Stalls that wait to be written: a row for each reader, place and culprit.
+"""Stalls that wait to be written: one row for each reader, account waited at, and culprit.
 
-A reader that is throttled a thousand times a second stalls as often; what comes within one second,
-or until there is room to write it, becomes one row as long as its stalls together.
+A reader that is throttled a thousand times a second stalls as often. All its stalls within one
+second, or until they can be written, become one row with their total length.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 MAX_KEYS: Final = 1 << 16
-"""Rows that wait at most; of others it is only counted that there were some."""
+"""Most rows that wait; further stalls are only counted."""
 
 
 class StallRows:
-    """Stalls that wait, added up.
+    """The waiting stalls, summed.
 
     Attributes:
         lost: How many stalls were not kept.
@@ -44,12 +44,12 @@ class StallRows:
         self._sums[key] = seconds, ended
 
     def take(self, most: int) -> list[tuple[Any, ...]]:
-        """Take as many rows as may be written: (began, ended, account, at, culprit, reason)."""
+        """Take up to `most` rows: (began, ended, account, at, culprit, reason)."""
         keys = list(self._sums)[:most]
         rows: list[tuple[Any, ...]] = []
         for key in keys:
             seconds, ended = self._sums.pop(key)
             rows.append((ended - seconds, ended, *key))
-        # In their order, as the rows of one hour belong together.
+        # In the order of time, so that the rows of one hour are together.
         rows.sort(key=lambda row: row[1])
         return rows

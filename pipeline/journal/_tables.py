@@ -1,12 +1,12 @@
-"""The journal's tables: their columns, said once; who reads them derives from here.
+"""The journal's tables and their columns, defined once for the writer and all readers.
 
 A table is a folder of Parquet files, `DIR/<table>/date=YYYY-MM-DD/hour=HH/part-*.parquet` in UTC.
-A file is complete when its name does not begin with a dot or an underscore: readers that pass over
-hidden files, as Spark and pyarrow's datasets do, never see half of one.
+A file is complete when its name does not begin with a dot or an underscore. So readers that skip
+hidden files, as Spark and pyarrow's datasets do, never see an incomplete one.
 
-Moments are given twice: as a timestamp, for people and for windows; and in nanoseconds since 1970,
-for arithmetic. They come from one clock that never goes back, and which is laid beside the wall
-clock once, when the journal begins.
+Each moment is in two columns: a timestamp, for people and for windows; and nanoseconds since 1970,
+for arithmetic. Both come from one monotonic clock, which is aligned with the wall clock once, when
+the journal begins.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Table:
     """One table of the journal."""
 
     name: str
-    """Of its folder, too."""
+    """Its name, and that of its folder."""
     about: str
     columns: tuple[Column, ...]
 
     @cached_property
     def schema(self) -> Any:
-        """As a `pyarrow.Schema`.
+        """The columns as a `pyarrow.Schema`.
 
         Raises:
-            MissingError: There is no pyarrow.
+            MissingError: pyarrow is not installed.
         """
         pa = arrow("pyarrow")
         types = {
@@ -76,7 +76,7 @@ def arrow(module: str) -> Any:
 
 
 NO_HOLDER: Final = "(no holder)"
-"""Who finished what had come into nobody's hands."""
+"""The holder named in rows of loans that ended without one."""
 
 NO_KIND: Final = "none"
 """The kind of `NO_HOLDER`."""
@@ -85,25 +85,29 @@ NO_KIND: Final = "none"
 _WEIGHT: Final = Column(
     "weight",
     "float64",
-    "How many rows this one stands for: 1 while every row is kept; while one in k is, k. Sums are "
-    "those of items * weight and bytes * weight.",
+    "How many rows this one counts for: 1 while every row is kept, k while one in k is kept. Sum "
+    "items * weight and bytes * weight.",
 )
 
 SETTLEMENTS: Final = Table(
     "settlements",
-    "One row for each loan that ended; for each part, where it ended in parts.",
+    "One row for each loan that ended, or for each of its parts that ended.",
     (
         Column("settled", "timestamp", "When it was repaid."),
         Column(
             "opened_ns",
             "int64",
-            "When it was made: for a loan that later deliveries joined, the first of them.",
+            "When it was made. If later deliveries joined the loan: when the first was made.",
         ),
         Column("settled_ns", "int64", "When it was repaid."),
-        Column("account", "string", "Who owed: the source that caused it, however many steps ago."),
+        Column(
+            "account",
+            "string",
+            "The account that owed: the source that caused it, however many steps ago.",
+        ),
         Column("parent", "string", "The account above that one.", nullable=True),
-        Column("holder", "string", "In whose hands it ended, as a connection or a queue."),
-        Column("kind", "string", "What sort of holder that is, as `outlet`."),
+        Column("holder", "string", "The holder in which it ended, as a connection or a queue."),
+        Column("kind", "string", "The kind of the holder, as `outlet`."),
         Column("outcome", "string", "How it ended, as `delivered`, `dropped`, `written_off`."),
         Column("items", "int64", "Messages."),
         Column("bytes", "int64", "Their bytes."),
@@ -117,12 +121,16 @@ PUBLICATIONS: Final = Table(
     (
         Column("at", "timestamp", "When it was handed on."),
         Column("at_ns", "int64", "When it was handed on."),
-        Column("account", "string", "Who sent it."),
+        Column("account", "string", "The account that sent it."),
         Column("parent", "string", "The account above that one.", nullable=True),
-        Column("topic", "string", "What it was about; of a run, its first message."),
+        Column("topic", "string", "Its topic; for a run, that of its first message."),
         Column("items", "int64", "Messages that came in."),
         Column("bytes", "int64", "Their bytes."),
-        Column("copies", "int64", "Messages that it became in holders' hands; 0: nobody's."),
+        Column(
+            "copies",
+            "int64",
+            "Copies that holders got, the write amplification; 0: no holder wanted it.",
+        ),
         Column("copied_bytes", "int64", "Their bytes."),
         _WEIGHT,
     ),
@@ -130,13 +138,13 @@ PUBLICATIONS: Final = Table(
 
 OPEN_LOANS: Final = Table(
     "open_loans",
-    "What was outstanding when a snapshot was taken: a row for each account and holder.",
+    "Outstanding loans when a snapshot was taken: a row for each account and holder.",
     (
         Column("at", "timestamp", "When the snapshot was begun; all its rows have this moment."),
         Column("at_ns", "int64", "When the snapshot was begun."),
-        Column("account", "string", "Who owes."),
-        Column("holder", "string", "In whose hands it is."),
-        Column("kind", "string", "What sort of holder that is."),
+        Column("account", "string", "The account that owes."),
+        Column("holder", "string", "The holder of the loans."),
+        Column("kind", "string", "The kind of the holder."),
         Column("items", "int64", "Messages."),
         Column("bytes", "int64", "Their bytes."),
         Column("opened_ns", "int64", "When the oldest of the loans was made."),
@@ -152,7 +160,7 @@ ACCOUNTS: Final = Table(
         Column("account", "string", "Its name."),
         Column("parent", "string", "The account above it.", nullable=True),
         Column("state", "string", "`clear`, `owing`, `throttled` or `closing`."),
-        Column("debt_items", "int64", "Messages it owes for, those below it included."),
+        Column("debt_items", "int64", "Messages it owes for, with those of the accounts below it."),
         Column("debt_bytes", "int64", "Their bytes."),
         Column("peak_items", "int64", "The most that it ever owed for."),
         Column("peak_bytes", "int64", "The most that it ever owed for."),
@@ -161,7 +169,7 @@ ACCOUNTS: Final = Table(
         Column(
             "at_rest",
             "string",
-            "Where what it owes for is at rest: `disk` or `ram`; null: on its way.",
+            "Where its debt is stored: `disk` or `ram`; null: it is in flight.",
             nullable=True,
         ),
     ),
@@ -169,14 +177,18 @@ ACCOUNTS: Final = Table(
 
 STALLS: Final = Table(
     "stalls",
-    "One row for each stretch of a reader's wait, when it is known who it was that was waited on.",
+    "One row for each stretch of a reader's wait, once its culprit is known.",
     (
         Column("ended", "timestamp", "When the stretch ended."),
         Column("began_ns", "int64", "When it began."),
         Column("ended_ns", "int64", "When it ended."),
-        Column("account", "string", "Whose reader waited."),
-        Column("at_account", "string", "Whose debt had to fall: that account, or one above it."),
-        Column("culprit", "string", "The holder that was waited on, or what stands in its place."),
+        Column("account", "string", "The account whose reader waited."),
+        Column(
+            "at_account", "string", "The account whose debt had to fall: that one, or one above it."
+        ),
+        Column(
+            "culprit", "string", "The holder that the reader waited on, or a name in place of one."
+        ),
         Column("reason", "string", "`account`, `parent`, `alarm`, `share`, `rate` or `credit`."),
     ),
 )
@@ -190,12 +202,12 @@ LIMITS: Final = Table(
         Column("account", "string", "Its name."),
         Column("limit_items", "int64", "Messages it may owe for; null: any.", nullable=True),
         Column("limit_bytes", "int64", "Bytes it may owe for; null: any.", nullable=True),
-        Column("low_items", "int64", "Where its readers go on again.", nullable=True),
-        Column("low_bytes", "int64", "Where its readers go on again.", nullable=True),
+        Column("low_items", "int64", "Its lower mark, at which its readers go on.", nullable=True),
+        Column("low_bytes", "int64", "Its lower mark, at which its readers go on.", nullable=True),
     ),
 )
 
 TABLES: Final[Mapping[str, Table]] = {
     table.name: table for table in (SETTLEMENTS, PUBLICATIONS, OPEN_LOANS, ACCOUNTS, STALLS, LIMITS)
 }
-"""All of them, by name."""
+"""All tables, by name."""

@@ -1,7 +1,7 @@
-"""What the journal's tables say: functions from DataFrames to DataFrames, needing PySpark.
+"""Analysis of the journal's tables: functions from DataFrames to DataFrames. They need PySpark.
 
-They are the same over tables that are complete and over tables that are being written, as far as
-that can be sound; each says in which output mode.
+The same functions work in batch queries and over streams where the result can be sound. Each says
+which output mode it allows.
 """
 
 from ._debt import debt_over_time as debt_over_time

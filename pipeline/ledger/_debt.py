@@ -1,9 +1,9 @@
-"""Debt over time and its peak, out of loans: what each adds when it is made and takes when it ends.
+"""Debt over time and its peak, from loans: each adds to the debt when made, until it ends.
 
-A loan counts from the moment it was made to the moment it was repaid, both included: what is caused
-is borrowed before what caused it is repaid (rule 3), so where both are told with one moment, both
-were owed for. The debt is that of loans charged to the account itself; that of the accounts below
-it comes on top (rule 13), and is in the snapshots of statements.
+A loan counts from the moment it was made to the moment it was repaid, both included. Events are
+borrowed before the event that caused them is repaid (rule 3), so if both have the same moment, the
+account owed for both. The debt is that of loans charged to the account itself. The snapshots of
+statements also include the debt of the accounts below it (rule 13).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _UNITS: Final = ("items", "bytes")
 
 _SPAN_NS: Final = 10**9
-"""Peaks are looked for in seconds that may hold one."""
+"""Peaks are searched in spans of one second."""
 
 
 def debt_over_time(
@@ -30,16 +30,16 @@ def debt_over_time(
 ) -> DataFrame:
     """Return what each account owed at the end of each interval.
 
-    Batch only; over a stream, `running_debt`.
+    Batch only; over a stream, use `running_debt`.
 
     Args:
         settlements: Loans that ended.
-        open_loans: Snapshots of those that had not; without them, what never ended never was.
-        every: How long an interval is, as `1 second`; intervals begin with 1970.
+        open_loans: Snapshots of open loans; without them, loans that did not end do not count.
+        every: The length of an interval, as `1 second`; intervals are counted from 1970.
 
     Returns:
         at (the end of the interval), account, debt_items, debt_bytes: a row for each interval in
-        which a loan was made or ended. From there on the debt is the same until the next row.
+        which a loan was made or ended. The debt stays the same until the next row.
 
     Raises:
         OptionError: `every` is no interval.
@@ -63,13 +63,13 @@ def debt_over_time(
 
 
 def peak_debt(settlements: DataFrame, open_loans: DataFrame | None = None) -> DataFrame:
-    """Return the most that each account ever owed, exactly, and when that was first so.
+    """Return the exact peak of each account's debt, and when it was first reached.
 
-    Batch only; over a stream, `running_debt`.
+    Batch only; over a stream, use `running_debt`.
 
     Args:
         settlements: Loans that ended.
-        open_loans: Snapshots of those that had not.
+        open_loans: Snapshots of open loans.
 
     Returns:
         account, peak_items, peak_items_at_ns, peak_bytes, peak_bytes_at_ns.
@@ -79,9 +79,9 @@ def peak_debt(settlements: DataFrame, open_loans: DataFrame | None = None) -> Da
     """
     _refuse("peak debt", settlements, open_loans)
     changes = _changes(settlements, open_loans).withColumn("span", fn.expr(f"ns div {_SPAN_NS}"))
-    # Not all there is has to be sorted: within a second no more can be owed than at its beginning
-    # and all that is made in it, and a second for which that is less than what was owed at the end
-    # of some other has no peak.
+    # Only some seconds have to be sorted. Within a second, the debt is at most that at its
+    # beginning plus all loans made in it. If this is less than the debt at the end of another
+    # second, the peak is not in it.
     spans = changes.groupBy("account", "span").agg(
         *(fn.sum(unit).alias(unit) for unit in _UNITS),
         *(fn.sum(fn.greatest(fn.col(unit), fn.lit(0.0))).alias(f"made_{unit}") for unit in _UNITS),
@@ -92,7 +92,7 @@ def peak_debt(settlements: DataFrame, open_loans: DataFrame | None = None) -> Da
     worth = ends.withColumns(
         {f"reached_{unit}": fn.max(f"end_{unit}").over(account) for unit in _UNITS}
     )
-    # Sums of weights that are no whole numbers differ in their last digits.
+    # Sums of weights that are not whole numbers differ in their last digits.
     may_be = [
         fn.col(f"end_{unit}") - fn.col(unit) + fn.col(f"made_{unit}")
         >= fn.col(f"reached_{unit}") * (1 - 1e-9)
@@ -108,7 +108,7 @@ def peak_debt(settlements: DataFrame, open_loans: DataFrame | None = None) -> Da
 
     def owed(unit: str) -> Column:
         debt = fn.col(f"start_{unit}") + fn.sum(unit).over(so_far)
-        # The highest, and of several the earliest.
+        # The highest debt; the earliest of several.
         return fn.struct(debt.alias("debt"), (-fn.col("ns")).alias("early")).alias(unit)
 
     return (

@@ -1,9 +1,8 @@
-"""How long loans were held.
+"""Hold times of loans.
 
-Holds are counted in buckets that grow by a hundredth (as DDSketch has them: Masson, Rim and Lee,
-2019), so that a percentile is within half a percent of the exact one, whatever the spread; counts
-of parts add up to the count of the whole, so it is the same over a stream, and weights are just
-counts.
+Holds are counted in buckets that grow by one percent (as in DDSketch: Masson, Rim and Lee, 2019).
+So a percentile is within half a percent of the exact one, whatever the spread. Counts of parts add
+up to the count of the whole, so the result is the same over a stream. Weights are just counts.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 GROWTH: Final = 1.01
-"""A bucket's upper end as a multiple of its lower; the error is half of the hundredth."""
+"""A bucket's upper end as a multiple of its lower end; the error is half a percent."""
 
 _NO_TIME: Final = -1
-"""The bucket of what was held for no time at all."""
+"""The bucket of loans held for no time."""
 
 
 def hold_percentiles(
@@ -35,7 +34,7 @@ def hold_percentiles(
     *,
     every: str | None = None,
 ) -> DataFrame:
-    """Return how long messages were held, by holder or by whatever `by` says.
+    """Return percentiles of hold times, by holder or by the columns in `by`.
 
     Each message counts (`items` times `weight`), not each loan. A percentile is within 0.5 % of the
     least hold that at least that share of the messages did not exceed; the maximum is exact.
@@ -45,9 +44,9 @@ def hold_percentiles(
 
     Args:
         settlements: Loans that ended.
-        by: What to tell apart; columns, or expressions with names (`fn.col("x").alias("y")`).
-        at: Which percentiles, as shares between 0 and 1.
-        every: Tell intervals apart, too, as `1 minute`; `at` is then the first column.
+        by: The groups; columns, or expressions with names (`fn.col("x").alias("y")`).
+        at: The percentiles, as shares between 0 and 1.
+        every: Group by intervals, too, as `1 minute`; `at` is then the first column.
 
     Returns:
         [at,] by..., items, p50_ms, p90_ms, p99_ms, max_ms. 0.999 is `p99_9_ms`.
@@ -57,12 +56,13 @@ def hold_percentiles(
     """
     for share in at:
         if not 0 <= share <= 1:
-            msg = f"at={share} is no share of the messages: give 0.99 for the 99th percentile"
+            msg = f"at={share} is not between 0 and 1: give 0.99 for the 99th percentile"
             raise OptionError(msg)
     keys = [fn.col(each) if isinstance(each, str) else each for each in by]
     hold = fn.greatest(fn.col("settled_ns") - fn.col("opened_ns"), fn.lit(0))
     bucket = fn.when(hold > 0, fn.ceil(fn.log(hold) / math.log(GROWTH))).otherwise(fn.lit(_NO_TIME))
-    # Where all are names, nothing has to be asked: Declarative Pipelines would not allow it.
+    # If all are names, the table's columns are not needed: Declarative Pipelines do not allow
+    # asking for them.
     given = [each for each in by if isinstance(each, str)]
     names = given if len(given) == len(keys) else settlements.select(*keys).columns
     counted = settlements.select(
@@ -96,7 +96,7 @@ def _percent(share: float) -> str:
 
 
 def _percentile(share: float) -> Column:
-    """Return the hold in ns: of the first bucket with which the share is reached."""
+    """Return the hold, in ns, of the first bucket in which the share is reached."""
     wanted = fn.col("_total") * fn.lit(share)
     start = fn.struct(fn.lit(0.0).alias("seen"), fn.lit(None).cast("int").alias("bucket"))
 

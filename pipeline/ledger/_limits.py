@@ -1,47 +1,47 @@
-"""Which limit would have kept hold times under a target: the arithmetic.
+"""The limits (high-water marks) that would have kept hold times under a target: the arithmetic.
 
-Little's law: what a holder has of an account, in messages, is the rate at which it clears them
-times how long each is held. An account with a limit does not have more than the limit with all its
-holders together; so with one of them, however slow, no message is held for longer than
+Little's law: the messages of an account in a holder are the rate at which the holder clears them,
+times the hold of each. An account never owes more than its limit at all its holders together. So at
+any one of them, however slow, no message is held for longer than
 
     limit / (the rate at which that holder clears this account's messages)
 
-where the holder works first in, first out. Turned around, `limit = target * rate` keeps holds under
-the target at a holder of that rate, and the least of these over an account's holders at all of
-them.
+if the holder works first in, first out. Solved for the limit: `limit = target * rate` keeps holds
+under the target at a holder of that rate, and the least of these over an account's holders keeps
+them under it everywhere.
 
-The rate. Only loans held for longer than the target say how fast a holder is when it cannot keep
-up: its other hours do not count, nor do loans that were given up. Stretches of time in which at
-least one such loan was open are put together; from each the target is taken off its beginning,
-during which nothing could have been held too long yet (but not more than a half, of short ones).
-The rate is what was cleared of these loans over that time.
+The rate. Only loans held for longer than the target show how fast a holder is when it cannot keep
+up: its other hours do not count, nor do loans that were discarded. Stretches of time in which at
+least one such loan was open are added up. The target is subtracted from the beginning of each
+stretch, as nothing could have been held too long by then (but at most half of the stretch). The
+rate is the amount of these loans that was cleared, over that time.
 
-The tail. A holder's rate varies. Between its lower mark (the share `low` of the limit) and its
-limit the debt swings evenly, and so do holds: with a steady rate the mean hold is (1 + low) / 2 of
-the longest. Where the 99th percentile is farther from the mean than that, the rate is taken to fall
-that much below its mean, and the limit is lowered by as much. Of what is left `margin` is taken.
+The tail. A holder's rate varies. The debt swings evenly between the lower mark (the share `low` of
+the limit) and the limit, and so do holds: with a steady rate the mean hold is (1 + low) / 2 of the
+longest. If the 99th percentile is farther from the mean than that, the rate is assumed to fall that
+much below its mean, and the limit is lowered by as much. The result is multiplied by `margin`.
 
 The floor. A limit that is too low costs throughput: when the reader goes on, at the lower mark, the
-holder must have enough to work on until there is more. That is what it clears in the time that a
-message takes when nobody is before it (the shortest hold on record, as BBR takes the shortest round
-trip: Cardwell et al., 2016; for a consumer that acknowledges, its round trip), and in which the
-relay comes round to reading (`wake_ms`). So
+holder must have enough to work on until more comes. That is the amount it clears in two times: the
+time of a message with no other before it (the shortest hold on record, as BBR takes the shortest
+round trip: Cardwell et al., 2016; for a consumer that acknowledges, its round trip), and the time
+until the relay reads again (`wake_ms`). So
 
-    floor = what one message becomes (its fan-out) + rate * (shortest hold + wake) / low
+    floor = fan-out of one message + rate * (shortest hold + wake) / low
 
-and the limit is not below that, nor above what it is now. Where the floor is above what the target
-asks for, the target is not to be had by a limit: the time is not spent waiting behind others.
+and the limit is not below that, nor above the present one. If the floor is above the limit that the
+target asks for, no limit can reach the target: the time is not spent waiting behind other messages.
 
-Who is left alone: accounts whose holds are under the target; holders that cleared fewer than 100 of
-their messages, of which no 99th percentile can be known; and at a holder's those who have less than
-a tenth of an equal share of what it holds, as they wait behind the others' messages.
+Left out are: accounts whose holds are under the target; holders that cleared fewer than 100 of an
+account's messages, too few for a 99th percentile; and, at each holder, accounts that have less than
+a tenth of an equal share of its debt, as they wait behind the others' messages.
 
-What it does not know. Limits do not reach what lies in the kernel's buffers: holders whose peer
-reads in gulps hold what comes in between, whatever the limit. A record that begins in the middle of
-an overload has no short holds, and its floor may be the limit itself. The record is of one load; a
-holder that was not slow in it is not known to be. Many accounts at one slow holder share its rate:
-what each has of it is its own, and if their floors together are more than it clears in time, only a
-limit of the account above them all can help.
+Limits of the method. A limit does not affect data in the kernel's buffers: if a peer reads in
+bursts, its holder keeps what comes in between, whatever the limit. A record that begins in the
+middle of an overload has no short holds, and its floor may be the limit itself. A record shows one
+load: a holder that was not slow in it may be slow in another. Many accounts at one slow holder
+share its rate. Each account's rate is its own part, and if their floors together are more than the
+holder clears in time, only a limit on an account above them all can help.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MIN_ITEMS: Final = 100
-"""Of fewer messages there is no 99th percentile."""
+"""Fewer messages have no 99th percentile."""
 
 INNOCENT: Final = 0.1
-"""Who has less than this part of an equal share of a holder's debt is not what it is slow with."""
+"""An account with less than this part of an equal share of a holder's debt does not slow it."""
 
 DEFAULT_LOW: Final = 0.5
-"""The lower mark as a share of the limit, where none was set; as `accounts.Limit` has it."""
+"""The lower mark as a share of the limit, if none was set; as in `accounts.Limit`."""
 
 
 def recommended_limits(
@@ -78,27 +78,27 @@ def recommended_limits(
     margin: float = 0.8,
     wake_ms: float = 10.0,
 ) -> DataFrame:
-    """Return which limits would have kept the 99th percentile of hold times under a target.
+    """Return the limits that would have kept the 99th percentile of hold times under a target.
 
-    Batch only. How it is computed, and what it cannot know, stands at the head of this module and
-    in docs/ledger.md.
+    Batch only. The module's docstring and docs/ledger.md explain the method and its limits.
 
     Args:
-        settlements: Loans that ended, of a time in which there was too much.
-        accounts: Snapshots of statements: the limits that there are now, which are never raised;
-            accounts whose debt is at rest (a queue's disk) are left out.
+        settlements: Loans that ended, from a time of overload.
+        accounts: Snapshots of statements, for the present limits, which are never raised; accounts
+            whose debt is at rest (a queue's disk) are left out.
         limits: Changes of limits, for lower marks; by default they are half of the limits.
-        publications: What one message becomes; by default one for each of its account's holders.
+        publications: For the fan-out of a message; by default one copy for each of its account's
+            holders.
         target_ms: How long a message may be held.
-        margin: The share of what the target allows that is made use of.
-        wake_ms: How long it takes until a reader that goes on has brought more.
+        margin: The share of the computed limit to use.
+        wake_ms: How long a reader that goes on needs to bring more.
 
     Returns:
         account, holder (the one that decided, or else the one with the longest holds), items_per_s,
-        bytes_per_s (what it clears of this account while that waits too long; null where it does
-        not), p99_ms (at that holder), limit_items, limit_bytes (as they are now, null if not known,
-        where nothing is to be changed), advice: `keep`, `lower`, or `floor` where the limit is as
-        low as it can be without costing throughput and the target is not to be had by it.
+        bytes_per_s (the holder's rate for this account during holds over the target; null without
+        such holds), p99_ms (at that holder), limit_items, limit_bytes (the present ones, or null if
+        unknown, with the advice `keep`), advice: `keep`, `lower`, or `floor` if the limit is as low
+        as it can be without costing throughput, and misses the target.
 
     Raises:
         OptionError: The target or margin is not positive, or the margin above 1.
@@ -168,19 +168,19 @@ def recommended_limits(
 def _present(
     at_holders: DataFrame, accounts: DataFrame | None, limits: DataFrame | None
 ) -> DataFrame:
-    """Add the limits of now (`now_`), and the lower marks as shares of theirs (`low_`)."""
+    """Add the present limits (`now_`), and the lower marks as shares of them (`low_`)."""
     units = ("items", "bytes")
     if accounts is None:
         known = at_holders.withColumns({f"now_{unit}": fn.lit(None).cast("long") for unit in units})
     else:
         last = accounts.groupBy("account").agg(
             *(fn.max_by(f"limit_{unit}", "at_ns").alias(f"now_{unit}") for unit in units),
-            # What was put to rest once is, whatever it owed at the last moment.
+            # An account that was once at rest counts as that, whatever its last snapshot says.
             fn.max("at_rest").alias("at_rest"),
         )
-        # One that came and went between two snapshots has no statement.
+        # An account that came and went between two snapshots has no statement.
         known = at_holders.join(last, "account", "left")
-        # The column stays: to drop one by its name, Spark Connect looks at the others, which
+        # The column stays: to drop it by name, Spark Connect asks for the other columns, which
         # Declarative Pipelines do not allow where tables are declared.
         known = known.where(fn.col("at_rest").isNull())
     if limits is None:
@@ -192,7 +192,7 @@ def _present(
         )
     )
     return known.join(marks, "account", "left").withColumns(
-        # Of a mark at nothing none can be made: it is taken for a very low one.
+        # A mark of 0 would divide by zero: it is taken for a very low one.
         {
             f"low_{unit}": fn.greatest(
                 fn.coalesce(f"low_{unit}", fn.lit(DEFAULT_LOW)), fn.lit(0.05)
@@ -203,7 +203,7 @@ def _present(
 
 
 def _one_message(at_holders: DataFrame, publications: DataFrame | None) -> DataFrame:
-    """Add what one of an account's messages becomes at most: `fan_items`, `fan_bytes`."""
+    """Add the largest fan-out of an account's messages: `fan_items`, `fan_bytes`."""
     account = Window.partitionBy("account")
     holders = fn.count("holder").over(account)
     guess = at_holders.withColumns(
@@ -231,7 +231,7 @@ def _one_message(at_holders: DataFrame, publications: DataFrame | None) -> DataF
 
 
 def _at_holders(cleared: DataFrame, target_ms: float) -> DataFrame:
-    """Return, by account and holder, how long messages were held, and what was cleared how fast."""
+    """Return hold times, amounts cleared and rates, by account and holder."""
     keys = ["account", "holder"]
     holds = hold_percentiles(cleared, by=keys, at=(0.99,)).select(*keys, "items", "p99_ms")
     shortest = cleared.groupBy(*keys).agg(
@@ -248,7 +248,7 @@ def _at_holders(cleared: DataFrame, target_ms: float) -> DataFrame:
 
 
 def _late(loans: DataFrame, target_ms: float) -> DataFrame:
-    """Return, by account and holder, the rate at which loans that came too late were cleared."""
+    """Return the rate at which loans held too long were cleared, by account and holder."""
     keys = ["account", "holder"]
     in_order = Window.partitionBy(*keys).orderBy("opened_ns", "settled_ns")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
@@ -275,7 +275,7 @@ def _late(loans: DataFrame, target_ms: float) -> DataFrame:
 
 
 def _arithmetic(target_ms: float, margin: float, wake_ms: float) -> dict[str, Column]:
-    """Return the columns of what each holder asks of the limit; null where it asks nothing."""
+    """Return the columns for the limit that each holder needs; null if it needs none."""
     found: dict[str, Column] = {}
     for unit in ("items", "bytes"):
         rate = fn.when(fn.col("too_long"), fn.col(f"late_{unit}_per_s"))

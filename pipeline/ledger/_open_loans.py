@@ -1,4 +1,4 @@
-"""Loans that have not ended: of one that has the journal tells then, of these in snapshots."""
+"""Open loans. Settled loans are journalled when they settle; these appear in snapshots only."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def still_open(settlements: DataFrame, open_loans: DataFrame) -> DataFrame:
-    """Return what the last snapshot found and no settlement ends.
+    """Return the open loans of the last snapshot that no settlement has ended since.
 
     A row for each account, holder and kind: items, bytes, `opened_ns`, when the oldest of the loans
-    was made, and `at_ns`, when the snapshot was begun. Settlements from after the snapshot are
-    taken off what it found, so that no loan counts twice.
+    was made, and `at_ns`, when the snapshot was begun. Settlements after the snapshot are
+    subtracted, so that no loan counts twice.
 
-    Only for tables that do not stream.
+    Batch only.
     """
     keys = ["account", "holder", "kind"]
     last = fn.broadcast(open_loans.agg(fn.max("at_ns").alias("last_ns")))

@@ -1,11 +1,11 @@
-"""The journal's tables as DataFrames: what is there, or what is written while it is read.
+"""The journal's tables as DataFrames: as they are now, or as streams that follow the journal.
 
 Rules:
-1. A table that is missing, or has no file yet, is empty and has its columns: a journal has just
-   been begun, or nobody ever stood still.
-2. Only complete files are read, by their names: `*.parquet` that is not hidden. What else lies in
-   these folders is passed over.
-3. The columns are those that the journal declares, not those of whichever file comes first.
+1. A table that is missing, or has no file yet, is empty and has its columns: the journal has just
+   begun, or no reader ever waited.
+2. Only complete files are read, by their names: `*.parquet` that is not hidden. Other files in
+   these folders are ignored.
+3. The columns are those that the journal declares, not those of the first file found.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ _TYPES: Final[dict[str, DataType]] = {
     "timestamp": TimestampType(),
 }
 
-#: `date=` and `hour=` are looked through, not taken for columns: whatever else lies in there would
-#: have to be such a folder, too.
+#: `date=` and `hour=` are searched recursively, not used as columns: else Spark would take every
+#: other folder in there for a partition.
 _OPTIONS: Final[dict[str, str]] = {"recursiveFileLookup": "true", "pathGlobFilter": "*.parquet"}
 
 
 @attrs.frozen
 class Tables:
-    """The tables of a journal; `clearfunds.pipeline.journal.TABLES` says what is in each."""
+    """The tables of a journal; `clearfunds.pipeline.journal.TABLES` describes their columns."""
 
     settlements: DataFrame
     """Loans that ended."""
     publications: DataFrame
-    """What came in and was handed on."""
+    """Messages that came in and were handed on."""
     open_loans: DataFrame
-    """Snapshots of what was outstanding."""
+    """Snapshots of open loans."""
     accounts: DataFrame
     """Snapshots of the accounts' statements."""
     stalls: DataFrame
-    """Stretches of waits, each blamed on somebody."""
+    """Stretches of waits, each with its culprit."""
     limits: DataFrame
     """Changes of limits."""
 
 
 def schema(table: str) -> StructType:
-    """Return the columns of a table of the journal, as Spark has them."""
+    """Return a table's columns as a Spark schema."""
     return StructType(
         [StructField(c.name, _TYPES[c.type], c.nullable) for c in TABLES[table].columns]
     )
@@ -78,10 +78,10 @@ def read(spark: SparkSession, folder: str | os.PathLike[str]) -> Tables:
 
     Args:
         spark: The session.
-        folder: What the relay was given as `--journal`; or a URL of a file system Spark knows.
+        folder: The relay's `--journal` folder, or its URL in a file system that Spark knows.
 
     Raises:
-        PipelineError: There is no such folder, or what is in it is no journal.
+        PipelineError: The folder does not exist, or holds no journal.
     """
     base = _base(folder)
 
@@ -105,27 +105,26 @@ def read_stream(
     late: str = "1 minute",
     max_files: int | None = None,
 ) -> Tables:
-    """Return the tables as streams: what is there, then each file as it becomes complete.
+    """Return the tables as streams: existing files first, then each file as it becomes complete.
 
-    Each has a watermark on its first column, the moment that a row was written for: a loan is told
-    of when it ends, so that this is the order in which rows come, but for the files of one moment.
-    Results by interval (`every=`) come out once the watermark has passed their interval.
+    Each has a watermark on its first column, the moment of the row. A loan's row is written when
+    the loan ends, so rows come in this order, except within the files of one moment. Results by
+    interval (`every=`) come out once the watermark has passed their interval.
 
     Args:
         spark: The session.
         folder: As for `read`.
-        late: How far apart rows may be that come one after the other; what comes later than that
-            is passed over by results by interval.
-        max_files: How many files of a table one micro-batch takes at most; None: all there are.
+        late: The delay of the watermark, as a duration; results by interval ignore later rows.
+        max_files: The most files of a table that one micro-batch takes; None: all.
 
     Raises:
-        PipelineError: There is no such folder, or what is in it is no journal.
+        PipelineError: The folder does not exist, or holds no journal.
     """
     base = _base(folder)
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
-        # A pattern need not match anything yet, where a path has to be there.
+        # A path must exist; a pattern need not match anything yet.
         path = f"{base}/[{name[0]}]{name[1:]}"
         reader = spark.readStream.schema(columns).options(**_OPTIONS)
         if max_files is not None:
@@ -140,7 +139,7 @@ def _tables(table: Any) -> Tables:
 
 
 def _base(folder: str | os.PathLike[str]) -> str:
-    """Look at the folder, if it is one of this machine, and return what Spark is to be told."""
+    """Check the folder, if it is on this machine, and return its path for Spark."""
     name = str(folder)
     url = urlsplit(name)
     if len(url.scheme) > 1 and url.scheme != "file":
@@ -157,5 +156,5 @@ def _base(folder: str | os.PathLike[str]) -> str:
             f"{', '.join(TABLES)}; give the folder that `clearfunds relay --journal` has"
         )
         raise PipelineError(msg)
-    # Spark takes paths for patterns.
+    # Spark treats paths as patterns.
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path.absolute()))

@@ -1,22 +1,22 @@
-"""Debt over time, and its peaks, over a stream: what has to be remembered, and for how long.
+"""Debt over time, and its peaks, over a stream: the state to keep, and for how long.
 
-The journal tells of a loan when it ends, so what an account owed at some moment is known only when
-all loans of that moment have ended. Two things follow.
+The journal writes a loan when it ends, so an account's debt at some moment is known only when all
+loans of that moment have ended. Two things follow.
 
-An interval is told of once, `horizon` after its end: later than that a loan that was open in it is
-rarely told of. Until then its changes are kept, each with its moment, for the peak is not to be had
-from sums; after that a number is left of them, the debt at the interval's end.
+An interval is reported once, `horizon` after its end: few loans that were open in it end later.
+Until then its changes are kept, each with its moment, since sums do not give the peak. After that
+only one number is kept, the debt at the interval's end.
 
-A loan that was open for longer than `horizon` cannot change what has been told. It is counted from
-the end of the last interval that has been, and is in `late_items` there: too low was only what was
-told before, and from its end on everything is right again, because what is taken off was put on.
+A loan that was open for longer than `horizon` cannot change the intervals reported. It counts from
+the end of the last of them, and is in `late_items` of the next. Only the earlier rows were too low;
+once the loan has ended all is right again, because it was both added and subtracted.
 
-Why state, and not an aggregate of changes by window: a change that comes after its window was
-closed would be dropped, the half of a loan, and the debt be wrong for ever. Why not a merge into a
-table for each batch: it would have to be read back to be added up, and be somebody's to look after.
-And why `applyInPandasWithState` of Spark's two ways: what is kept for an account is one value, told
-of and forgotten together; it needs no more than pandas and any state store, where
-`transformWithState` would need RocksDB and protobuf.
+Why state, and not an aggregate of changes by window: a change that came after its window had closed
+would be dropped. That is half of a loan, and the debt would be wrong for ever. Why not a merge into
+a table for each batch: it would have to be read back for the sums, and somebody would have to look
+after it. Why `applyInPandasWithState` of Spark's two ways: an account's state is one value, read
+and replaced as a whole. It needs only pandas and any state store, where `transformWithState` would
+need RocksDB and protobuf.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ _RESULT: Final = StructType(
     ]
 )
 
-#: One change in an interval that has not been told of. `order` is its moment in ns, doubled, and
-#: one more where it repays: what is made comes before what ends.
+#: One change in an interval that is not reported yet. `order` is its moment in ns, doubled, plus 1
+#: for a repayment: of one moment, loans are made before others end.
 _CHANGE: Final = np.dtype([("order", "<i8"), ("items", "<f8"), ("bytes", "<f8"), ("late", "<f8")])
 
 
 _STATE: Final = StructType(
     [
-        # The first moment that has not been told of, and the debt just before it.
+        # The first moment that is not reported yet, and the debt just before it.
         StructField("told_ns", LongType()),
         StructField("items", DoubleType()),
         StructField("bytes", DoubleType()),
@@ -79,28 +79,28 @@ _STATE: Final = StructType(
 def running_debt(
     settlements: DataFrame, every: str = "1 second", horizon: str = "1 minute"
 ) -> DataFrame:
-    """Return what each account owed at the end of each interval and at most, as it flows.
+    """Return each account's debt at the end of each interval, and its peak, over a stream.
 
-    For streams, in append mode, from a table with a watermark on `settled` (as `read_stream` has
-    it). For what is owed right now look at the snapshots of statements.
+    For streams, in append mode, from a table with a watermark on `settled` (as from `read_stream`).
+    For the present debt, see the snapshots of statements.
 
-    A row comes when the watermark is `horizon` past the end of its interval. The journal tells of a
-    loan when it ends: one that is open for longer than `horizon` counts from where the telling had
-    got to, and is among the `late_items` of that interval. As long as nothing ends the watermark
-    stands, and the last intervals are not told of.
+    A row comes when the watermark is `horizon` past the end of its interval. The journal writes a
+    loan when it ends: one that is open for longer than `horizon` counts from the first interval not
+    yet reported, and is among its `late_items`. While no loan ends, the watermark stands still, and
+    the last intervals are not reported.
 
-    Kept for each account: a number for what has been told, and the changes of the last `horizon`,
-    of 32 bytes each.
+    State for each account: the debt at the end of the last interval reported, and the changes of
+    the last `horizon`, of 32 bytes each.
 
     Args:
         settlements: Loans that ended.
-        every: How long an interval is, as `1 second`; a whole number of milliseconds.
+        every: The length of an interval, as `1 second`; a whole number of milliseconds.
         horizon: How long to wait for the loans of an interval to end.
 
     Returns:
         at (the end of the interval), account, debt_items, debt_bytes, and of the interval
         peak_items, peak_items_at_ns, peak_bytes, peak_bytes_at_ns; late_items. A row for each
-        interval in which a loan was made or ended; the peak of all is the greatest of them.
+        interval in which a loan was made or ended; the overall peak is the greatest of them.
 
     Raises:
         OptionError: `every` or `horizon` is no such interval.
@@ -111,10 +111,7 @@ def running_debt(
         msg = f"every={every!r} and horizon={horizon!r} must be whole numbers of milliseconds"
         raise OptionError(msg)
     if not settlements.isStreaming:
-        msg = (
-            "running_debt() is for streams; of a table that is there, debt_over_time() and "
-            "peak_debt() tell"
-        )
+        msg = "running_debt() is for streams; for a batch, use debt_over_time() and peak_debt()"
         raise PipelineError(msg)
     rows = settlements.select(
         "settled",
@@ -150,15 +147,15 @@ _COLUMNS: Final = ("opened_ns", "settled_ns", "items", "bytes")
 
 
 class RunningDebt:
-    """The debt of one account: what has been told of, and the changes that have not.
+    """The debt of one account: the last one reported, and the changes since.
 
     Args:
-        step_ns: How long an interval is.
-        horizon_ns: How long after its end it is told of.
-        told_ns: The first moment that has not been told of.
+        step_ns: The length of an interval.
+        horizon_ns: How long after its end an interval is reported.
+        told_ns: The first moment that is not reported yet.
         items: The debt just before that.
         nbytes: The same in bytes.
-        changes: What `kept` returned of those since then.
+        changes: The changes since then, as `kept` returned them.
     """
 
     def __init__(
@@ -184,7 +181,7 @@ class RunningDebt:
         items: NDArray[np.float64],
         nbytes: NDArray[np.float64],
     ) -> None:
-        """Put the changes of some loans aside."""
+        """Add the changes of some loans."""
         n = len(opened_ns)
         changes = np.zeros(2 * n, _CHANGE)
         changes["late"][:n] = np.where(opened_ns < self._told, items, 0.0)
@@ -195,9 +192,9 @@ class RunningDebt:
         self._parts.append(changes)
 
     def tell(self, watermark_ms: int) -> list[tuple[int, int, int, int, int, int, int, int]]:
-        """Return what is due of the intervals in which something changed; forget the changes.
+        """Return the rows of intervals that are due and had changes; forget these changes.
 
-        As `running_debt` has it, but for the account; `at` in ns.
+        A row is as in `running_debt`, without the account; `at` is in ns.
         """
         changes = np.sort(np.concatenate(self._parts), order="order", kind="stable")
         # The first moment of the interval that is not due.
@@ -226,11 +223,11 @@ class RunningDebt:
         )
 
     def kept(self) -> tuple[int, float, float, bytes]:
-        """Return what to make the next one with."""
+        """Return the state: the last arguments of the constructor."""
         return self._told, self._items, self._bytes, np.concatenate(self._parts).tobytes()
 
     def due_ms(self) -> int | None:
-        """Return what the watermark has to be for something to be told of, if anything is left."""
+        """Return the watermark at which the next interval is due, or None if no change is left."""
         orders = np.concatenate(self._parts)["order"]
         if not len(orders):
             return None
@@ -245,20 +242,20 @@ def _highest(
     starts: NDArray[np.intp],
     begins: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return, of each interval, the debt at its end, the most that is owed, and when first so.
+    """Return, for each interval, the debt at its end, its peak, and when that was first reached.
 
     Args:
-        changes: What is added and taken off, in order, from `debt` on.
-        debt: What is owed before.
-        ns: When it is.
-        starts: Which of the changes are the first of their interval.
+        changes: The changes of the debt, in order.
+        debt: The debt before them.
+        ns: The moments of the changes.
+        starts: The index of the first change of each interval.
         begins: When the intervals begin.
     """
     running = debt + np.cumsum(changes)
     ends = running[np.append(starts[1:], len(running)) - 1]
     before = np.append(debt, ends[:-1])
     most = np.maximum.reduceat(running, starts)
-    # The first of each interval that is as high as any in it.
+    # The first moment in each interval at which the debt is highest.
     at_top = np.flatnonzero(running == np.repeat(most, np.diff(np.append(starts, len(running)))))
     top_ns = ns[at_top[np.searchsorted(at_top, starts)]]
     high = np.rint(np.maximum(most, before)).astype("int64")

@@ -1,4 +1,4 @@
-"""What is summed up: who held whose debt, who kept whom waiting, what one message became."""
+"""Sums: blocked debt by holder, stall time by culprit, fan-out by topic, and fairness."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SERVER: str = "server"
-"""The account above all others of a relay; no tenant."""
+"""The account above all others of a relay; not a tenant."""
 
 TENANT: str = "tenant/"
-"""How the names of tenants' accounts begin, and of their users', which have one more / in them."""
+"""The prefix of the names of tenants' accounts, and of their users' (with one more / in them)."""
 
 
 def tenant_of() -> Column:
     """Return the tenant of an account, by its columns `account` and `parent`.
 
-    It is the account above. Where a tenant's users have accounts, `tenant/press/ann`, it is the one
-    above that, `tenant/press`; where there is none but the server's, it is the account itself.
+    It is the account above. If that is a user's, as `tenant/press/ann`, it is the one above that,
+    `tenant/press`. If only the server's account is above, it is the account itself.
     """
     above = fn.col("parent")
     return (
@@ -35,14 +35,14 @@ def tenant_of() -> Column:
 
 
 def fan_out(publications: DataFrame, *, every: str | None = None) -> DataFrame:
-    """Return how many messages each account's messages became, by topic.
+    """Return the write amplification of each account's messages, by topic.
 
     Over a stream: in update or complete mode; with `every` in append mode, too.
 
     Args:
-        publications: What came in and was handed on. A run of messages is one row, under the
-            topic of its first.
-        every: Tell intervals apart, too, as `1 minute`; `at` is then the first column.
+        publications: Messages that came in and were handed on. A run of messages is one row, under
+            the topic of its first.
+        every: Group by intervals, too, as `1 minute`; `at` is then the first column.
 
     Returns:
         [at,] account, topic, published, copies, amplification (copies for each one published).
@@ -63,22 +63,24 @@ def fan_out(publications: DataFrame, *, every: str | None = None) -> DataFrame:
 def blame(
     settlements: DataFrame, open_loans: DataFrame | None = None, *, every: str | None = None
 ) -> DataFrame:
-    """Return who held how much of whose debt for how long: bytes, and messages, times seconds.
+    """Return how much of each account's debt each holder had, for how long.
+
+    The unit is bytes, or messages, times seconds.
 
     Over a stream: without `open_loans`, in update or complete mode; with `every` in append mode,
     too. A loan counts for the interval in which it ended.
 
     Args:
         settlements: Loans that ended.
-        open_loans: Snapshots of those that had not, which count up to the last snapshot.
-        every: Tell intervals apart, too, as `1 minute`; `at` is then the first column. Not with
+        open_loans: Snapshots of open loans, which count up to the last snapshot.
+        every: Group by intervals, too, as `1 minute`; `at` is then the first column. Not with
             `open_loans`: those have not ended.
 
     Returns:
         [at,] account, holder, byte_seconds, item_seconds.
 
     Raises:
-        PipelineError: There are `open_loans`, and one of the tables is a stream, or `every` given.
+        PipelineError: `open_loans` is given with a stream or with `every`.
     """
     loans = settlements
     if open_loans is not None:
@@ -103,14 +105,14 @@ def blame(
 
 
 def stall_time(stalls: DataFrame, *, every: str | None = None) -> DataFrame:
-    """Return how long each account's readers stood still, by whom they waited for.
+    """Return how long each account's readers waited, by the culprit they waited for.
 
     Over a stream: in update or complete mode; with `every` in append mode, too.
 
     Args:
         stalls: Stretches of waits.
-        every: Tell intervals apart, too, as `1 minute`, by when the stretch ended; `at` is then
-            the first column.
+        every: Group by intervals, too, as `1 minute`, by the end of the stretch; `at` is then the
+            first column.
 
     Returns:
         [at,] account, culprit, stalls (how many stretches), seconds.
@@ -125,23 +127,24 @@ def stall_time(stalls: DataFrame, *, every: str | None = None) -> DataFrame:
 def fairness(
     settlements: DataFrame, tenant: str | Column | None = None, *, every: str | None = None
 ) -> DataFrame:
-    """Return Jain's index over what tenants had delivered: 1 is alike, 1/n is one for itself.
+    """Return Jain's fairness index of the tenants' deliveries.
 
-    For the amounts x of n tenants it is (sum of x)^2 / (n * sum of x^2) (Jain, Chiu and Hawe,
-    1984). What was delivered or acknowledged counts; not what the router had, nor what was stored,
-    which is delivered later.
+    It is 1 if all tenants got as much, and 1/n if one got everything. For the amounts x of n
+    tenants it is (sum of x)^2 / (n * sum of x^2) (Jain, Chiu and Hawe, 1984). Deliveries and
+    acknowledgements count. The router's loans do not, nor do stored messages, which are delivered
+    later.
 
     Over a stream: with `every` and in append mode, from a table with a watermark.
 
     Args:
         settlements: Loans that ended.
-        tenant: Who is who: a column, or an expression. By default `tenant_of()`.
-        every: Tell intervals apart, too, as `1 minute`; `at` is then the first column. A tenant
-            for whom nothing was delivered in an interval is not among its tenants.
+        tenant: The tenant of a row: a column, or an expression. By default `tenant_of()`.
+        every: Group by intervals, too, as `1 minute`; `at` is then the first column. A tenant
+            without deliveries in an interval is not counted in it.
 
     Returns:
         [at,] tenants, items, bytes, fairness_items, fairness_bytes: one row, or one an interval.
-        None where nothing was delivered.
+        The fairness is null if nothing was delivered.
     """
     if tenant is None:
         tenant = tenant_of()

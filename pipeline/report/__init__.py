@@ -1,6 +1,6 @@
-"""`clearfunds report`: a page, tables and limits out of a journal.
+"""`clearfunds report`: a page, tables and recommended limits, made from a journal.
 
-Importing this needs neither PySpark nor pyarrow; each function says what is missing.
+Importing this needs neither PySpark nor pyarrow; each function says if one is missing.
 """
 
 from .._errors import PipelineError as PipelineError

@@ -1,4 +1,4 @@
-"""The tables of a report, once they are computed: small enough for one process, mostly."""
+"""The computed tables of a report, usually small enough for one process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Row = dict[str, Any]
 class Book:
     """Tables by name, each a `pyarrow.Table`; one that is missing has no rows.
 
-    Sorting and adding up is pyarrow's: there may be a million rows, of which a page shows ten.
+    pyarrow sorts and sums: a table may have a million rows, of which a page shows ten.
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self._tables = tables
 
     def __len__(self) -> int:
-        """Return how many tables there are."""
+        """Return the number of tables."""
         return len(self._tables)
 
     def items(self) -> Iterable[tuple[str, Any]]:
@@ -28,12 +28,12 @@ class Book:
         return self._tables.items()
 
     def count(self, name: str) -> int:
-        """Return how many rows a table has."""
+        """Return the number of rows of a table."""
         table = self._tables.get(name)
         return 0 if table is None else int(table.num_rows)
 
     def rows(self, name: str) -> list[Row]:
-        """Return all rows, as they stand."""
+        """Return all rows, in their order."""
         table = self._tables.get(name)
         return [] if table is None else list(table.to_pylist())
 
@@ -42,7 +42,7 @@ class Book:
         table = self._tables.get(name)
         if table is None or not table.num_rows:
             return []
-        # By all columns, so that two reports of the same figures are the same.
+        # Sorted by all columns, so that two reports of the same figures are equal.
         order = [(by, "descending")]
         order += [(other, "ascending") for other in table.column_names if other != by]
         return list(table.sort_by(order).slice(0, most).to_pylist())
@@ -55,7 +55,7 @@ class Book:
         return float(arrow("pyarrow.compute").sum(table[column]).as_py() or 0)
 
     def sums(self, name: str, key: str, column: str) -> dict[str, float]:
-        """Return the sums of a column by another, the highest first."""
+        """Return the sums of a column, grouped by another; the highest first."""
         table = self._tables.get(name)
         if table is None or not table.num_rows:
             return {}
@@ -65,7 +65,7 @@ class Book:
         return dict(sorted(known, key=lambda pair: (-pair[1], pair[0])))
 
     def where(self, name: str, column: str, values: Iterable[str]) -> list[Row]:
-        """Return the rows in which a column is one of these values."""
+        """Return the rows whose column has one of these values."""
         table = self._tables.get(name)
         if table is None or not table.num_rows:
             return []

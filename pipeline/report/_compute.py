@@ -1,4 +1,4 @@
-"""The figures of a report, computed by Spark from a journal: the ledger's functions, one by one."""
+"""The figures of a report: Spark computes them from a journal with the functions of `ledger`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TABLES: Final = (
     *("hold_percentiles", "blame", "stall_time", "fan_out", "fairness", "tenants"),
     "recommended_limits",
 )
-"""What is computed, in this order; each is a file in the report's `tables`."""
+"""The tables, in the order of computation; each is a file in the report's `tables`."""
 
 _POINTS: Final = 240
-"""Moments of debt over time, at most; a picture is not wider."""
+"""Most moments of debt over time; the picture is not wider."""
 
 _STEPS_MS: Final = (
     *(100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000),
@@ -45,12 +45,12 @@ _STEPS_MS: Final = (
 )
 
 _ROUTER: Final = "router"
-"""The holder of what is being handled; what it had is not a delivery."""
+"""The holder of input that is being handled; its loans are not deliveries."""
 
 
 @attrs.frozen
 class _Journal:
-    """The tables of a journal, without what is at rest, and the time that they are about."""
+    """The tables of a journal, without accounts at rest, and the period that they cover."""
 
     settlements: DataFrame
     publications: DataFrame
@@ -79,13 +79,13 @@ def compute(
     Args:
         spark: The session.
         folder: The journal.
-        target_ms: What 99 of 100 deliveries are to be held for at most.
-        margin: Which part of what that allows a limit may give.
-        last: Only of the last so many seconds, up to the last settlement.
-        note: Told what is being computed, how many tables are there and how many there will be.
+        target_ms: The target for the 99th percentile of hold times.
+        margin: The share of the computed limit to recommend.
+        last: Use only this many seconds up to the last settlement; None: all.
+        note: Called with the table being computed, the number of tables done, and that of all.
 
     Raises:
-        PipelineError: There is no journal.
+        PipelineError: The folder holds no journal.
     """
     total = len(TABLES)
     note("reading the journal", 0, total)
@@ -105,7 +105,7 @@ def compute(
 
 
 def _collected(frame: Any) -> Any:
-    """Return what a DataFrame gives, as a `pyarrow.Table`."""
+    """Return a DataFrame's rows as a `pyarrow.Table`."""
     return frame.toArrow()
 
 
@@ -117,7 +117,7 @@ def _frame(name: str, journal: _Journal, every: str, target_ms: float, margin: f
         case "debt_over_time":
             return debt_over_time(loans, still, every)
         case "debt_total":
-            # All accounts as if they were one.
+            # All accounts together, as if they were one.
             one = f.lit("all")
             both = (loans.withColumn("account", one), still.withColumn("account", one))
             return debt_over_time(*both, every).drop("account")
@@ -151,7 +151,7 @@ def _frame(name: str, journal: _Journal, every: str, target_ms: float, margin: f
 
 def _journal(spark: SparkSession, folder: Path, last: float | None) -> _Journal:
     tables = read(spark, folder)
-    # What is put aside in a queue is owed for days, and nobody waits for it.
+    # Messages stored in a queue are owed for days, and no reader waits for them.
     rest = tables.accounts.where("at_rest is not null").select("account").distinct()
     names = [row["account"] for row in rest.collect()]
     on_its_way = ~f.col("account").isin(names) if names else f.lit(True)
@@ -196,7 +196,7 @@ def _overview(journal: _Journal) -> DataFrame:
 
 
 def _step(overview: dict[str, Any]) -> int:
-    """Return how far apart, in milliseconds, debt over time is told."""
+    """Return the interval of debt over time, in milliseconds."""
     span_ms = (overview["ended_ns"] - overview["began_ns"]) / 1e6
     return next((step for step in _STEPS_MS if span_ms / step <= _POINTS), _STEPS_MS[-1])
 
@@ -206,7 +206,7 @@ def _outcomes(settlements: DataFrame) -> DataFrame:
 
 
 def _accounts_now(journal: _Journal) -> DataFrame:
-    """Return what is known last of each account's limit."""
+    """Return each account's last known limit."""
     columns = ("account", "at_ns", "limit_items", "limit_bytes")
     told = journal.accounts.select(*columns).unionByName(journal.limits.select(*columns))
     last = f.max_by(f.struct("limit_items", "limit_bytes"), "at_ns").alias("last")
@@ -214,7 +214,7 @@ def _accounts_now(journal: _Journal) -> DataFrame:
 
 
 def _published(journal: _Journal) -> DataFrame:
-    """Return the settlements of those who publish: all others only have answers sent to them."""
+    """Return the settlements of accounts that publish; the others only owe for replies."""
     sources = f.broadcast(journal.publications.select("account").distinct())
     return journal.delivered.join(sources, "account", "left_semi")
 

@@ -1,4 +1,4 @@
-"""The limits that were found, as a file that `clearfunds relay --config` reads."""
+"""The recommended limits, as a file for `clearfunds relay --config`."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _PEER: Final = re.compile(r"(syndicate:.*/-/.*:)[0-9]+", re.DOTALL)
 
 @attrs.frozen
 class Advice:
-    """What limit one account should have had."""
+    """The limit that one account should have had."""
 
     account: str
     holder: str
-    """At whom it waits."""
+    """The holder at which its messages wait."""
     p99_ms: float
-    """How long one in a hundred of its deliveries was held there, or longer."""
+    """The 99th percentile of hold times there."""
     items_per_s: float
-    """What was cleared of it there, while it waited too long."""
+    """The rate at which the holder cleared its messages, while holds were too long."""
     bytes_per_s: float
     limit_items: int
     limit_bytes: int
     now_items: int | None = None
-    """Its limit, as far as is known."""
+    """Its present limit; None if unknown."""
     now_bytes: int | None = None
     floor: bool = False
-    """Whether the target is not to be had by a limit: it is as low as it may be."""
+    """Whether the limit is as low as it may be, and misses the target."""
 
 
 def pattern(account: str) -> str | None:
     """Return the pattern that will match an account's name when its client comes back.
 
-    None for what is no connection: the server's account, or one for what is at rest. What changes
-    from one connection to the next is a wildcard: the port that a Syndicate peer comes from, and
-    what is random in an identifier that the relay has chosen for an MQTT client.
+    Return None for an account that is no connection: the server's, or one for stored messages.
+    The parts that change with each connection become wildcards: a Syndicate peer's port, and the
+    random part of a client identifier that the relay has assigned to an MQTT client.
     """
     if not _CONNECTION.match(account):
         return None
@@ -55,7 +55,7 @@ def pattern(account: str) -> str | None:
 
 
 def by_pattern(advices: Sequence[Advice]) -> dict[str, Advice]:
-    """Return the advice for each pattern: where several accounts match one, the most generous."""
+    """Return the advice for each pattern; if several accounts match it, the highest limit."""
     found: dict[str, Advice] = {}
     for advice in advices:
         key = pattern(advice.account)
@@ -83,14 +83,14 @@ def as_toml(
     heading: Sequence[str],
     kept: Mapping[str, tuple[int | None, int | None]] | None = None,
 ) -> str:
-    """Write the file: a list of `account_limit`, with why beside each.
+    """Return the text of the file: a list of `account_limit`, with a reason for each.
 
     Args:
-        advices: Whose limit is to be another.
-        target_ms: What their deliveries are to be held for at most, but for one in a hundred.
-        heading: Sentences for the beginning; nothing of others may be in them.
-        kept: Accounts that have a limit of their own which is to stay, and that, in events and in
-            bytes: without it here, the relay would know nothing of it after its next start.
+        advices: The limits to change.
+        target_ms: The target for the 99th percentile of hold times.
+        heading: Sentences for the beginning; they must hold no text from peers.
+        kept: Accounts whose own limit stays, with that limit in events and bytes: without it here,
+            the relay would not set it after its next start.
     """
     found = by_pattern(advices)
     stays = {
@@ -119,5 +119,5 @@ def as_toml(
 
 
 def _basic_string(text: str) -> str:
-    # As in JSON, but for DEL, which TOML does not take as it is.
+    # As in JSON, except that TOML needs DEL escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

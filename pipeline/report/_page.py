@@ -1,7 +1,7 @@
-"""The report as one page: nothing is loaded from anywhere, and it needs no script.
+"""The report as one self-contained page: it loads no other file, and has no script.
 
-Rule: whatever came from a peer (names of accounts and holders, topics) goes through `_words.text`
-or `_words.name`; everything else on the page is ours, or a number.
+Rule: text from a peer (names of accounts and holders, topics) goes through `_words.text` or
+`_words.name`; everything else on the page is our own text, or a number.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from ._report_words import (
 )
 
 SHOWN: Final = 15
-"""Rows of a table on the page; all of them are in the Parquet files."""
+"""Most rows of a table on the page; the Parquet files have all."""
 
 _LITTLE: Final = 1e-4
-"""What has less than this part of the whole is not worth a row: those who only read owe for the
-answers that they get."""
+"""Accounts with less than this part of the whole get no row: pure subscribers owe only for the
+replies that they get."""
 
 _WIDE: Final = 8
-"""Columns of the matrix."""
+"""Most columns of the matrix."""
 
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """What a page tells."""
+    """The contents of a page."""
 
     source: str
     """The journal's folder."""
     made_ns: int
-    """When, in nanoseconds since 1970."""
+    """The time it was made, in nanoseconds since 1970."""
     target_ms: float
-    """For how long 99 of 100 deliveries are to be held at most."""
+    """The target for the 99th percentile of hold times."""
     book: Book
     advices: Sequence[Advice]
-    """Whose limit should be another."""
+    """The limits to change."""
     toml: str
-    """The file that says so."""
+    """The file with these limits."""
     refresh: float | None = None
-    """Seconds after which the page is another; None: it is the last."""
+    """Seconds until a newer page replaces this one; None: it is the last."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +79,7 @@ class _Overview:
 
 
 def page(report: Report) -> str:
-    """Write the page, as HTML."""
+    """Return the page, as HTML."""
     rows = report.book.rows("overview")
     seen = _Overview(**rows[0]) if rows and rows[0]["rows"] else None
     parts = [_head(report, seen)]
@@ -170,8 +170,8 @@ def _verdict(report: Report, seen: _Overview) -> str:
     if late:
         slowest = max(late, key=lambda row: row["p99_ms"])
         sentences.append(
-            f"{plural(len(late), 'holder')} kept one delivery in a hundred for longer than the "
-            f"{wanted} that are wanted; {name(slowest['holder'])} kept them for "
+            f"{plural(len(late), 'holder')} held one delivery in a hundred for longer than the "
+            f"target of {wanted}; {name(slowest['holder'])} held them for "
             f"{duration(slowest['p99_ms'] / 1e3)} or longer."
         )
     else:
@@ -180,7 +180,7 @@ def _verdict(report: Report, seen: _Overview) -> str:
     if changes:
         sentences.append(
             f'<a href="#change">Other limits for {plural(changes, "account")}</a> would have kept '
-            "what they cause within it."
+            "their deliveries within it."
         )
     body = "".join(f"<p>{sentence}</p>" for sentence in [" ".join(sentences)])
     return f'<div class="verdict {mood}"><p class="headline">{headline}</p>{body}</div>'
@@ -218,7 +218,7 @@ def _tiles(report: Report, seen: _Overview) -> str:
 
 
 _DONE: Final = ("delivered", "acked", "stored")
-"""Outcomes of what was finished; all others were given up, in one way or another."""
+"""Outcomes of loans that holders finished; with all others, they were discarded."""
 
 
 def _worst_outcome(outcomes: dict[str, float]) -> str:
@@ -265,8 +265,9 @@ def _owed(report: Report, seen: _Overview) -> str:
     return _card(
         "owed",
         "Who owed",
-        "Debt is what an account caused and nobody is done with yet, here in bytes. An account "
-        "over its limit is not read from until it has come down.",
+        "Debt is an account's outstanding work: messages that it caused and that no holder is done "
+        "with yet, here in bytes. An account over its limit (high-water mark) is not read until "
+        "its debt has come down.",
         _debt_plot(book, shown, seen, len(order))
         + table
         + _more(len(order), "account", len(shown)),
@@ -282,14 +283,14 @@ def _limit(items: int | None, nbytes: int | None) -> str:
 
 
 def _worth(shares: Mapping[str, float], most: int) -> list[str]:
-    """Return those who have a part of the whole that can be seen, the first of them."""
+    """Return the first keys whose part of the whole is worth a row."""
     least = sum(shares.values()) * _LITTLE
     return [each for each, share in shares.items() if share > least][:most]
 
 
 def _debt_plot(book: Book, order: Sequence[str], seen: _Overview, there: int) -> str:
     step = seen.step_ns
-    # An interval's debt is told at its end.
+    # The debt of an interval is that at its end.
     moments = range(seen.began_ns // step * step, seen.ended_ns + step, step)
     if len(moments) < 3 or not order:
         return ""
@@ -309,7 +310,7 @@ def _debt_plot(book: Book, order: Sequence[str], seen: _Overview, there: int) ->
 
 
 def _line(rows: Iterable[Row], moments: Sequence[int]) -> list[float]:
-    """Return a value for each moment; where there is none, the last one still holds."""
+    """Return a value for each moment; without a row of its own, it is the last value."""
     known = sorted((_ns(row["at"]), float(row["debt_bytes"])) for row in rows)
     values: list[float] = []
     last, place = 0.0, 0
@@ -322,7 +323,7 @@ def _line(rows: Iterable[Row], moments: Sequence[int]) -> list[float]:
 
 
 def _ns(at: Any) -> int:
-    # A datetime, of a column of timestamps.
+    # A datetime, from a column of timestamps.
     return int(round(at.timestamp() * 1e6) * 1000)
 
 
@@ -428,8 +429,8 @@ def _blocked(report: Report, seen: _Overview) -> str:
     return _card(
         "blocked",
         "Who blocked whom",
-        "A row is an account, a column whoever held what that account owed for; the figure is how "
-        "much stood there on average. Where the colour is strongest is where to look first.",
+        "A row is an account, a column a holder of its messages; the figure is its average debt "
+        "there. Look first where the colour is strongest.",
         table + more,
     )
 
@@ -453,8 +454,8 @@ def _waited(report: Report) -> str:
     return _card(
         "waited",
         "Who had to wait, and for whom",
-        "How long an account's reader stood still, by whoever held most of what had to be done "
-        "first.",
+        "How long an account's reader was paused (backpressure), by the holder that had most of "
+        "the messages that it waited for.",
         _table(("account", "waited for", "", "in all", "times"), rows, numbers=(3, 4))
         + _more(book.count("stall_time"), "pair"),
     )
@@ -480,8 +481,8 @@ def _fanned(report: Report) -> str:
     return _card(
         "fan-out",
         "What became of each publication",
-        "One event to nine subscribers is nine loans: what is published here is not what has to be "
-        "delivered.",
+        "Write amplification: one event to nine subscribers is nine deliveries, and all nine are "
+        "charged to its publisher.",
         _table(("account", "topic", "published", "deliveries", "", "each"), rows, numbers=(2, 3, 5))
         + _more(book.count("fan_out"), "topic"),
     )
@@ -513,8 +514,8 @@ def _fair(report: Report) -> str:
     index = row["fairness_bytes"]
     about = (
         f"Jain's index is <b>{index:.2f}</b> over {plural(len(shares), 'tenant')} in bytes "
-        f"({row['fairness_items']:.2f} in events): 1 is when all got as much, "
-        f"{1 / len(shares):.2g} when one got everything. It is as if {index * len(shares):.3g} of "
+        f"({row['fairness_items']:.2f} in events): 1 if all got as much, "
+        f"{1 / len(shares):.2g} if one got everything. It is as if {index * len(shares):.3g} of "
         "them had shared it evenly."
     )
     return _card(
@@ -536,8 +537,8 @@ def _advice(report: Report) -> str:
         return _card(
             "change",
             "What to change",
-            "Nothing: with the limits as they are, 99 % of what every account caused was done with "
-            f"within {wanted}, or no limit of its own would help.",
+            "Nothing: with the present limits, 99 % of every account's deliveries were done within "
+            f"{wanted}, or no limit of its own would help.",
             "",
         )
     rows = [
@@ -562,10 +563,10 @@ def _advice(report: Report) -> str:
         else ""
     )
     about = (
-        "What is owed waits in somebody's hands: debt is the pace at which it is cleared times the "
-        f"time that takes. So that 99 of 100 are done with within <b>{wanted}</b>, an account may "
-        "owe no more than is cleared of it in that time. It publishes no less: it is the queue in "
-        "between that gets shorter."
+        "Debt is the rate at which holders clear it, times the time that each message waits "
+        f"(Little's law). If 99 of 100 are to be done within <b>{wanted}</b>, an account may owe "
+        "no more than is cleared of its debt in that time. It publishes no less: only the queue in "
+        "between gets shorter."
     )
     return _card(
         "change",
@@ -574,13 +575,13 @@ def _advice(report: Report) -> str:
         _table(head, rows, numbers=(2, 3, 4, 5))
         + (f'<p class="more">{floor}</p>' if floor else "")
         + _more(len(advices), "limit", where="limits.toml")
-        + '<p class="more">Beside this page is limits.toml, to be given to the relay: '
+        + '<p class="more">The file limits.toml is beside this page; give it to the relay: '
         + f"<kbd>clearfunds relay --config limits.toml</kbd></p><pre>{_lines(report.toml)}</pre>",
     )
 
 
 def _lines(toml: str) -> str:
-    """Show a file, line by line; the rest of a long one is in the file."""
+    """Show the file, line by line; only the first 60 lines of a long one."""
     lines = toml.splitlines()
     shown = lines if len(lines) <= 60 else [*lines[:59], f"... {len(lines) - 59} lines more"]
     return "\n".join(map(text, shown))
@@ -593,8 +594,8 @@ def _foot(report: Report, seen: _Overview) -> str:
     sampled = (
         ""
         if seen.weight <= 1
-        else f" The relay wrote a sample at times, up to one of {seen.weight:,.0f} rows, and sums "
-        "are made up for it; a peak may have been higher than it is here."
+        else f" The relay wrote a sample at times, down to one in {seen.weight:,.0f} rows, and "
+        "sums are scaled up for it; a peak may have been higher than it is here."
     )
     return (
         "<footer><p>Read from "

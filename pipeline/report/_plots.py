@@ -1,4 +1,4 @@
-"""Pictures as SVG, drawn by hand: their colours are the page's, in the light and in the dark."""
+"""Plots as SVG without a library, in the colours of the page, light or dark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from ._report_words import duration, moment, size, text
 
 COLOURS: Final = 6
-"""Series with a colour of their own; the page's style has as many."""
+"""Series with their own colour; the page's style has as many."""
 
 _WIDTH: Final = 960
 _HEIGHT: Final = 260
@@ -28,14 +28,14 @@ _TIME_STEPS: Final = (
 
 @attrs.frozen
 class Series:
-    """A line through the same moments as all others of its picture."""
+    """A line, with the same moments as all others of its plot."""
 
     label: str
     values: Sequence[float]
 
 
 def nice_step(span: float, most: int, *, binary: bool = False) -> float:
-    """Return a round distance between marks, so that there are not more than `most` of them."""
+    """Return a round distance between marks that gives at most `most` of them."""
     if span <= 0:
         return 1.0
     if binary and span >= 2048:
@@ -47,7 +47,7 @@ def nice_step(span: float, most: int, *, binary: bool = False) -> float:
 
 
 def debts(moments: Sequence[int], series: Sequence[Series]) -> str:
-    """Draw who owed how many bytes over time, one upon the other.
+    """Draw the debt of accounts in bytes over time, stacked.
 
     Args:
         moments: Nanoseconds since 1970, rising; at least two.
@@ -113,7 +113,7 @@ def _x_marks(began: int, ended: int, x: Callable[[int], float]) -> str:
     while at * 1e9 <= ended:
         ns = int(at * 1e9)
         place = x(ns)
-        # Not half outside the picture.
+        # No label may be half outside the plot.
         if _LEFT + 24 < place < _WIDTH - _RIGHT - 24:
             marks.append(
                 f'<text x="{place:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{moment(ns)}</text>'
@@ -124,28 +124,28 @@ def _x_marks(began: int, ended: int, x: Callable[[int], float]) -> str:
 
 @attrs.frozen
 class Axis:
-    """A logarithmic axis of times, shared by the pictures of several rows."""
+    """A logarithmic axis of times, shared by the plots of several rows."""
 
     low: float
     high: float
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Axis:
-        """Return one that has room for these seconds, from one round number to another."""
+        """Return an axis for these seconds, from one round number to another."""
         known = [value for value in values if value > 0] or [1e-3]
         low = 10.0 ** math.floor(math.log10(min(known)) + 1e-9)
         high = 10.0 ** math.ceil(math.log10(max(known)) - 1e-9)
         return cls(low, max(high, low * 10))
 
     def place(self, seconds: float) -> float:
-        """Return where a time stands, from 0 to 1."""
+        """Return the place of a time on the axis, from 0 to 1."""
         if seconds <= self.low:
             return 0.0
         at = math.log10(seconds / self.low) / math.log10(self.high / self.low)
         return min(at, 1.0)
 
     def marks(self) -> list[float]:
-        """Return the round numbers on it."""
+        """Return the round numbers on the axis."""
         number = round(math.log10(self.high / self.low))
         return [self.low * 10**power for power in range(number + 1)]
 
@@ -154,12 +154,12 @@ _ROW: Final = 320
 
 
 def hold_range(axis: Axis, holds: Sequence[float], target: float) -> str:
-    """Draw how long a holder held: the median a dot, the 99th percentile an end.
+    """Draw the hold times of a holder: the median as a dot, the 99th percentile as a bar's end.
 
     Args:
-        axis: Where which time stands.
+        axis: The axis of times.
         holds: The median, the 90th and the 99th percentile, and the longest, in seconds.
-        target: What the 99th is wanted to be.
+        target: The target for the 99th percentile.
     """
     p50, p90, p99, longest = holds
     at = [8 + axis.place(value) * (_ROW - 16) for value in (*holds, target)]
@@ -201,7 +201,7 @@ def hold_axis(axis: Axis, target: float) -> str:
 
 
 def bar(share: float, label: str, kind: str = "") -> str:
-    """Draw a part of the whole, from 0 to 1."""
+    """Draw a share of the whole, from 0 to 1."""
     width = max(min(share, 1.0) * 100, 0.5 if share > 0 else 0)
     inner = f'<rect class="{kind or "part"}" width="{width:.2f}" height="10" rx="1"/>'
     return _svg(100, 10, label, inner, "bar", stretch=True)

@@ -1,4 +1,4 @@
-"""Numbers, moments and names as people read them."""
+"""Numbers, moments and names in the form that people read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from html import escape as _escape
 from typing import Final
 
 NOTHING: Final = "&ndash;"
-"""What stands where there is no figure."""
+"""The placeholder for a missing figure."""
 
 _SIZES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _COUNTS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
 def _digits(value: float) -> str:
-    """Three digits that count, and no more."""
+    """Return three significant digits, and no more."""
     if value >= 100:
         return f"{value:,.0f}"
     return (
@@ -23,7 +23,7 @@ def _digits(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """Say how many: `1,234`, `12.3 k`, `4.5 M`."""
+    """Return a count: `1,234`, `12.3 k`, `4.5 M`."""
     for unit, name in _COUNTS:
         if abs(value) >= unit:
             return f"{_digits(value / min(unit, 1e3 if name == 'k' else unit))} {name}"
@@ -31,7 +31,7 @@ def count(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Say how many bytes: `512 B`, `1.5 MiB`."""
+    """Return a number of bytes: `512 B`, `1.5 MiB`."""
     for unit, name in _SIZES:
         if abs(value) >= unit:
             return f"{_digits(value / unit)} {name}"
@@ -39,7 +39,7 @@ def size(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Say how long: `0`, `85 µs`, `12 ms`, `3.5 s`, `4 min 10 s`, `2 h 5 min`."""
+    """Return a duration: `0`, `85 µs`, `12 ms`, `3.5 s`, `4 min 10 s`, `2 h 5 min`."""
     if seconds < 1e-3:
         return f"{_digits(seconds * 1e6)} µs" if seconds > 0 else "0"
     if seconds < 0.9995:
@@ -56,24 +56,24 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Say which part: `92 %`, `0.4 %`, `under 0.1 %`."""
+    """Return a share in percent: `92 %`, `0.4 %`, `under 0.1 %`."""
     if 0 < share < 0.001:
         return "under 0.1 %"
     return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.1f} %"
 
 
 def moment(ns: int) -> str:
-    """Say when, of nanoseconds since 1970: `14:02:10`, in UTC."""
+    """Return the time of day, of nanoseconds since 1970: `14:02:10`, in UTC."""
     return f"{datetime.fromtimestamp(ns / 1e9, UTC):%H:%M:%S}"
 
 
 def day(ns: int) -> str:
-    """Say on which day: `2026-11-21`, in UTC."""
+    """Return the date, of nanoseconds since 1970: `2026-11-21`, in UTC."""
     return f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d}"
 
 
 def period(began_ns: int, ended_ns: int) -> str:
-    """Say from when to when: `2026-11-21, 14:02:10 to 14:04:13 UTC`."""
+    """Return a period: `2026-11-21, 14:02:10 to 14:04:13 UTC`."""
     first, last = day(began_ns), day(ended_ns)
     if first == last:
         return f"{first}, {moment(began_ns)} to {moment(ended_ns)} UTC"
@@ -81,15 +81,15 @@ def period(began_ns: int, ended_ns: int) -> str:
 
 
 def plural(number: float, what: str, several: str | None = None) -> str:
-    """Say how many of what: `1 account`, `12 accounts`."""
+    """Return a number with its noun: `1 account`, `12 accounts`."""
     return f"{count(number)} {what if number == 1 else several or what + 's'}"
 
 
 def text(value: object) -> str:
-    """Make text of others safe to stand in a page.
+    """Make text from peers safe for a page.
 
-    What a peer chose can neither end an element nor turn the direction of the rest of the line:
-    whatever is not printable is written as an escape.
+    It can neither end an element nor turn the direction of the rest of the line: characters that
+    are not printable become escapes.
     """
     plain = str(value)
     if not plain.isprintable():
@@ -100,10 +100,10 @@ def text(value: object) -> str:
 
 
 def name(value: str | None) -> str:
-    """Make an account's or a holder's name an element, of which the last part stands out."""
+    """Return an element with the name of an account or a holder; its last part stands out."""
     if value is None:
         return f'<span class="name">{NOTHING}</span>'
-    # A Syndicate peer's last part is where it comes from; a path may be in the first of any.
+    # The last part of a Syndicate peer's name is its address; the first part of any may be a path.
     head, slash, last = value.rpartition("/")
     if not slash or not last:
         head, slash, last = "", "", value

@@ -1,4 +1,4 @@
-"""Making a report: once, or over and over while the relay writes its journal."""
+"""Making a report: once, or repeatedly while the relay writes its journal."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ TABLES: Final = "tables"
 _APP: Final = "clearfunds report"
 
 _POLL_SECONDS: Final = 0.2
-"""How soon an end is seen, of the query or of him who follows it."""
+"""Seconds between two checks for the end of the query, or for `stopped`."""
 
 
 @attrs.frozen
 class Written:
-    """What has been written."""
+    """A report that has been written."""
 
     page: Path
     settlements: int
-    """How many rows it was made from."""
+    """The number of rows it was made from."""
     changes: int
-    """How many limits should be others."""
+    """The number of limits that should change."""
     again: bool = False
-    """Whether it was there before, from the same call."""
+    """Whether it replaces a report of the same call."""
 
 
 def write_report(
@@ -63,17 +63,18 @@ def write_report(
     """Write a report of a journal as it is now.
 
     Args:
-        folder: The journal: what the relay has as `--journal`.
-        out: Where to: `report.html`, `limits.toml` and `tables/NAME.parquet`; made if it is not
-            there. What is there of an earlier report is replaced, each file at once.
-        target_ms: What 99 of 100 deliveries are to be held for at most.
-        margin: Which part of what that allows a recommended limit gives.
-        last: Only of the last so many seconds; None: of all that is there.
+        folder: The journal: the relay's `--journal` folder.
+        out: The folder for `report.html`, `limits.toml` and `tables/NAME.parquet`; made if it is
+            missing. Files of an earlier report are replaced, each atomically.
+        target_ms: The target for the 99th percentile of hold times.
+        margin: The share of the computed limit to recommend.
+        last: Use only this many seconds up to the last settlement; None: all.
         conf: Settings for Spark.
-        progress: Told what is being done, how much is done, and of how much.
+        progress: Called with the step, the number of steps done, and that of all.
 
     Raises:
-        PipelineError: There is no journal, nothing in it, no Spark, or no way to write to `out`.
+        PipelineError: There is no journal, it is empty, Spark is missing, or `out` cannot be
+            written.
     """
     _check_folder(folder)
     if not _begun(folder):
@@ -104,25 +105,25 @@ def follow_report(
     written: Callable[[Written], None] = lambda _: None,
     stopped: threading.Event,
 ) -> None:
-    """Write a report, and write it anew as files are added to the journal, until `stopped` is set.
+    """Write a report, and write it again as files are added to the journal, until `stopped` is set.
 
-    A streaming query over the settlements says when there is something new; every trigger that
-    has found some is a new report. What is being computed when `stopped` is set is finished.
+    A streaming query over the settlements finds new rows; every trigger that found some makes a
+    new report. A report in progress when `stopped` is set is finished.
 
     Args:
-        folder: The journal; it may be empty yet.
+        folder: The journal; it may still be empty.
         out: See `write_report`.
-        target_ms: See there.
-        margin: See there.
-        last: See there.
-        every: Seconds from the beginning of one report to that of the next, at least.
+        target_ms: See `write_report`.
+        margin: See `write_report`.
+        last: See `write_report`.
+        every: Least seconds from the beginning of one report to that of the next.
         conf: Settings for Spark.
-        progress: Told what is being done.
-        written: Told of each report.
-        stopped: Set by another thread, or by a signal's handler, to end.
+        progress: Called with the step being done.
+        written: Called with each report.
+        stopped: Set by another thread, or by a signal handler, to end.
 
     Raises:
-        PipelineError: See `write_report`; an empty journal is none.
+        PipelineError: As for `write_report`, except for an empty journal.
     """
     _check_folder(folder)
     _make(out)
@@ -134,7 +135,7 @@ def follow_report(
     made = 0
 
     def again(new: DataFrame, _: int) -> None:
-        # Runs in a thread that Spark calls into; what goes wrong is told by the one that waits.
+        # Runs in a thread that Spark calls into; the waiting thread reports the errors.
         nonlocal made
         if stopped.is_set() or failed or new.isEmpty():
             return
@@ -165,7 +166,7 @@ def follow_report(
             raise failed[0]
         problem = query.exception()
         if problem is not None and not stopped.is_set():
-            msg = f"the journal {folder} could not be read on: {str(problem).splitlines()[0]}"
+            msg = f"the journal {folder} could not be read further: {str(problem).splitlines()[0]}"
             raise PipelineError(msg)
     finally:
         spark.stop()
@@ -174,7 +175,7 @@ def follow_report(
 
 @attrs.frozen
 class _Wanted:
-    """What a report is to be like."""
+    """The arguments of a report."""
 
     target_ms: float
     margin: float
@@ -189,7 +190,7 @@ def _write(
     wanted: _Wanted,
     progress: Callable[[str, int, int], None],
 ) -> Written:
-    # Here, and not above: they need PySpark.
+    # Imported here, and not above, since they need PySpark.
     from pyspark.errors import PySparkException
 
     from ._compute import compute
@@ -236,7 +237,7 @@ def _write(
 
 
 def advise(book: Book) -> list[Advice]:
-    """Return whose limit should be lower, those who are the latest first."""
+    """Return the limits that should be lower, those with the longest holds first."""
     now = {row["account"]: row for row in book.rows("accounts_now")}
     found: list[Advice] = []
     for row in book.rows("recommended_limits"):
@@ -261,11 +262,11 @@ def advise(book: Book) -> list[Advice]:
 
 
 def own_limits(book: Book) -> dict[str, tuple[int | None, int | None]]:
-    """Return the accounts that have a lower limit than others have, and that."""
+    """Return the accounts whose limit is lower than the highest, with that limit."""
     rows = [row for row in book.rows("accounts_now") if pattern(row["account"]) is not None]
 
     def highest(unit: str) -> float:
-        # No limit is the highest.
+        # No limit counts as the highest.
         limits = [row[unit] for row in rows]
         return max((math.inf if each is None else each for each in limits), default=0)
 
@@ -281,9 +282,9 @@ def _heading(made_ns: int, target_ms: float, margin: float) -> list[str]:
     wanted = duration(target_ms / 1e3)
     return [
         f"Made by `clearfunds report`, {day(made_ns)} {moment(made_ns)} UTC.",
-        f"So that 99 of 100 deliveries are held for no longer than {wanted}: what is cleared of",
-        f"each account in {percent(margin)} of that time is what it may owe.",
-        "To be given to the relay: clearfunds relay --config limits.toml",
+        f"Limits that keep 99 of 100 deliveries within {wanted}: an account may owe as much as",
+        f"its holders clear in {percent(margin)} of that time.",
+        "Give this file to the relay: clearfunds relay --config limits.toml",
     ]
 
 
@@ -292,12 +293,12 @@ def _check_folder(folder: Path) -> None:
         what = "is no directory" if folder.exists() else "is not there"
         msg = f"{folder} {what}; give the one that `clearfunds relay --journal` writes to"
         raise PipelineError(msg)
-    # Before a second is spent on Java.
+    # Checked before a second is spent on starting Java.
     check_spark()
 
 
 def _begun(folder: Path) -> bool:
-    """Look whether there is a table with a file in it."""
+    """Return whether a table has a file."""
     return any(
         not each.name.startswith((".", "_")) for each in folder.glob("*/date=*/hour=*/*.parquet")
     )

@@ -1,7 +1,7 @@
-"""A relay as a sink of Spark's: `df.writeStream.format("clearfunds")`, `df.write` likewise.
+"""A relay as a Spark sink: `df.writeStream.format("clearfunds")`, and `df.write` likewise.
 
-Each batch is published whole and exactly once; what its rows cause is debt of the writer's, so a
-query is throttled by who reads what it publishes, like anyone.
+Each batch is published as a whole and exactly once. Its rows are charged to the writer, so slow
+consumers throttle a query (backpressure) as they do any publisher.
 """
 
 from ._batch import BatchWriter as BatchWriter

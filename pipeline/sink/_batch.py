@@ -1,4 +1,4 @@
-"""One job: `df.write.format("clearfunds")`."""
+"""Batch writes, one job each: `df.write.format("clearfunds")`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ._staging import abort, commit, stage
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one job's rows, whole or not at all.
+    """Writes one job's rows, all or none.
 
-    A job has a name of its own, which the relay forgets when the job is over; one that was given a
-    name and a number is written once, however often it is run.
+    A job has a unique name, which the relay forgets when the job is over. A job with a given name
+    and number is written once, however often it runs.
 
     Args:
-        options: What it was told.
-        columns: Where in the rows a message is.
+        options: The options of the writer.
+        columns: The columns of a message.
 
     Attributes:
-        name: As whom it writes.
+        name: The writer's name at the relay.
     """
 
     def __init__(self, options: WriteOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
         self._batch = options.batch or 0
-        # Spark pickles this object for the tasks and for the driver's side alike.
+        # Spark pickles this object, both for the tasks and for the driver's side.
         self.name = options.writer or f"spark-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -42,14 +42,14 @@ class BatchWriter(DataSourceArrowWriter):
         return stage(self._options, self._columns, self.name, self._batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks have staged; in a process of the driver's."""
+        """Publish the rows that the tasks have staged; in a process of the driver."""
         if commit(self._options, None, messages) is not None:
-            # It is done, whether the relay forgets its name now or some time later.
+            # The job is done, even if the relay forgets its name only later.
             with contextlib.suppress(RelayError):
                 self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Throw away what the tasks have staged, if it was not published."""
+        """Discard the rows that the tasks have staged, unless they were published."""
         if self._options.writer is None:
             self._forget()
         else:

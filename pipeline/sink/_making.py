@@ -1,4 +1,4 @@
-"""Writers out of what Spark says: everything that can be wrong before a task runs is found here."""
+"""Construction of writers, with all checks that are possible before a task runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """Return what writes a stream.
+    """Return the writer of a stream.
 
     Args:
         given: The options.
         schema: The columns of the rows.
         overwrite: Whether each batch is the whole result (output mode `complete`): it is published
-            as others are, as to Kafka.
+            like any other, as Spark's Kafka sink does.
 
     Raises:
-        OptionError: If an option or a column cannot be so.
-        MissingError: If there is no pyarrow.
+        OptionError: If an option or a column is invalid.
+        MissingError: If pyarrow is not installed.
     """
     arrow()
     options = stream_options(given)
@@ -35,11 +35,11 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """Return what writes one job's rows.
+    """Return the writer of one job's rows.
 
     Raises:
-        OptionError: If an option or a column cannot be so, or the mode is `overwrite`.
-        MissingError: If there is no pyarrow.
+        OptionError: If an option or a column is invalid, or the mode is `overwrite`.
+        MissingError: If pyarrow is not installed.
     """
     arrow()
     if overwrite:

@@ -1,4 +1,4 @@
-"""What a writer was told: all of it looked at before anything is asked of a relay."""
+"""The options of a writer, all checked before the relay is asked."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .._options import ADDRESS, Options
 _BOTH = (*ADDRESS, "topic", "qos", "retain", "writer")
 BATCH_OPTIONS = (*_BOTH, "batch")
 STREAM_OPTIONS = (*_BOTH, "checkpointLocation", "queryName")
-"""The last two are Spark's own, which it hands over with the rest."""
+"""The last two are Spark's own, which it passes along."""
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What holds for writing. It is pickled and sent to Spark's workers.
+    """The options for writing. They are pickled and sent to Spark's workers.
 
     Attributes:
-        host: Where the relay is.
-        port: Where it listens for readers of ranges and for writers.
+        host: The relay's host.
+        port: The port of its listener for range readers and writers.
         topic: The topic of all rows; None: they have a column for it.
-        qos: Of rows that do not say so themselves.
-        retain: Of rows that do not say so themselves.
-        writer: The name by which the relay knows who writes. A stream's is its query's id, after
-            this if it was given: one that is begun anew, from no checkpoint, is another writer,
-            whose batches begin at 0 again. None for a job: a name of its own.
-        batch: The number of a batch that is no stream's.
-        timeout: Seconds without a sign of life after which the relay is taken to be away.
-        access: Who writes, and what the connections are encrypted with.
+        qos: The QoS of rows without that column.
+        retain: The retain flag of rows without that column.
+        writer: The writer's name at the relay. A stream's name is its query's id, after this one if
+            given: a query that starts without a checkpoint is another writer, whose batches begin
+            at 0 again. None for a job: a unique name.
+        batch: The number of a job's batch.
+        timeout: Seconds without a sign of life after which the relay counts as away.
+        access: Credentials and TLS settings.
     """
 
     host: str
@@ -53,30 +53,30 @@ class WriteOptions:
 
 
 def stream_options(given: Mapping[str, str]) -> WriteOptions:
-    """Look at what a stream was told.
+    """Check the options of a stream.
 
     Raises:
-        OptionError: If something is missing, is not known, or cannot be so.
+        OptionError: If an option is missing, unknown or invalid.
     """
     if any(name.lower() == "batch" for name in given):
         raise OptionError(
-            "the option 'batch' is one of df.write; the batches of a stream are numbered by Spark"
+            "the option 'batch' is one of df.write; Spark numbers the batches of a stream"
         )
     return _common(Options(given, STREAM_OPTIONS))
 
 
 def batch_options(given: Mapping[str, str]) -> WriteOptions:
-    """Look at what a batch was told.
+    """Check the options of a job.
 
     Raises:
-        OptionError: If something is missing, is not known, or cannot be so.
+        OptionError: If an option is missing, unknown or invalid.
     """
     options = Options(given, BATCH_OPTIONS)
     if options.has("writer") != options.has("batch"):
         there, missing = ("writer", "batch") if options.has("writer") else ("batch", "writer")
         msg = (
-            f"the option {there!r} takes the option {missing!r}, too: both together say which job "
-            "this is, so that the relay takes it once, however often it is run"
+            f"the option {there!r} needs the option {missing!r}, too: both together identify this "
+            "job, so that the relay takes it once, however often it runs"
         )
         raise OptionError(msg)
     return _common(options, options.integer("batch", 0))

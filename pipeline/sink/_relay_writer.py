@@ -1,4 +1,4 @@
-"""Asking the relay, and saying what it was that could not be had."""
+"""Requests of a writer to the relay, with an explanation of each error."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ._options import WriteOptions
 
 @contextmanager
 def writing(options: WriteOptions, name: str) -> Generator[SinkWriter]:
-    """Connect to the relay as the writer of this name, for as long as the block lasts.
+    """Connect to the relay as the writer of this name, for the length of the block.
 
-    Each task has a connection of its own: if the task is cancelled, or its worker is killed, the
-    relay learns of it by that, and throws away what was not staged as a whole.
+    Each task has its own connection. If the task is cancelled, or its worker is killed, the
+    connection closes, and the relay discards the rows of a part that was not staged completely.
 
     Raises:
-        RelayError: For any `RangeClientError`, in the block, too.
+        RelayError: For any `RangeClientError`, also one in the block.
     """
     try:
         with _writer(options, name) as writer:
@@ -47,7 +47,7 @@ def _writer(options: WriteOptions, name: str) -> SinkWriter:
 
 
 def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> PipelineError:
-    """Return what a fault of the client's means to who runs a query."""
+    """Return the error, for the user of a query, that explains a fault of the client."""
     where = options.where
     match fault:
         case TornError():
@@ -60,15 +60,15 @@ def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> Pipel
             )
         case client.WrongAnswerError():
             return AwayError(
-                f"what answers at {where} is no relay's listener for writers ({fault}); give the "
-                "port of the one that it says as `subscribe+tcp://`, not that of MQTT or of its "
+                f"the server at {where} is not a relay's listener for writers ({fault}); give the "
+                "port that the relay logs with `subscribe+tcp://`, not that of MQTT or of its "
                 "pages"
             )
         case client.FencedError():
             return FencedError(
-                f"somebody else writes as {name!r} to the relay at {where} since: {fault}. Start "
-                "the query again from its checkpoint, and only once; give each job a name of its "
-                "own (option 'writer'), or none"
+                f"another writer has taken the name {name!r} at the relay at {where}: {fault}. "
+                "Start the query again from its checkpoint, and only once; give each job its own "
+                "name (option 'writer'), or none"
             )
         case NotStagedError():
             return RelayError(
@@ -85,4 +85,4 @@ def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> Pipel
         case client.RefusedError():
             return RefusedError(f"the relay at {where} refuses: {fault}")
         case _:
-            return RelayError(f"the relay at {where} cannot do it: {fault}")
+            return RelayError(f"the relay at {where} cannot do this: {fault}")

@@ -1,7 +1,7 @@
-"""Messages out of Arrow's record batches: which columns there may be, and what they hold.
+"""Messages from Arrow record batches: the columns allowed, and their types.
 
-Rule: what cannot be sent is refused before anything is, with its column, its row and what to do;
-columns that mean nothing here are refused too, and not left out in silence.
+Rule: invalid rows are refused before any row is sent; the error names the column, the row and the
+remedy. Unknown columns are refused, too, and not ignored silently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "qos": ("tinyint", "smallint", "int", "bigint"),
     "retain": ("boolean",),
 }
-"""Columns that mean something, and the types that they may have, as Spark writes them."""
+"""The columns allowed, and the types that they may have, in Spark's notation."""
 
 _ADVICE: Final = {
     "topic": 'make it a string, as col("topic").cast("string")',
@@ -37,20 +37,20 @@ _ADVICE: Final = {
 
 
 class Column(Protocol):
-    """What is needed of `pyarrow.Array`."""
+    """The part of `pyarrow.Array` that is used here."""
 
     @property
     def null_count(self) -> int:
-        """How many rows have nothing in this column."""
+        """How many rows are null in this column."""
         ...
 
     def to_pylist(self) -> list[Any]:
-        """Return what it holds as Python's own values."""
+        """Return the values as Python objects."""
         ...
 
 
 class RecordBatch(Protocol):
-    """What is needed of `pyarrow.RecordBatch`, which has no types."""
+    """The part of `pyarrow.RecordBatch`, which is untyped, that is used here."""
 
     def column(self, i: int, /) -> Column:
         """Return one column."""
@@ -58,11 +58,11 @@ class RecordBatch(Protocol):
 
 
 class RowError(PipelineError, ValueError):
-    """A row that cannot be sent; nothing of its batch was published."""
+    """A row that cannot be sent; no row of its batch was published."""
 
 
 class Messages(NamedTuple):
-    """Some rows in their order, column by column, as `Stager.write_columns` takes them."""
+    """Rows in order, column by column, as `Stager.write_columns` takes them."""
 
     topics: list[bytes]
     values: list[bytes]
@@ -71,16 +71,16 @@ class Messages(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Where in a record batch the parts of a message are; None: nowhere, all rows have the same.
+    """The columns of a message in a record batch; None: no column, all rows have the same.
 
     Attributes:
-        value: The place of the values.
-        topic: The place of the topics.
-        qos: The place of the QoS.
-        retain: The place of whether they become their topics' retained values.
+        value: The index of the column of values.
+        topic: The index of the column of topics.
+        qos: The index of the column of QoS.
+        retain: The index of the column of retain flags.
         same_topic: The topic of all rows.
         same_qos: The QoS of all rows.
-        same_retain: Whether all rows become their topics' retained values.
+        same_retain: The retain flag of all rows.
     """
 
     value: int
@@ -93,14 +93,14 @@ class Columns:
 
     @classmethod
     def of(cls, schema: StructType, options: WriteOptions) -> Columns:
-        """Find them in what a query writes.
+        """Find the columns in the schema of a query's result.
 
         Args:
-            schema: The columns, as Spark has them.
-            options: What holds for rows that do not say otherwise.
+            schema: The schema, as Spark has it.
+            options: The options, for rows without some column.
 
         Raises:
-            OptionError: If one is missing, is of a wrong type, or means nothing here.
+            OptionError: If a column is missing, of a wrong type, or unknown.
         """
         topic = options.topic
         places: dict[str, int] = {}
@@ -153,14 +153,14 @@ class Columns:
         )
 
     def messages(self, batch: RecordBatch, first: int) -> Messages:
-        """Take the messages out of a record batch.
+        """Return the messages of a record batch.
 
         Args:
             batch: The rows.
             first: How many rows of the same task came before.
 
         Raises:
-            RowError: If something is null, or a QoS is none.
+            RowError: If a value is null, or a QoS is invalid.
         """
         values = _entries("value", batch.column(self.value), first)
         if values and isinstance(values[0], str):

@@ -1,14 +1,14 @@
-"""One batch of rows at a relay: staged by tasks, published whole by the driver, once.
+"""One batch of rows at a relay: tasks stage its parts, the driver publishes all of them, once.
 
-Theory of operation. A task stages its partition as one part, under an attempt number of its own,
-and returns which; nobody sees its rows yet. The driver says which parts the batch consists of, and
-the relay decides in that moment, for good: these parts, in the order of the partitions. Parts of
-attempts that failed, or came second, are not among them and are thrown away. The same batch of the
-same writer is never taken again, so to write it again does nothing, whoever asks: a task that finds
-its batch taken stages nothing at all.
+Theory of operation. A task stages its partition as one part, under its own attempt number, and
+returns that number; no subscriber sees its rows yet. The driver lists the parts of the batch, and
+in that moment the relay commits these parts, in the order of the partitions. Parts of failed or
+second attempts are not among them, and are discarded. The relay never takes the same batch of the
+same writer again, so writing it again does nothing, for any caller: a task whose batch has been
+taken stages nothing at all.
 
-What a task has to say to the driver travels in its message: the driver's side is another process,
-made anew for each batch.
+A task passes its result to the driver in its commit message: the driver's side is another process,
+started for each batch.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ._relay_writer import writing
 from ._rows import Columns, RecordBatch
 
 ATTEMPT_BITS = 63
-"""Attempts are drawn: Spark counts its own anew when a driver is started again, and what another
-life has left behind under the same number must not be taken for what this one has staged."""
+"""Attempt numbers are random: Spark's own count restarts with a driver, and the parts that an
+earlier driver left behind under the same number must not be taken for this driver's."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task has done.
+    """The result of one task.
 
     Attributes:
-        writer: As whom.
-        batch: For which batch.
+        writer: The writer's name.
+        batch: The batch.
         staged: The part; None: the relay has taken the batch already.
     """
 
@@ -54,11 +54,11 @@ def stage(
     batch: int,
     rows: Iterator[RecordBatch],
 ) -> Written:
-    """Stage one task's rows, in their order; waits while the writer owes too much.
+    """Stage one task's rows, in order; waits while the writer owes too much (backpressure).
 
     Raises:
         RowError: If a row cannot be sent.
-        RelayError: If the relay does not take them, or is away.
+        RelayError: If the relay refuses them, or is away.
     """
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
@@ -77,22 +77,24 @@ def stage(
 
 
 def commit(options: WriteOptions, batch: int | None, messages: Sequence[object]) -> str | None:
-    """Let the relay publish what these tasks have staged; return as whom, if anything was.
+    """Let the relay publish the parts of these tasks; return the writer's name, or None.
+
+    None: the batch has no partitions.
 
     Args:
-        options: Where the relay is.
-        batch: Which batch Spark says this is; None: it does not say.
-        messages: What all tasks have returned.
+        options: The relay's address.
+        batch: The number that Spark gives the batch; None: it gives none.
+        messages: The messages of all tasks.
 
     Raises:
-        RelayError: If the relay does not, or is away: then it may have done so nevertheless.
+        RelayError: If the relay refuses, or is away; in that case it may have published them.
         PipelineError: If the messages are not of one batch.
     """
     written = list(_written(messages))
     if len(written) < len(messages):
         raise PipelineError(
             f"{len(messages) - len(written)} of {len(messages)} tasks have not said what they have "
-            "written; nothing of the batch was published"
+            "written; no row of the batch was published"
         )
     if not written:
         return None  # a batch without partitions
@@ -102,22 +104,22 @@ def commit(options: WriteOptions, batch: int | None, messages: Sequence[object])
     ):
         known = sorted({(each.writer, each.batch) for each in written})
         raise PipelineError(
-            f"Spark's batch {batch} was written as {known} (writer, batch): what Spark tells its "
-            "tasks is not what it tells its driver; nothing of it was published"
+            f"Spark's batch {batch} was written as {known} (writer, batch): Spark's tasks and its "
+            "driver have different batch numbers; no row of it was published"
         )
     parts = [each.staged for each in written if each.staged is not None]
     if len(parts) == len(written):
         with writing(options, first.writer) as client:
             client.commit(first.batch, parts)
-    # Else it was taken before; the relay has thrown away what others have staged meanwhile.
+    # Else the batch was taken before; the relay has discarded parts staged since.
     return first.writer
 
 
 def abort(options: WriteOptions, messages: Sequence[object]) -> None:
-    """Throw away what these tasks have staged; nothing happens if the relay has taken it.
+    """Discard the parts of these tasks; nothing happens if the relay has taken the batch.
 
-    What tasks have staged that say nothing any more, the relay throws away itself: with the next
-    batch that it takes from this writer, or some time later.
+    The relay itself discards the parts of tasks that returned no message: with the next batch that
+    it takes from this writer, or some time later.
 
     Raises:
         RelayError: If the relay is away.

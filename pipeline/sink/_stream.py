@@ -1,4 +1,4 @@
-"""A stream's batches: `df.writeStream.format("clearfunds")`."""
+"""Streaming writes: `df.writeStream.format("clearfunds")`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ._staging import abort, commit, stage
 
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
-"""What Spark tells its tasks beside the rows: local properties of `StreamExecution` and
-`MicroBatchExecution`, there since Spark 2.0. A query's id stands in its checkpoint, so it is the
-same when it is started again from there, and so are the numbers of batches."""
+"""Local properties that Spark's `StreamExecution` and `MicroBatchExecution` set for tasks, since
+Spark 2.0. The checkpoint keeps a query's id and the numbers of its batches, so they are the same
+when the query starts again from it."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes each batch of a query exactly once.
 
     Args:
-        options: What it was told.
-        columns: Where in the rows a message is.
+        options: The options of the writer.
+        columns: The columns of a message.
     """
 
     def __init__(self, options: WriteOptions, columns: Columns) -> None:
@@ -41,11 +41,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return stage(self._options, self._columns, name, int(number), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what the tasks have staged; in a process of the driver's."""
+        """Publish the rows that the tasks have staged; in a process of the driver."""
         commit(self._options, batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Throw away what the tasks have staged, if it was not published."""
+        """Discard the rows that the tasks have staged, unless they were published."""
         abort(self._options, messages)
 
 

@@ -1,6 +1,6 @@
-"""A relay's subscription as a source of Spark's: `spark.readStream.format("clearfunds")`.
+"""A relay's subscription as a Spark source: `spark.readStream.format("clearfunds")`.
 
-Whoever published a row owes for it until Spark has written down that the row's batch is done.
+Rows are charged to their publisher until Spark has recorded their batch as done.
 """
 
 from ._batch import BatchReader as BatchReader

@@ -1,4 +1,4 @@
-"""A batch: a look at what a subscription holds, which puts nobody out and repays nobody."""
+"""Batch reads of a subscription's messages: they displace no other reader, and repay no debt."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ._relay_reader import FETCH_BYTES, asking
 
 
 class BatchReader(DataSourceReader):
-    """Reads what a subscription holds, once for each action of Spark's.
+    """Reads the messages of a subscription, once for each Spark action.
 
     Args:
-        options: What it was told.
+        options: The options of the reader.
     """
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Look what is there, and cut it into ranges."""
+        """Ask for the messages present, and cut them into ranges."""
         options = self._options
         with (
             asking(options),
@@ -53,7 +53,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a range's record batches; in a worker."""
-        # Spark makes one of its own where there is none.
+        # If there are no ranges, Spark makes a partition of its own.
         return read_range(self._options, partition) if isinstance(partition, Range) else iter(())
 
     def _place(self, name: str, wanted: Position | Word, reader: RangeReader, head: Head) -> int:
@@ -62,8 +62,8 @@ class BatchReader(DataSourceReader):
         subscription = self._options.subscription
         if wanted.incarnation not in (None, reader.ticket.incarnation.hex()):
             raise client.DataLossError(
-                f"the option {name!r} is of another life of subscription {subscription!r}: it was "
-                "made anew since, and numbers stand for other messages"
+                f"the option {name!r} is of another life of subscription {subscription!r}: it has "
+                "been made anew since, and its numbers now mean other messages"
             )
         if wanted.number > head.next:
             msg = (
@@ -74,7 +74,7 @@ class BatchReader(DataSourceReader):
         return wanted.number
 
     def _lost(self, start: int, low: int) -> None:
-        why = "they were acknowledged, or given up"
+        why = "they were acknowledged, or discarded"
         if self._options.fail_on_data_loss:
             raise client.DataLossError(
                 f"messages {start} to {low - 1} of subscription {self._options.subscription!r} are "

@@ -1,7 +1,7 @@
-"""Columns of Spark's out of a relay's blocks, without looking at a row.
+"""Spark columns from a relay's blocks, without a look at single rows.
 
-A block comes as joined bytes and lengths, so what Arrow calls a column is the bytes as they came
-and the running sum of the lengths.
+A block comes as joined bytes and lengths. So an Arrow column is these bytes, unchanged, and the
+running sum of the lengths.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 10_000
-"""Rows that are handed to Spark as one, or a few more; as its `arrow.maxRecordsPerBatch`."""
+"""Rows of one record batch for Spark, or a few more; as its `arrow.maxRecordsPerBatch`."""
 
 BATCH_BYTES = 1 << 20
-"""Their bytes, or a few more: what a worker has in memory besides two answers of the relay's."""
+"""Bytes of one record batch, or a few more. A worker has this in memory, and two of the relay's
+answers."""
 
 
 def schema_of(account: bool) -> StructType:
-    """Return the columns as Spark has them.
+    """Return the columns as a Spark schema.
 
-    A type, not a text: what `TIMESTAMP` means in one is up to a setting.
+    An object, not a DDL string: in one, the meaning of `TIMESTAMP` depends on a setting.
     """
     from pyspark.sql.types import (
         BinaryType,
@@ -52,7 +53,7 @@ class Columns:
         account: Whether rows have the column `account`.
 
     Raises:
-        MissingError: If there is no pyarrow here.
+        MissingError: If pyarrow is not installed here.
     """
 
     def __init__(self, account: bool) -> None:
@@ -67,12 +68,12 @@ class Columns:
         ]
         if account:
             fields.append(("account", pa.string()))
-        # Exactly what Spark derives from `schema_of`: it compares the first batch's.
+        # Must equal what Spark derives from `schema_of`: it compares the schema of the first batch.
         self.schema: Any = pa.schema(fields)
         self._zero = pa.array([0], pa.int32())
 
     def batch(self, block: Block) -> Any:
-        """Return a block as a record batch; what has a length is a view on the block's bytes."""
+        """Return a block as a record batch; columns of variable length are views on its bytes."""
         pa = self._arrow
         rows = block.count
         columns = [
@@ -88,13 +89,13 @@ class Columns:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def join(self, batches: list[Any]) -> Any:
-        """Return batches as one: what each costs Spark is as much as a thousand rows."""
+        """Return batches as one: each batch costs Spark as much as a thousand rows."""
         return batches[0] if len(batches) == 1 else self._arrow.concat_batches(batches)
 
     def _bytes(self, kind: Any, lengths: memoryview, joined: memoryview) -> Any:
         pa = self._arrow
         rows = len(lengths)
-        # The wire's are unsigned, Arrow's offsets signed; both fit, as no block has 2 GiB.
+        # Lengths are unsigned on the wire, Arrow's offsets signed; both fit, as no block has 2 GiB.
         raw = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(lengths)])
         ends = pa.concat_arrays([self._zero, self._compute.cumulative_sum(raw)])
         return pa.Array.from_buffers(kind, rows, [None, ends.buffers()[1], pa.py_buffer(joined)])

@@ -1,4 +1,4 @@
-"""How far a query has read, as Spark writes it into its checkpoint."""
+"""A query's reading position, as Spark writes it to its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from .._errors import OptionError, PipelineError
 class Offset(NamedTuple):
     """A place between two messages of a subscription.
 
-    Spark takes two of them for equal if their JSON is, so it has nothing in it that changes while
-    the place does not.
+    Spark considers two offsets equal if their JSON is equal, so the JSON must not change while the
+    place does not.
     """
 
     incarnation: str
-    """Which life of the subscription the number is of: it is made anew with each that is lost."""
+    """The life of the subscription that the number belongs to; a lost subscription that is made
+    anew has another."""
     subscription: str
     number: int
     """The first message that was not read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what Spark is to write down."""
+        """Return the object that Spark writes to the checkpoint."""
         return self._asdict()
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Offset:
-        """Take what Spark has written down.
+        """Parse the object that Spark has written to the checkpoint.
 
         Raises:
-            PipelineError: If it is not what `to_json` gave.
+            PipelineError: If it does not come from `to_json`.
         """
         try:
             incarnation, name, number = (found[field] for field in cls._fields)
@@ -41,24 +42,24 @@ class Offset(NamedTuple):
             pass
         msg = (
             f"the checkpoint has an offset that this source has not written: {json.dumps(found)}; "
-            "a query with another source needs a checkpointLocation of its own"
+            "a query with another source needs its own checkpointLocation"
         )
         raise PipelineError(msg)
 
 
 class Position(NamedTuple):
-    """A number that a user has given, perhaps with what it is of."""
+    """A number given by the user, perhaps with the life of the subscription."""
 
     number: int
     incarnation: str | None
-    """None: that of the subscription as it is."""
+    """None: the present life of the subscription."""
 
     @classmethod
     def parse(cls, option: str, text: str, subscription: str, words: str) -> Position:
-        """Parse a number, or an offset as the progress of a query shows it.
+        """Parse a number, or an offset as in the progress of a query.
 
         Raises:
-            OptionError: If it is none, or another subscription's.
+            OptionError: If it is neither, or of another subscription.
         """
         fields: dict[str, Any] = {}
         try:

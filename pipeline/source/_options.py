@@ -1,4 +1,4 @@
-"""What a reader was told: all of it looked at before anything is asked of a relay."""
+"""The options of a reader, all checked before the relay is asked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._options import ADDRESS, Options
 from ._offset import Position
 
 Word: TypeAlias = Literal["earliest", "latest"]
-"""A place that is told by a word."""
+"""A place given as a word."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -36,18 +36,18 @@ _ACK_MODES = {"eager": "eager", "commit": "commit"}
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What holds for reading, streaming or not. It is pickled and sent to Spark's workers.
+    """The options for batch and streaming reads. They are pickled and sent to Spark's workers.
 
     Attributes:
-        host: Where the relay is.
-        port: Where it listens for readers of ranges.
+        host: The relay's host.
+        port: The port of its listener for range readers.
         subscription: The subscription's name.
-        start: Where to begin: a word, or a place.
-        fail_on_data_loss: Whether a gap ends the query; else it is logged, and passed over.
-        min_partitions: How many ranges a batch is cut into; None: by its size.
+        start: The place to begin: a word, or a position.
+        fail_on_data_loss: Whether a gap ends the query; else it is logged and skipped.
+        min_partitions: The number of ranges in a batch; None: depends on its size.
         account: Whether rows have the column `account`.
-        timeout: Seconds within which the relay has to answer, reconnecting included.
-        access: Who reads, and what the connections are encrypted with.
+        timeout: Seconds within which the relay must answer, reconnecting included.
+        access: Credentials and TLS settings.
     """
 
     host: str
@@ -69,16 +69,16 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class StreamOptions(ReadOptions):
-    """What holds for a stream, beyond that.
+    """The further options of a stream.
 
     Attributes:
-        filters: What the subscription is bound to; empty: it is there already.
-        max_rows: Messages of one batch.
-        max_bytes: Bytes of one batch: topics, values, and 20 for each message.
-        durable: Whether a subscription that is made goes to the relay's disk.
-        grace: Seconds that it waits for the query to come back; None: as the relay has it.
-        after_grace: What it does then.
-        eager: Whether is repaid when Spark plans the next batch, not when it calls `commit`.
+        filters: The topic filters of the subscription; empty: it exists already.
+        max_rows: Most messages of one batch.
+        max_bytes: Most bytes of one batch: topics, values, and 20 for each message.
+        durable: Whether a new subscription is kept on the relay's disk.
+        grace: Seconds that it waits for the query to come back; None: the relay's default.
+        after_grace: The subscription's policy after that.
+        eager: Whether to repay when Spark plans the next batch, not when it calls `commit`.
     """
 
     filters: tuple[str, ...] = ()
@@ -92,11 +92,11 @@ class StreamOptions(ReadOptions):
 
 @dataclass(frozen=True)
 class BatchOptions(ReadOptions):
-    """What holds for a batch, beyond that.
+    """The further options of a batch.
 
     Attributes:
-        end: Where to end: a place, or the latest there is.
-        repay: Whether everything below the start is repaid.
+        end: The place to end: a position, or the latest message.
+        repay: Whether to repay everything below the start.
     """
 
     end: Position | Word = LATEST
@@ -104,20 +104,20 @@ class BatchOptions(ReadOptions):
 
 
 def includes_account(given: Mapping[str, str]) -> bool:
-    """Return whether rows have the column `account`: all that their schema depends on.
+    """Return whether rows have the column `account`; the schema depends on nothing else.
 
-    What is asked when it is not known yet whether it will be a stream; so a name that neither has
-    is found here.
+    Spark asks for the schema before it is known whether the read is a stream. So this refuses only
+    names that are options of neither.
     """
     options = Options(given, {*STREAM_OPTIONS, *BATCH_OPTIONS})
     return options.boolean("includeAccount", True)
 
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
-    """Look at what a stream was told.
+    """Check the options of a stream.
 
     Raises:
-        OptionError: If something is missing, is not known, or cannot be so.
+        OptionError: If an option is missing, unknown or invalid.
     """
     _turn_away(given, BATCH_OPTIONS, STREAM_OPTIONS, "read", "a stream")
     options = Options(given, STREAM_OPTIONS)
@@ -135,10 +135,10 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
 
 
 def batch_options(given: Mapping[str, str]) -> BatchOptions:
-    """Look at what a batch was told.
+    """Check the options of a batch.
 
     Raises:
-        OptionError: If something is missing, is not known, or cannot be so.
+        OptionError: If an option is missing, unknown or invalid.
     """
     _turn_away(given, STREAM_OPTIONS, BATCH_OPTIONS, "readStream", "a batch")
     options = Options(given, BATCH_OPTIONS)
@@ -157,19 +157,21 @@ def _turn_away(
     method: str,
     this: str,
 ) -> None:
-    """Tell of options that are there, but not for this."""
+    """Refuse options of the other kind of read."""
     told = {name.lower() for name in given}
     for name in others:
         if name.lower() in told and name not in own:
-            raise OptionError(f"the option {name!r} is one of spark.{method}; {this} has none such")
+            raise OptionError(
+                f"the option {name!r} is one of spark.{method}; {this} has no such option"
+            )
 
 
 def _common(options: Options) -> dict[str, Any]:
     host, port, access = options.reach()
     name = options.required(
         "subscription",
-        "a name for what the relay keeps for this query, and for this one alone; it is to be the "
-        "same when the query is started again from its checkpoint",
+        "a name for the subscription that the relay keeps for this query alone; give the same name "
+        "when the query starts again from its checkpoint",
     )
     timeout = options.seconds("timeoutSeconds", 0.1)
     return {

@@ -1,4 +1,4 @@
-"""Ranges of messages: how a batch is cut into them, and reading one, in a worker of Spark's."""
+"""Ranges of messages: cutting a batch into them, and reading one, in a Spark worker."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ._relay_reader import along, forget, sentence
 logger = logging.getLogger("clearfunds.pipeline.source")
 
 ROWS_A_RANGE = 50_000
-"""Without `minPartitions` a range has at least so many messages: what a task costs Spark, some ten
-milliseconds, is little beside reading them."""
+"""Least messages of a range, without `minPartitions`: a task costs Spark some ten milliseconds,
+little beside the time to read them."""
 
 MOST_RANGES = 16
-"""Without `minPartitions` there are at most so many: the cores of an ordinary machine."""
+"""Most ranges of a batch, without `minPartitions`: the cores of an ordinary machine."""
 
 
 class Range(InputPartition):
     """Messages from `start` to before `end`, for one task.
 
     Attributes:
-        start: The first.
+        start: The number of the first.
         end: The number after the last.
-        ticket: What is needed to read along.
+        ticket: The ticket to read along with the reader that is attached.
     """
 
     def __init__(self, start: int, end: int, ticket: Ticket) -> None:
@@ -43,7 +43,7 @@ class Range(InputPartition):
 
 
 def cut(start: int, end: int, parts: int | None, ticket: Ticket) -> list[Range]:
-    """Cut a range into equal ones, in order; none if it is empty."""
+    """Cut a range into equal ones, in order; an empty range into none."""
     rows = end - start
     if rows <= 0:
         return []
@@ -55,13 +55,13 @@ def cut(start: int, end: int, parts: int | None, ticket: Ticket) -> list[Range]:
 
 
 def read_range(options: ReadOptions, wanted: Range) -> Iterator[Any]:
-    """Yield the messages of a range as record batches, as often as Spark likes.
+    """Yield the messages of a range as record batches; Spark may read a range several times.
 
-    What is in memory is one batch and two answers of the relay's, however large the range is.
+    Memory holds one batch and two of the relay's answers, however large the range is.
 
     Raises:
-        RelayError: A sentence that says why they cannot be had.
-        MissingError: If there is no pyarrow here.
+        RelayError: The messages cannot be read; it says why.
+        MissingError: If pyarrow is not installed here.
     """
     columns = Columns(options.account)
     at = wanted.start
@@ -81,7 +81,7 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[Any]:
             if at < wanted.end:
                 raise client.DataLossError(
                     f"messages {at} to {wanted.end - 1} of subscription {options.subscription} "
-                    "have not come, though the relay had told of them"
+                    "have not come, though the relay had announced them"
                 )
         except RangeClientError as exc:
             at = _go_on(options, wanted, at, exc)
@@ -90,10 +90,10 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[Any]:
 
 
 def _go_on(options: ReadOptions, wanted: Range, at: int, fault: RangeClientError) -> int:
-    """Return from where on to read after a loss that may be passed over.
+    """Return the next message to read after a loss that may be skipped.
 
     Raises:
-        RelayError: If it is no loss, or may not be.
+        RelayError: If the fault is no loss, or the loss may not be skipped.
     """
     if not isinstance(fault, client.DataLossError) or options.fail_on_data_loss:
         forget(options, wanted.ticket)
@@ -101,19 +101,19 @@ def _go_on(options: ReadOptions, wanted: Range, at: int, fault: RangeClientError
     try:
         low = along(options, wanted.ticket).head().low
     except client.DataLossError:
-        low = wanted.end  # the subscription was made anew: these numbers are gone
+        low = wanted.end  # the subscription was made anew: these messages are gone
     except RangeClientError as exc:
         raise sentence(options, exc) from exc
-    # The relay has nothing there, and says so again: nor will it have.
+    # The relay has no message there, as it said before, and never will.
     following = min(low, wanted.end) if low > at else wanted.end
     passed_over(options, at, following, str(fault))
     return following
 
 
 def passed_over(options: ReadOptions, start: int, end: int, why: str) -> None:
-    """Log that messages are passed over, as `failOnDataLoss` is false."""
+    """Log that messages are skipped, as `failOnDataLoss` is false."""
     logger.warning(
-        "subscription %s at %s: messages %d to %d are lost, and passed over: %s",
+        "subscription %s at %s: messages %d to %d are lost, and skipped: %s",
         options.subscription,
         options.where,
         start,

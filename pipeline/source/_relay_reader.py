@@ -1,8 +1,8 @@
-"""Asking the relay, and saying what it was that could not be had.
+"""Requests of a reader to the relay, with an explanation of each error.
 
-Connections of Spark's workers are kept by process: a worker runs one task after another, and each
-has a reader of its own that was pickled. A socket must not be shared across a fork, so a process
-looks only at those that it has made itself.
+Spark's workers keep connections by process: a worker runs one task after another, and each task
+has its own pickled reader. A socket must not be shared across a fork, so a process uses only
+connections that it has made itself.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .._errors import (
 from ._options import ReadOptions
 
 FETCH_BYTES = 1 << 20
-"""Bytes of one answer; two are in a worker's memory at a time. As the client's own default."""
+"""Bytes of one answer; a worker has two in memory at a time. The client's default is the same."""
 
 MOST_KEPT = 8
-"""Connections that one process keeps: it may run tasks of several queries."""
+"""Most connections that one process keeps: it may run tasks of several queries."""
 
 _kept: dict[tuple[int, str, int, Access, Ticket], RangeReader] = {}
 _lock = threading.Lock()
@@ -39,7 +39,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def asking(options: ReadOptions) -> Generator[None]:
-    """Turn what comes of asking the relay into a sentence of the pipeline's.
+    """Turn faults of the client into errors of the pipeline that explain them.
 
     Raises:
         RelayError: For any `RangeClientError`.
@@ -55,7 +55,7 @@ def asking(options: ReadOptions) -> Generator[None]:
 
 
 def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
-    """Return what a fault of the client's means to who runs a query."""
+    """Return the error, for the user of a query, that explains a fault of the client."""
     name, where = options.subscription, options.where
     match fault:
         case client.AwayError():
@@ -66,18 +66,18 @@ def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
             )
         case client.WrongAnswerError():
             return AwayError(
-                f"what answers at {where} is no relay's listener for readers ({fault}); give the "
-                "port of the one that it says as `subscribe+tcp://`, not that of MQTT or of its "
+                f"the server at {where} is not a relay's listener for readers ({fault}); give the "
+                "port that the relay logs with `subscribe+tcp://`, not that of MQTT or of its "
                 "pages"
             )
         case client.FencedError():
             return FencedError(
-                f"another query reads from subscription {name!r} of the relay at {where} since: "
-                f"{fault}. Give each query a subscription of its own (option 'subscription')"
+                f"another query reads from subscription {name!r} of the relay at {where} now: "
+                f"{fault}. Give each query its own subscription (option 'subscription')"
             )
         case client.DataLossError():
             return DataLossError(
-                f"{fault}. To go on with what there is, set the option 'failOnDataLoss' to false"
+                f"{fault}. To skip the lost messages, set the option 'failOnDataLoss' to false"
             )
         case client.NotAuthorizedError():
             return RefusedError(
@@ -87,7 +87,7 @@ def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
         case client.RefusedError():
             return RefusedError(f"the relay at {where} refuses: {fault}")
         case _:
-            return RelayError(f"the relay at {where} cannot do it: {fault}")
+            return RelayError(f"the relay at {where} cannot do this: {fault}")
 
 
 def _key_of(options: ReadOptions, ticket: Ticket) -> tuple[int, str, int, Access, Ticket]:
@@ -95,10 +95,10 @@ def _key_of(options: ReadOptions, ticket: Ticket) -> tuple[int, str, int, Access
 
 
 def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
-    """Return this process's reader that reads along with who has this ticket.
+    """Return this process's reader that reads along with the owner of this ticket.
 
     Raises:
-        RangeClientError: If there is none yet, and the relay does not let it, or is away.
+        RangeClientError: If a new connection is needed, and the relay refuses it, or is away.
     """
     key = _key_of(options, ticket)
     with _lock:
@@ -112,16 +112,16 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
                 fetch_bytes=FETCH_BYTES,
                 access=options.access,
             )
-        _kept[key] = reader  # the last one is that which was used last
+        _kept[key] = reader  # moved to the end: the most recently used
         for old in list(_kept)[: max(0, len(_kept) - MOST_KEPT)]:
             left = _kept.pop(old)
-            if old[0] == key[0]:  # what a parent has made is the parent's
+            if old[0] == key[0]:  # a parent process's connections are the parent's to close
                 left.close()
         return reader
 
 
 def forget(options: ReadOptions, ticket: Ticket) -> None:
-    """Close this process's reader of a ticket, if there is one: it is of no use any more."""
+    """Close this process's reader of a ticket, if it has one."""
     with _lock:
         reader = _kept.pop(_key_of(options, ticket), None)
     if reader is not None:

@@ -1,18 +1,18 @@
-"""A stream: what Spark asks of it, in which order, and when publishers are repaid for it.
+"""A stream: Spark's calls, their order, and the moment when a batch is repaid.
 
-Theory of operation. For each run of a query Spark makes a process beside its driver with one
-`StreamReader`, which it asks for offsets and ranges; that one attaches to the subscription. What
-reads the ranges are copies of it in the workers, which read along with its ticket.
+Theory of operation. For each run of a query, Spark starts a process beside its driver with one
+`StreamReader`, and asks it for offsets and ranges; this reader attaches to the subscription.
+Copies of it in the workers read the ranges, along with its ticket.
 
 Rules of this file:
-1. A batch is repaid when Spark asks for the one after it: `latestOffset(start, ...)` comes with the
-   `start` that Spark has written down as done, so all below it is. Not in `commit`: that is called
-   only when a next batch has been planned, and there may never be one, because its publishers wait
-   for being repaid. They would wait for each other for ever.
-2. To have been read is not to have been repaid: Spark reads a batch again when it fails, when the
-   query is started again, or for each action that it has.
-3. Nothing depends on `stop`, which Spark rarely calls; the connection's end says it.
-4. Only what is configuration is pickled; whoever has no connection makes one when it needs it.
+1. A batch is repaid when Spark asks for the next one: `latestOffset(start, ...)` passes the `start`
+   that Spark has recorded as done, so everything below it is done. `commit` would be too late:
+   Spark calls it only once it has planned another batch. There may never be one, because the
+   publishers wait to be repaid. That would be a deadlock.
+2. Reading does not repay: Spark reads a batch again when it fails, when the query starts again, or
+   for each of its actions.
+3. Nothing depends on `stop`, which Spark rarely calls; the end of the connection is enough.
+4. Only configuration is pickled; a copy without a connection makes one when it needs it.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from ._relay_reader import FETCH_BYTES, asking, sentence
 T = TypeVar("T")
 
 IDLE_PAUSES = (0.005, 0.01, 0.02, 0.03, 0.03)
-"""Seconds between looks for something new before Spark is told that there is nothing: it would ask
-again after 10 ms, and asking costs it more than us."""
+"""Seconds between checks for new messages before Spark is told that there are none: it would ask
+again after 10 ms, and asking costs Spark more than us."""
 
 HEARTBEAT_SECONDS = 10.0
-"""How often the relay is asked whether it is there while Spark is busy with a batch, so that a
-reader whose connection broke is back within its grace; at least four times within it."""
+"""Interval of keep-alive requests while Spark is busy with a batch, so that a reader whose
+connection broke is back within its grace; at least four are sent within the grace."""
 
 BEAT_SECONDS = 1.0
-"""For so long the heart tries at a time: whoever needs an answer meanwhile has to wait for it."""
+"""Longest try of one keep-alive request: other requests have to wait for it."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one subscription for one query.
 
     Args:
-        options: What it was told.
+        options: The options of the reader.
     """
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._owner: RangeReader | None = None
         self._heart: _Heart | None = None
-        # What `availableNow` reads up to, and nothing beyond it.
+        # The end of the run with `availableNow`: no message beyond it is read.
         self._target: Offset | None = None
         self._repaid = 0
 
@@ -75,14 +75,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what Spark asks for ---------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a query begins that has no checkpoint.
+        """Return the place where a query without a checkpoint begins.
 
         Spark asks more than once; the relay keeps the answer.
         """
         return self._asked(self._initial).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much one batch may have; what else limits it is seen to in `latestOffset`."""
+        """Return the limit of one batch that Spark knows; `latestOffset` applies the others."""
         options = self._options
         if options.max_bytes is not None:
             return ReadMaxBytes(options.max_bytes)
@@ -91,28 +91,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note up to where this run reads."""
+        """Note the place where this run ends."""
         self._target = self._asked(lambda owner: self._offset(owner, owner.head().next))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Repay everything below `start`, and return where the next batch ends."""
+        """Repay everything below `start`, and return the end of the next batch."""
         begun = self._written(start)
         return self._asked(lambda owner: self._latest(owner, begun, limit), begun).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return how far there is something, and what is owed, for the query's progress."""
+        """Return the latest message and the debt, for the query's progress."""
         owner = self._owner
         if owner is None:
             return None
         try:
             standing = owner.standing()
         except RangeClientError:
-            return None  # what is only told must not end a query
+            return None  # a mere report must not end a query
         shown = self._offset(owner, standing.next).to_json()
         return shown | {"owedMessages": standing.items, "owedBytes": standing.bytes}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a batch into ranges. After a start from a checkpoint this is what comes first."""
+        """Cut a batch into ranges. After a start from a checkpoint, Spark calls this first."""
         begun, ended = self._written(start), self._written(end)
         return self._asked(lambda owner: self._ranges(owner, begun, ended), ended)
 
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Repay everything below `end`, with `ackMode` as `commit`; else it has been already."""
+        """Repay everything below `end`, if `ackMode` is `commit`; else it is repaid already."""
         done = self._written(end)
         owner = self._owner
         if owner is None or self._incarnation(owner) != done.incarnation:
@@ -142,11 +142,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the subscription ------------------------------------------------------------------------
 
     def _asked(self, ask: Callable[[RangeReader], T], known: Offset | None = None) -> T:
-        """Ask the relay, attaching first if need be; again after a loss that may be passed over.
+        """Ask the relay, attaching first if needed; ask again after a loss that may be skipped.
 
         Args:
-            ask: What to ask.
-            known: What Spark has written down, if it has: which life of the subscription it knows.
+            ask: The request.
+            known: The offset that Spark has recorded, if any: its life of the subscription.
         """
         options = self._options
         for _ in range(3):
@@ -165,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise sentence(options, exc) from exc
             if options.fail_on_data_loss:
                 raise sentence(options, lost) from lost
-            logger.warning("%s; what was not read is passed over (failOnDataLoss)", lost)
+            logger.warning("%s; messages that were not read are skipped (failOnDataLoss)", lost)
             self.stop()
         msg = f"subscription {options.subscription!r} at {options.where} is lost again and again"
         raise DataLossError(msg)
@@ -187,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 fetch_bytes=FETCH_BYTES,
                 access=options.access,
             )
-        except ValueError as exc:  # a text that is longer than the protocol has room for
+        except ValueError as exc:  # a string that is too long for the protocol
             raise OptionError(f"the relay cannot be asked so: {exc}") from exc
         if (
             known is not None
@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return owner
 
     def _is_gone(self, owner: RangeReader) -> bool:
-        """Find out whether the relay refuses because the subscription was dropped."""
+        """Return whether the relay refuses because the subscription was dropped."""
         options = self._options
         try:
             with RangeReader.join(
@@ -219,9 +219,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
 
     def _refuse(self, owner: RangeReader) -> client.DataLossError:
-        """Return what is wrong with a subscription that the checkpoint is not of."""
+        """Return the error for a subscription that is not the checkpoint's."""
         if owner.ticket.generation == 1:
-            # This query has made it just now: without a reader it would hold publishers up.
+            # This query has made it just now: without a reader it would block publishers.
             owner.drop()
             self.stop()
         return self._made_anew()
@@ -231,17 +231,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return client.DataLossError(
             f"subscription {options.subscription!r} at {options.where} is not the one that the "
             "checkpoint is of: it was dropped, or the relay was started anew without a store, and "
-            "what had not been read is lost"
+            "messages that had not been read are lost"
         )
 
     def _written(self, found: dict[str, Any]) -> Offset:
-        """Take an offset that Spark has written down."""
+        """Parse an offset that Spark has recorded, and check its subscription."""
         offset = Offset.of(found)
         if offset.subscription != self._options.subscription:
             msg = (
                 f"the checkpoint is of subscription {offset.subscription!r}, and the option "
-                f"'subscription' is {self._options.subscription!r}: give back the name, or a "
-                "checkpointLocation of its own"
+                f"'subscription' is {self._options.subscription!r}: give back the name, or another "
+                "checkpointLocation"
             )
             raise OptionError(msg)
         return offset
@@ -272,10 +272,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(owner, self._there(owner, self._offset(owner, start.number), head))
 
     def _there(self, owner: RangeReader, start: Offset, head: Head) -> int:
-        """Return the first message from `start` on that is there.
+        """Return the first message present from `start` on.
 
         Raises:
-            DataLossError: The client's; if it is not the first, and that may not be.
+            DataLossError: The client's; if messages are missing, and may not be skipped.
         """
         if start.incarnation != self._incarnation(owner):
             if self._options.fail_on_data_loss:
@@ -284,7 +284,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return head.low
         if start.number >= head.low:
             return start.number
-        why = "they were acknowledged by another reader, or given up"
+        why = "they were acknowledged by another reader, or discarded"
         if self._options.fail_on_data_loss:
             raise client.DataLossError(
                 f"messages {start.number} to {head.low - 1} of subscription "
@@ -325,7 +325,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _limited(self, owner: RangeReader, at: int, end: int, limit: ReadLimit) -> int:
-        """Return where a batch ends: Spark hands over one limit, and there may be two."""
+        """Return the end of a batch: Spark passes one limit, and there may be two."""
         rows = [self._options.max_rows]
         nbytes = [self._options.max_bytes]
         if isinstance(limit, ReadMaxRows):
@@ -349,7 +349,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Heart:
-    """Asks for a sign of life now and then, in a thread that ends with what it is for."""
+    """Sends keep-alive requests, in a thread that ends with its reader's connection."""
 
     def __init__(self, owner: RangeReader, grace: float | None) -> None:
         self._owner = owner
@@ -363,9 +363,9 @@ class _Heart:
             try:
                 self._owner.ping(BEAT_SECONDS)
             except client.AwayError:
-                continue  # it is tried again; who needs an answer will say it
+                continue  # tried again; a request that needs an answer reports the error
             except RangeClientError:
-                return  # out for good, and so will the next request be
+                return  # displaced for good: the next request will report it
 
     def stop(self) -> None:
         self._stopped.set()

@@ -98,7 +98,7 @@ def test_java_without_all_its_modules(make_java: MakeJava) -> None:
 
 def test_a_java_that_is_none(make_java: MakeJava) -> None:
     make_java("echo hello")
-    with pytest.raises(MissingError, match="says 'hello', which is no version of Java"):
+    with pytest.raises(MissingError, match="says 'hello', which is not a Java version"):
         check_spark()
     make_java("true")
     with pytest.raises(MissingError, match="says 'nothing'"):

@@ -136,7 +136,7 @@ def test_it_says_who_owed_who_held_and_who_blocked_whom() -> None:
     text = re.sub(r"\s+", " ", seen.text)
     assert f"{NEWS} waited 41.5 s for {ARCHIVE}." in text
     assert f"{ARCHIVE} held 75 % of all that was owed, 977 KiB on average." in text
-    assert f"{ARCHIVE} kept them for 1.35 s or longer" in text
+    assert f"{ARCHIVE} held them for 1.35 s or longer" in text
     assert "100 did not (written off 100)" in text
     assert "Jain's index is 0.80 over 2 tenants" in text
     assert "\u00d7 9" in text
@@ -184,7 +184,7 @@ def test_a_quiet_time_is_said_to_be_one() -> None:
     text = Parsed(written(tables)).text
     assert "Nobody had to wait" in text
     assert "Every holder was done with 99 % of its deliveries within 100 ms." in text
-    assert "Nothing: with the limits as they are" in text
+    assert "Nothing: with the present limits" in text
     assert "account_limit" not in text
 
 

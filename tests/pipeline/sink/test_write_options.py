@@ -62,7 +62,7 @@ def test_who_writes_and_by_what_way() -> None:
         ({**RELAY, "retain": "perhaps"}, "'retain' is true or false, not 'perhaps'"),
         ({**RELAY, "writer": ""}, "'writer' is missing"),
         ({**RELAY, "timeoutSeconds": "0"}, "'timeoutSeconds' is a number of seconds"),
-        ({**RELAY, "batch": "1"}, "the batches of a stream are numbered by Spark"),
+        ({**RELAY, "batch": "1"}, "Spark numbers the batches of a stream"),
         ({**RELAY, "path": "somewhere"}, "no option 'path'"),
     ],
 )
@@ -75,8 +75,8 @@ def test_what_a_stream_cannot_be_told(given: dict[str, str], says: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({**RELAY, "writer": "hourly"}, "the option 'writer' takes the option 'batch', too"),
-        ({**RELAY, "batch": "1"}, "the option 'batch' takes the option 'writer', too"),
+        ({**RELAY, "writer": "hourly"}, "the option 'writer' needs the option 'batch', too"),
+        ({**RELAY, "batch": "1"}, "the option 'batch' needs the option 'writer', too"),
         ({**RELAY, "writer": "hourly", "batch": "-1"}, "'batch' is a whole number from 0 on"),
         ({**RELAY, "checkpointLocation": "/tmp/c"}, "no option 'checkpointlocation'"),
     ],

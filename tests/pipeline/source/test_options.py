@@ -113,7 +113,7 @@ def test_filters_with_commas() -> None:
         ({"ackMode": "lazy"}, "'ackMode' is 'eager' or 'commit', not 'lazy'"),
         ({"startingOffset": "1"}, "no option 'startingoffset' here; did you mean 'startingOff"),
         ({"colour": "red"}, "there is no option 'colour' here. There are: ackMode, afterGrace"),
-        ({"endingOffsets": "1"}, "'endingOffsets' is one of spark.read; a stream has none such"),
+        ({"endingOffsets": "1"}, "'endingOffsets' is one of spark.read; a stream has no such"),
     ],
 )
 def test_what_is_wrong_with_a_stream(told: dict[str, str | None], why: str) -> None:

@@ -66,7 +66,7 @@ def test_they_are_enough_to_import_it(tmp_path: Path) -> None:
 
 
 def test_where_they_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(PipelineError, match=r"has to end in \.zip"):
+    with pytest.raises(PipelineError, match=r"must end in \.zip"):
         write_py_files(tmp_path / "clearfunds.tar")
     with pytest.raises(SystemExit, match=r"cannot be written: .*No such file"):
         main([str(tmp_path / "no" / "clearfunds.zip")])

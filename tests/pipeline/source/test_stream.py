@@ -294,7 +294,7 @@ def test_what_is_lost_between_planning_and_reading_is_passed_over(
     caplog.set_level(logging.WARNING)
     read = [batch.column("offset").to_pylist() for part in parts for batch in reader.read(part)]
     assert read == [[4, 5], [6, 7, 8, 9, 10]]
-    assert "messages 1 to 3 are lost, and passed over" in told(caplog)
+    assert "messages 1 to 3 are lost, and skipped" in told(caplog)
     strict = StreamReader(stream_options({**asked.options, "failOnDataLoss": "true"}))
     with pytest.raises(DataLossError, match="messages 1 to 3 of subscription"):
         list(strict.read(parts[0]))
