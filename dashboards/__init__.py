@@ -1,5 +1,5 @@
-"""What to look at: Grafana dashboards and Prometheus rules, as code.
+"""Grafana dashboards and Prometheus rules, as code.
 
 `python -m dashboards` writes the files that are committed beside this; `--check` says whether they
-are what it would write. Not part of the package that is installed.
+are up to date. This folder is not part of the installed package.
 """

@@ -8,7 +8,7 @@ from ._files import FOLDER, generated
 
 
 def main(argv: list[str]) -> int:
-    """Write what has changed; with `--check` only say so, and return 1 then."""
+    """Write the files that changed; with `--check`, only name them and return 1."""
     if argv not in ([], ["--check"]):
         print("usage: python -m dashboards [--check]", file=sys.stderr)
         return 2
@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
             continue
         stale += 1
         if argv:
-            print(f"dashboards/{name} is not what the code makes of it: run `make dashboards`")
+            print(f"dashboards/{name} is not up to date: run `make dashboards`")
         else:
             path.write_text(text, encoding="utf-8")
             print(f"dashboards/{name} written")

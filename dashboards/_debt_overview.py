@@ -1,4 +1,4 @@
-"""Is anybody held up, how near are the others to it, who pays and what became of it?"""
+"""Does any connection wait, how near are others to their limits, and which accounts owe most?"""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _WRITTEN_OFF = f'clearfunds_repaid_items_total{{outcome="written_off",{HERE}}}'
 
 
 def debt_overview() -> Board:
-    """Make the dashboard that one opens first; it needs `/metrics` alone."""
+    """Make the dashboard to open first; it needs only `/metrics`."""
     return board(
         "clearfunds-debt-overview",
         "clearfunds: debt overview",
-        "What is owed, how much more may be, whether readers wait, and who owes and holds most. "
-        "Who holds whose debt is on the dashboard `who blocks whom`.",
+        "Outstanding work (debt), headroom below the limits, readers that wait (backpressure), and "
+        "the largest debtors and holders. The dashboard `who blocks whom` names each pair.",
         [
             Row("Is anybody held up?", _NOW),
             Row("Headroom: how much more may be owed", _HEADROOM),
@@ -29,22 +29,22 @@ def debt_overview() -> Board:
 _NOW = [
     number(
         "Events owed",
-        "How many events are unfinished now, over all accounts? What queues have put aside is not "
-        "among them.",
+        "How many events are outstanding now, over all accounts? Messages stored in queues do not "
+        "count.",
         Query(f"sum(clearfunds_debt_items{{{HERE}}})"),
         span=4,
     ),
     number(
         "Readers that wait",
-        "How many connections are not read now because of what they owe?",
+        "How many connections are not read now because they owe too much (backpressure)?",
         Query(f"sum(clearfunds_waiting_readers{{{HERE}}})"),
         orange=1,
         span=4,
     ),
     number(
         "Reader time throttled",
-        "Which part of the connections' time were they not read? All connections count, those that "
-        "only subscribe too, so one publisher out of ten that stands still is 10 %.",
+        "For which part of the time were connections not read? All connections count, pure "
+        "subscribers too, so one publisher that stands still among ten connections is 10 %.",
         Query(
             f"sum(rate(clearfunds_throttled_seconds_total{{{HERE}}}{_RATE}))"
             f" / clamp_min(sum(clearfunds_connections{{{HERE}}}), 1)"
@@ -56,7 +56,7 @@ _NOW = [
     ),
     number(
         "Oldest loan",
-        "For how long has somebody had what is the longest unfinished?",
+        "How long has the oldest outstanding event been with its holder?",
         Query(f"max(clearfunds_oldest_loan_age_seconds{{{HERE}}})"),
         unit="s",
         orange=10,
@@ -65,8 +65,8 @@ _NOW = [
     ),
     number(
         "Holds most",
-        "Who holds most of what is owed, and how many events? Whether anybody waits for it is on "
-        "the dashboard `who blocks whom`.",
+        "Which holder has most of the outstanding events, and how many? The dashboard "
+        "`who blocks whom` shows whether any reader waits for it.",
         Query(f"topk(1, sum by (holder) (clearfunds_top_holder_items{{{HERE}}}))", "{{holder}}"),
         name=True,
         span=4,
@@ -82,37 +82,37 @@ _NOW = [
     ),
     number(
         "Bytes owed",
-        "How many bytes are unfinished now?",
+        "How many bytes are outstanding now?",
         Query(f"sum(clearfunds_debt_bytes{{{HERE}}})"),
         unit="bytes",
         span=4,
     ),
     number(
         "Rings",
-        "How many rings of connections are there that wait for each other, so that none of them "
-        "can go on by itself?",
+        "How many rings of connections block each other (flow-control deadlock), so that none of "
+        "them can go on by itself?",
         Query(f"sum(clearfunds_rings{{{HERE}}})"),
         orange=1,
         span=4,
     ),
     number(
         "Given up",
-        "How many events were given up unfinished in the time shown, or since the relay started, "
-        "because their holder made no progress for longer than its patience?",
+        "How many events were discarded in the time shown, or since the relay started, because "
+        "their holder made no progress for its patience (slow-consumer timeout)?",
         Query(f"sum({added(_WRITTEN_OFF, '$__range')})"),
         orange=1,
         span=4,
     ),
     number(
         "Leaked loans",
-        "How many loans did nobody settle? Any at all is a fault in the program.",
+        "How many loans were lost without being settled? Any at all is a fault in the program.",
         Query(f"sum(clearfunds_leaked_loans_total{{{HERE}}})"),
         red=1,
         span=4,
     ),
     number(
         "Owes most",
-        "Who owes most, and how many events?",
+        "Which account owes most, and how many events?",
         Query(
             f"topk(1, sum by (account) (clearfunds_top_debtor_debt_items{{{HERE}}}))",
             "{{account}}",
@@ -122,7 +122,7 @@ _NOW = [
     ),
     number(
         "Books off by",
-        "Is what was borrowed and not repaid what is owed? Anything but 0 is a fault in the "
+        "By how much does borrowed - repaid differ from the debt? Anything but 0 is a fault in the "
         "program.",
         Query(
             f"abs(sum(clearfunds_borrowed_items_total{{{HERE}}})"
@@ -153,8 +153,7 @@ _HEADROOM = [
     ),
     lines(
         "Limits in force",
-        "At which debt in events do the readers of an account wait? The limit stands beside the "
-        "debt because a limit that nobody knows of explains nothing.",
+        "At which debt in events, the high-water mark, do the readers of an account wait?",
         Query(f"clearfunds_debt_limit_items{{{HERE}}}", "{{level}}, {{instance}}"),
     ),
     heat(
@@ -167,7 +166,7 @@ _HEADROOM = [
     ),
     lines(
         "Overshoot",
-        "By how many events were accounts over their limit when they had to wait? One packet's "
+        "By how many events were accounts over their limit when they began to wait? One packet's "
         "fan-out is by design; much more is not.",
         *quantiles("clearfunds_overshoot_items"),
         span=12,
@@ -184,8 +183,8 @@ _PAYING = [
     ),
     lines(
         "Readers that waited, on average",
-        "How many readers waited at a time, and was it for what their own account owes or for what "
-        "an account above it does? 1 is one connection that was not read at all.",
+        "How many readers waited at a time, for their own account's debt or for that of an account "
+        "above it? 1 is one connection that was not read at all.",
         Query(
             f"sum by (reason) (rate(clearfunds_throttled_seconds_total{{{HERE}}}{_RATE}))",
             "{{reason}}",
@@ -194,8 +193,8 @@ _PAYING = [
     ),
     lines(
         "Waits begun",
-        "How often a second did a reader have to wait? Many short waits are how the relay keeps "
-        "pace with a slow subscriber; few long ones are one that is stuck.",
+        "How often a second did a reader have to wait? Many short waits mean that the relay keeps "
+        "pace with a slow consumer; few long ones mean that a consumer is stuck.",
         Query(
             f"sum by (reason) (rate(clearfunds_throttle_events_total{{{HERE}}}{_RATE}))",
             "{{reason}}",
@@ -205,14 +204,14 @@ _PAYING = [
     ),
     lines(
         "How long a wait lasts",
-        "How long did those readers wait that went on again?",
+        "How long did readers wait until they went on?",
         *quantiles("clearfunds_throttle_duration_seconds"),
         unit="s",
         span=12,
     ),
     rows_of(
         "Largest debtors",
-        "Who owes most now? The ten largest of each relay.",
+        "Which accounts owe most now? The ten largest of each relay.",
         ("instance", "account"),
         {
             "Events": (
@@ -226,7 +225,7 @@ _PAYING = [
 _HOLDING = [
     rows_of(
         "Largest holders",
-        "Who has most of what is owed in its hands now? The ten largest of each relay.",
+        "Which holders have most of the debt now? The ten largest of each relay.",
         ("instance", "holder"),
         {
             "Events": (
@@ -237,7 +236,7 @@ _HOLDING = [
     ),
     lines(
         "Age of loans when they ended, by hop",
-        "How long do events stay in each kind of hands? 99 of 100 no longer than this.",
+        "How long do events stay with each kind of holder? This is the 99th percentile.",
         Query(
             "histogram_quantile(0.99, sum by (le, hop)"
             f" (rate(clearfunds_loan_age_seconds_bucket{{{HERE}}}{_RATE})))",
@@ -269,8 +268,8 @@ _OUTCOMES = [
     ),
     lines(
         "Not finished",
-        "How many events a second ended otherwise, and how? `written_off` was given up because its "
-        "holder was stuck; `leaked` is a fault in the program.",
+        "How many events a second ended otherwise, and how? `written_off` events were discarded "
+        "because their holder was stuck; `leaked` ones are a fault in the program.",
         Query(
             "sum by (outcome) (rate(clearfunds_repaid_items_total"
             f'{{outcome!~"delivered|acked|stored",{HERE}}}{_RATE}))',
@@ -295,7 +294,7 @@ _TRAFFIC = [
     ),
     lines(
         "Messages delivered",
-        "How many messages a second are handed to peers, once for each of them?",
+        "How many messages a second are delivered to peers, once for each peer?",
         Query(
             f"sum by (instance) (rate(clearfunds_messages_delivered_total{{{HERE}}}{_RATE}))",
             "{{instance}}",
@@ -305,13 +304,13 @@ _TRAFFIC = [
     ),
     lines(
         "Copies of a message",
-        "To how many peers does a message go? What one message may cause at once is the fan-out.",
+        "To how many peers does a message go (fan-out, write amplification)?",
         *quantiles("clearfunds_fanout_copies"),
         span=6,
     ),
     lines(
         "Messages that went nowhere",
-        "How many messages a second concerned nobody, or were not taken (reserved topics, quotas)?",
+        "How many messages a second had no subscriber, or were refused (reserved topics, quotas)?",
         Query(
             f"sum(rate(clearfunds_messages_unroutable_total{{{HERE}}}{_RATE}))", "concerned nobody"
         ),

@@ -1,4 +1,4 @@
-"""The files that are made of this code, and what is in them."""
+"""The files that this code generates, and their text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FOLDER: Final = Path(__file__).parent
 
 
 def boards() -> list[Board]:
-    """Return the dashboards, in the order in which one looks at them."""
+    """Return the dashboards, in the order of reading."""
     return [debt_overview(), who_blocks_whom(), queues_and_store(), relay_runtime()]
 
 
 def generated() -> dict[str, str]:
-    """Return the text of each file by its name in this folder."""
+    """Return the text of each file, by its name in this folder."""
     made = boards()
     files = {
         f"{board.uid.removeprefix('clearfunds-')}.json": dashboard_json(board) for board in made
@@ -60,7 +60,7 @@ def _alert_table() -> str:
 
 
 def _between(text: str, mark: str, made: str) -> str:
-    """Put what is made between the two marks of the README that have its name."""
+    """Put generated text between the two marks of the README with its name."""
     begin, end = f"<!-- {mark}: made by `make dashboards` -->", f"<!-- end of {mark} -->"
     if text.count(begin) != 1 or text.count(end) != 1:
         msg = f"dashboards/README.md must have {begin} and {end}, each once"

@@ -1,8 +1,7 @@
-"""The few kinds of panel that the dashboards are made of, and a dashboard of rows of them.
+"""The kinds of panel in the dashboards, and the dashboard that puts rows of them together.
 
-Each panel has a question that it answers, which Grafana shows behind the (i) beside its title.
-Colours mean the same everywhere: green is as it should be, orange is worth a look, red is not to
-be left so.
+Each panel answers a question, which Grafana shows behind the (i) beside its title. Colours mean the
+same everywhere: green is normal, orange is worth a look, red needs action.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from grafana_foundation_sdk.models import prometheus as prometheus_models
 
 DATASOURCE: Final = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 HERE: Final = 'instance=~"$instance"'
-"""The matcher that all queries have: the relays that are looked at."""
+"""The matcher of all queries: the relays chosen."""
 
 GREEN, ORANGE, RED = "green", "orange", "red"
 
@@ -38,16 +37,16 @@ _ReadyMade = stat.Panel | timeseries.Panel | bargauge.Panel | table.Panel | heat
 
 
 def added(counter: str, span: str) -> str:
-    """Return a query for how much was added to each counter: the exact number, of few.
+    """Return a query for the exact amount added to each counter in a span.
 
-    `increase` extrapolates to the ends of its span, and makes 23 of 20. This is what a counter has
-    now beyond what it had; after a restart of the relay, what it has since then.
+    `increase` extrapolates to the ends of its span, and makes 23 of 20. This query is the counter's
+    value minus its least value in the span; after a restart of the relay, the amount since then.
     """
     return f"{counter} - min_over_time({counter}[{span}])"
 
 
 def fullness(matchers: str = "") -> str:
-    """Return a query for which part of what it may put aside each queue has: two, for two units."""
+    """Return a query for the used part of each queue's limit at rest, in items and in bytes."""
     where = f"{{{matchers}}}" if matchers else ""
     parts = [
         f"label_replace(clearfunds_detailed_queue_at_rest_{unit}{where}"
@@ -63,7 +62,7 @@ class Query:
 
     expr: str
     legend: str = ""
-    """What the series are called, `{{label}}` for a label."""
+    """The names of the series, with `{{label}}` for a label."""
 
 
 @attrs.frozen
@@ -76,12 +75,12 @@ class Row:
 
 @attrs.frozen
 class Board:
-    """One dashboard, and what its panels answer."""
+    """One dashboard, and the questions that its panels answer."""
 
     uid: str
     model: models.Dashboard
     answers: Sequence[tuple[str, str | None]]
-    """(title, what it answers) of each panel; None for the heading of a row."""
+    """(title, question) of each panel; the question is None for the heading of a row."""
 
 
 def board(
@@ -90,10 +89,10 @@ def board(
     """Put a dashboard together.
 
     Args:
-        uid: What its address ends in; the same for ever, or links break.
+        uid: The end of its address; must never change, or links break.
         title: Its name.
-        description: What it is for.
-        rows: What is on it.
+        description: Its purpose.
+        rows: Its rows of panels.
         patterns: Names of text boxes for regular expressions over names.
     """
     builder = (
@@ -158,7 +157,7 @@ def board(
 
 
 def quantiles(histogram: str) -> tuple[Query, ...]:
-    """Return what the half, and 99 of 100, of a histogram's observations do not exceed."""
+    """Return queries for the median and the 99th percentile of a histogram's observations."""
     return tuple(
         Query(
             f"histogram_quantile({part}, sum by (le)"
@@ -183,7 +182,7 @@ def number(
     span: int = 3,
     name: bool = False,
 ) -> Panel:
-    """One number, large; or, with `name`, the name of the series that it is the number of."""
+    """One number, large; or, with `name`, the name of its series."""
     panel = (
         stat.Panel()
         .unit(unit)
@@ -197,7 +196,7 @@ def number(
     )
     if name:
         panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
-    # One point of time: who is the culprit changes, and all who ever were would be shown at once.
+    # An instant query: the culprit changes, and a range would show all past culprits at once.
     return _finish(panel, title, answer, [query], instant=True)
 
 
@@ -212,7 +211,7 @@ def lines(
     red: float | None = None,
     maximum: float | None = None,
 ) -> Panel:
-    """Something over time."""
+    """Lines over time."""
     panel = (
         timeseries.Panel()
         .unit(unit)
@@ -256,7 +255,7 @@ def bars(
     red: float | None = None,
     maximum: float | None = None,
 ) -> Panel:
-    """A bar for each series, as it is now."""
+    """A bar for the present value of each series."""
     panel = (
         bargauge.Panel()
         .unit(unit)
@@ -283,15 +282,15 @@ def rows_of(
     span: int = 12,
     coloured: str | None = None,
 ) -> Panel:
-    """A table of what is now: a row for each combination of the labels `keys`.
+    """A table of present values: a row for each combination of the labels `keys`.
 
     Args:
         title: Its title.
-        answer: What it answers.
+        answer: The question that it answers.
         keys: The labels; each query must have these and no others.
         columns: (query, unit) of each column by its heading. The rows are sorted by the first.
         span: Its width, of 24.
-        coloured: The column whose cells are the redder the larger they are.
+        coloured: The column whose larger values are redder.
     """
     headings = list(columns)
     panel = (
@@ -306,7 +305,7 @@ def rows_of(
                 id_val="organize",
                 options={
                     "excludeByName": {"Time": True},
-                    # With one query Grafana calls its values `Value`, with more `Value #A`.
+                    # With one query, Grafana calls its values `Value`; with more, `Value #A`.
                     "renameByName": {
                         ("Value" if len(headings) == 1 else f"Value #{_ref(n)}"): heading
                         for n, heading in enumerate(headings)

@@ -1,4 +1,4 @@
-"""What is kept for whom, does it fit on the disk, and does the disk keep up?"""
+"""How much is stored for clients, does it fit on the disk, and does the disk keep up?"""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _of_each(what: str) -> str:
 
 
 def queues_and_store() -> Board:
-    """Make the dashboard of what is kept; it needs `/metrics`, and for one panel the names."""
+    """Make the dashboard of stored messages; it needs `/metrics`, and the names for one panel."""
     return board(
         "clearfunds-queues-and-store",
         "clearfunds: queues and store",
-        "What is kept for clients that are away or slow, in RAM and on disk, how much more may be, "
-        "and whether the disk keeps up.",
+        "Messages stored for clients that are away or slow, in RAM and on disk, the room left, and "
+        "whether the disk keeps up.",
         [
             Row("Is anything short?", _NOW),
             Row("What is kept for whom", _KEPT),
@@ -47,13 +47,13 @@ _NOW = [
     ),
     number(
         "Clients away",
-        "Whose sessions are kept though they are not connected: how many?",
+        "How many persistent sessions have a client that is not connected?",
         Query(f'sum(clearfunds_sessions{{state="away",{HERE}}})'),
     ),
     number(
         "Disk budget used",
-        "Which part of what queues may put aside on disk have they? At 100 % nothing more is "
-        "written; publishers owe for what comes, and wait.",
+        "Which part of the disk quota do queues use? At 100 % no more messages are written; "
+        "publishers owe for further ones, and wait.",
         Query(f"max({_USED})"),
         unit="percentunit",
         orange=0.75,
@@ -61,35 +61,35 @@ _NOW = [
     ),
     number(
         "Waiting for the disk",
-        "How many messages cannot be put aside, because the disk budget is spent or the disk in "
-        "trouble? Their publishers owe for them, and have no confirm.",
+        "How many messages cannot be stored, because the disk quota is used up or the disk fails? "
+        "Their publishers still owe for them, and get no confirm.",
         Query(f"sum(clearfunds_queue_unwritten_messages{{{HERE}}})"),
         orange=1,
     ),
     number(
         "Alarms up",
-        "How many alarms are up, for memory or the disk? While one is, nobody who publishes is "
-        "read, whatever they owe.",
+        "How many alarms are up, for memory or the disk? During an alarm no publisher is read, "
+        "whatever it owes.",
         Query(f"sum(clearfunds_alarm{{{HERE}}})"),
         red=1,
     ),
     number(
         "Stores in trouble",
-        "How many stores cannot be written to, because their disk refuses? What is not on disk is "
-        "not confirmed until it works again.",
+        "How many stores cannot be written to, because their disk refuses? Messages that are not "
+        "on disk are not confirmed until it works again.",
         Query(f"sum(clearfunds_store_trouble{{{HERE}}})"),
         red=1,
     ),
     number(
         "Lost",
-        "How many messages should have been on disk, in the time shown, and were not? Each is in "
-        "the log; `clearfunds store verify` says more.",
+        "How many messages were missing on disk in the time shown? Each is in the log; "
+        "`clearfunds store verify` says more.",
         Query(f"sum({added(f'clearfunds_queue_messages_lost_total{{{HERE}}}', '$__range')})"),
         red=1,
     ),
     number(
         "Dropped",
-        "How many messages were dropped from full queues in the time shown? That is the oldest, "
+        "How many messages were dropped from full queues in the time shown? These are the oldest, "
         "of clients that are away for too long.",
         Query(f"sum({added(f'clearfunds_queue_messages_dropped_total{{{HERE}}}', '$__range')})"),
         orange=1,
@@ -99,21 +99,21 @@ _NOW = [
 _KEPT = [
     lines(
         "Messages in queues, by state",
-        "How many messages are to be delivered, and how many are delivered and not acknowledged?",
+        "How many messages wait for delivery, and how many are delivered and not acknowledged?",
         Query(f"sum by (state) (clearfunds_queue_messages{{{HERE}}})", "{{state}}"),
         stacked=True,
     ),
     lines(
         "Where they are",
-        "How many of them are in RAM, and how many on disk alone? RAM has what consumers are "
-        "about to take; a long backlog should be on disk.",
+        "How many of them are in RAM, and how many only on disk? RAM has the messages that "
+        "consumers will take next; a long backlog should be on disk.",
         Query(f"sum(clearfunds_queue_ram_messages{{{HERE}}})", "in RAM"),
         Query(f"sum(clearfunds_queue_disk_only_messages{{{HERE}}})", "on disk only"),
         stacked=True,
     ),
     lines(
         "Disk budget",
-        "How much have queues put aside, and how much may they?",
+        "How much have queues stored (paged out), and what are the limits?",
         Query(
             f"sum by (instance, place) (clearfunds_at_rest_bytes{{{HERE}}})",
             "{{place}}, {{instance}}",
@@ -126,26 +126,26 @@ _KEPT = [
     ),
     lines(
         "Sessions",
-        "How many sessions are kept, of clients that are connected and of those that are away?",
+        "How many persistent sessions are there, of clients that are connected and away?",
         Query(f"sum by (state) (clearfunds_sessions{{{HERE}}})", "{{state}}"),
         stacked=True,
     ),
     lines(
         "Sessions that ended without their clients",
-        "For how many did nobody come back in time, and how many were in the way of others?",
+        "How many sessions expired, and how many were ended because they blocked others?",
         Query(f"sum({added(f'clearfunds_sessions_expired_total{{{HERE}}}', '10m')})", "expired"),
         Query(f"sum({added(f'clearfunds_sessions_given_up_total{{{HERE}}}', '10m')})", "given up"),
     ),
     lines(
         "Waiting to be written, or to be durable",
         "How many messages have no room on disk, and how many are written and wait for the next "
-        "fsync? The first should be none; the second are as many as come between two fsyncs.",
+        "fsync? The first should be 0; the second is the number that comes between two fsyncs.",
         Query(f"sum(clearfunds_queue_unwritten_messages{{{HERE}}})", "no room"),
         Query(f"sum(clearfunds_queue_unsynced_messages{{{HERE}}})", "not durable yet"),
     ),
     rows_of(
         "Fullest queues",
-        "Whose queues have most, how full are they, and is anybody there to take it? Needs a "
+        "Which queues have most messages, how full are they, and do they have consumers? Needs a "
         "scrape of /metrics/detailed?family=queue.",
         ("instance", "holder"),
         {
@@ -171,16 +171,16 @@ _FLOW = [
     ),
     lines(
         "Sent again",
-        "How many deliveries a second come back, and how many are of what somebody may have had? "
-        "Many are clients that lose their connections, or do not acknowledge.",
+        "How many deliveries a second come back, and how many are redeliveries? Many mean that "
+        "clients lose their connections, or do not acknowledge.",
         Query(_rate("clearfunds_queue_messages_requeued_total"), "came back"),
         Query(_rate("clearfunds_queue_messages_redelivered_total"), "sent again"),
         unit="ops",
     ),
     lines(
         "Not delivered",
-        "How many messages a second end in a queue otherwise, and how? `dropped` is the oldest of "
-        "a full queue, `purged` what ended with its session.",
+        "How many messages a second end in a queue otherwise, and how? `dropped` were the oldest "
+        "of a full queue, `purged` ended with their session.",
         *(
             Query(_rate(f"clearfunds_queue_messages_{name}_total"), name.replace("_", " "))
             for name in (
@@ -193,14 +193,14 @@ _FLOW = [
     ),
     lines(
         "Paged out and in",
-        "How many messages a second are let go of in RAM, and read back from disk?",
+        "How many messages a second are removed from RAM, and read back from disk?",
         Query(_rate("clearfunds_queue_messages_paged_out_total"), "out"),
         Query(_rate("clearfunds_queue_messages_paged_in_total"), "in"),
         unit="ops",
     ),
     lines(
         "Put aside",
-        "How many messages a second come to rest, which repays those who published them?",
+        "How many messages a second are stored, which repays their publishers?",
         Query(_rate("clearfunds_queue_messages_stored_total"), "came to rest"),
         unit="ops",
     ),
@@ -217,8 +217,8 @@ _FLOW = [
 _STORE = [
     lines(
         "Time of an fsync",
-        "How long does one take, on average? Whoever waits for a confirm waits for this, and for "
-        "the interval between two.",
+        "How long does one take, on average? A publisher waits this long for a confirm, and for "
+        "the interval between two fsyncs.",
         Query(
             f"sum by (instance) (rate(clearfunds_store_fsync_seconds_total{{{HERE}}}{_RATE}))"
             f" / (sum by (instance) (rate(clearfunds_store_fsyncs_total{{{HERE}}}{_RATE})) > 0)",
@@ -238,8 +238,8 @@ _STORE = [
     ),
     lines(
         "Writes",
-        "How often a second is something handed to the store, written, and fsynced? Many changes "
-        "share a write, and many writes an fsync.",
+        "How often a second does the store get a change, write, and fsync? Many changes share a "
+        "write, and many writes an fsync.",
         Query(_rate("clearfunds_store_commits_total"), "changes"),
         Query(_rate("clearfunds_store_batches_total"), "writes"),
         Query(_rate("clearfunds_store_fsyncs_total"), "fsyncs"),
@@ -247,7 +247,7 @@ _STORE = [
     ),
     lines(
         "The log on disk",
-        "How large is it, how much of that is needed, and how large is the index's snapshot?",
+        "How large is it, how much of it is live, and how large is the index's snapshot?",
         Query(f"sum by (state) (clearfunds_store_bytes{{{HERE}}})", "{{state}}"),
         Query(f"sum(clearfunds_store_snapshot_bytes{{{HERE}}})", "snapshot"),
         unit="bytes",
@@ -255,7 +255,7 @@ _STORE = [
     ),
     lines(
         "Written, and copied",
-        "How many bytes a second are written, and how many of them only to free others?",
+        "How many bytes a second are written, and how many of them by compaction?",
         Query(_rate("clearfunds_store_written_bytes_total"), "written"),
         Query(_rate("clearfunds_store_compacted_bytes_total"), "of that copied"),
         unit="Bps",
@@ -281,7 +281,7 @@ _STORE = [
     lines(
         "Refused and damaged",
         "How often did the disk refuse to write, and how many places could not be read? Both "
-        "should be none.",
+        "should be 0.",
         Query(f"sum({added(f'clearfunds_store_failures_total{{{HERE}}}', '10m')})", "refused"),
         Query(f"sum(clearfunds_store_damages_total{{{HERE}}})", "damaged, since the start"),
         span=12,

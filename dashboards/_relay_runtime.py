@@ -5,16 +5,16 @@ from __future__ import annotations
 from ._panels import HERE, Board, Query, Row, added, board, lines, number, quantiles, rows_of
 
 _RATE = "[$__rate_interval]"
-# What the system says of a process has no name of its own; it is the relays' by this.
+# The system's process metrics have generic names; this matcher selects those of relays.
 _RELAYS = f"and on (instance, job) clearfunds_build_info{{{HERE}}}"
 
 
 def relay_runtime() -> Board:
-    """Make the dashboard of the process and its connections; it needs `/metrics` alone."""
+    """Make the dashboard of the process and its connections; it needs only `/metrics`."""
     return board(
         "clearfunds-relay-runtime",
         "clearfunds: relay runtime",
-        "The relay as a process: what it uses, who connects, and what went wrong.",
+        "The relay as a process: its resources, its connections and its faults.",
         [
             Row("Now", _NOW),
             Row("Connections", _CONNECTIONS),
@@ -42,7 +42,7 @@ _NOW = [
     ),
     number(
         "Pages that answer",
-        "Which part of the pages that Prometheus asks for does it get?",
+        "Which part of the scrapes succeeds?",
         Query(f'avg(up{{job=~"clearfunds.*",{HERE}}})'),
         unit="percentunit",
         span=4,
@@ -55,8 +55,8 @@ _NOW = [
     ),
     number(
         "Faults of its own",
-        "How many faults of its own has the relay met in the time shown, or since it started? Each "
-        "closes one connection at the most, and is in the log with its traceback.",
+        "How many internal errors has the relay met in the time shown, or since it started? Each "
+        "closes one connection at most, and is in the log with its traceback.",
         Query(f"sum({added(f'clearfunds_internal_errors_total{{{HERE}}}', '$__range')})"),
         red=1,
         span=4,
@@ -73,7 +73,7 @@ _CONNECTIONS = [
     ),
     lines(
         "Connections accepted",
-        "How many a second come? Many at once are clients that lose theirs and come back.",
+        "How many connections a second are accepted? Many mean that clients reconnect often.",
         Query(
             f"sum by (transport) (rate(clearfunds_accepted_connections_total{{{HERE}}}{_RATE}))",
             "{{transport}}",
@@ -83,7 +83,7 @@ _CONNECTIONS = [
     ),
     lines(
         "Connections turned away or closed",
-        "How many a second were refused, broke the protocol, or said nothing for too long?",
+        "How many a second were refused, broke the protocol, or were silent for too long?",
         Query(f"sum(rate(clearfunds_refused_connections_total{{{HERE}}}{_RATE}))", "refused"),
         Query(f"sum(rate(clearfunds_broken_connections_total{{{HERE}}}{_RATE}))", "broken"),
         Query(f"sum(rate(clearfunds_silent_connections_total{{{HERE}}}{_RATE}))", "silent"),
@@ -117,22 +117,22 @@ _RESOURCES = [
     ),
     lines(
         "Event-loop lag",
-        "How late does the relay get to what is due? All connections share one loop: what holds it "
-        "up holds up everybody, and nobody owes for it.",
+        "How late does the event loop wake up? All connections share one loop: a delay in it "
+        "delays all of them, and is charged to no account.",
         *quantiles("clearfunds_event_loop_lag_seconds"),
         unit="s",
         orange=0.1,
     ),
     lines(
         "Resident memory",
-        "How much memory does the relay use? Debt is bounded by the limits, standing state by the "
-        "quotas; growth that follows neither is worth a look.",
+        "How much memory does the relay use? Limits bound the debt, and quotas the standing state; "
+        "growth that follows neither is worth a look.",
         Query(f"process_resident_memory_bytes{{{HERE}}} {_RELAYS}", "{{instance}}"),
         unit="bytes",
     ),
     lines(
         "File descriptors used",
-        "Which part of the descriptors that it may open has it opened? Each connection is one.",
+        "Which part of its file descriptors does the relay use? Each connection is one.",
         Query(
             f"process_open_fds{{{HERE}}} / process_max_fds{{{HERE}}} {_RELAYS}",
             "{{instance}}",
@@ -143,7 +143,7 @@ _RESOURCES = [
     ),
     lines(
         "Standing state",
-        "How many subscriptions, and how many retained messages and assertions, stand?",
+        "How many subscriptions, retained messages and assertions are there?",
         Query(
             f"sum by (transport) (clearfunds_subscriptions{{{HERE}}})", "subscribed, {{transport}}"
         ),
@@ -151,7 +151,7 @@ _RESOURCES = [
     ),
     lines(
         "Holders",
-        "How many mailboxes, outlets and queues are there for loans to sit in?",
+        "How many mailboxes, outlets and queues can hold loans?",
         Query(f"clearfunds_holders{{{HERE}}}", "{{instance}}"),
     ),
 ]

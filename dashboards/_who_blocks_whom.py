@@ -1,4 +1,4 @@
-"""Whose debt is it, who holds it, for how long, and what comes next?"""
+"""Which accounts wait for which holders, for how long, and what comes next?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ACCOUNT = f'account=~"$account",{HERE}'
 _HOLDER = f'holder=~"$holder",{HERE}'
 _BOTH = f'account=~"$account",holder=~"$holder",{HERE}'
 
-# What accounts whose readers wait owe, by who holds it.
+# The debt of accounts whose readers wait, by holder.
 _BLOCKING = (
     f"sum by (instance, holder) ({_D}_debt_items{{{_BOTH}}}"
     f" and on (instance, account) ({_D}_account_waiting_readers{{{_ACCOUNT}}} > 0))"
@@ -24,18 +24,18 @@ def _used_up(unit: str) -> str:
     )
 
 
-# Of the two limits the one that is nearer; an account may have either, both or none.
+# The limit, in events or bytes, that is nearer; an account may have either, both or none.
 _USED_UP = (
     f"({_used_up('items')} > {_used_up('bytes')}) or {_used_up('bytes')} or {_used_up('items')}"
 )
 
 
 def who_blocks_whom() -> Board:
-    """Make the dashboard that names names; it needs `/metrics/detailed`."""
+    """Make the dashboard that names accounts and holders; it needs `/metrics/detailed`."""
     return board(
         "clearfunds-who-blocks-whom",
         "clearfunds: who blocks whom",
-        "Accounts whose readers wait, the holders of what they owe, and for how long. "
+        "Accounts whose readers wait (backpressure), the holders of their debt, and for how long. "
         "Needs a scrape of /metrics/detailed?family=account,holder,matrix,blame,tenant.",
         [
             Row("The culprit", _CULPRIT),
@@ -51,15 +51,15 @@ def who_blocks_whom() -> Board:
 _CULPRIT = [
     number(
         "Accounts that wait",
-        "How many accounts are not read now because of what they owe?",
+        "How many accounts are not read now because they owe too much?",
         Query(f"count({_D}_account_waiting_readers{{{_ACCOUNT}}} > 0) or vector(0)"),
         orange=1,
         span=4,
     ),
     number(
         "Most of it is held by",
-        "Who holds most of what the accounts that wait owe, and which part of it? If that part is "
-        "large, this is whom they wait for.",
+        "Which holder has most of the debt of the accounts that wait, and which part of it? If "
+        "that part is large, they wait for this slow consumer.",
         Query(
             f"topk(1, {_BLOCKING} / on (instance) group_left () sum by (instance) ({_BLOCKING}))",
             "{{holder}}",
@@ -71,9 +71,9 @@ _CULPRIT = [
     ),
     number(
         "Next to be given up",
-        "Which holder that others wait for has used up most of its patience, and which part? At "
-        "100 % the relay applies its policy: it disconnects the holder (unless it runs with "
-        "--stuck wait) and writes off what it held. 0 % if nobody waits for anybody.",
+        "Which holder that others wait for has used up most of its patience (slow-consumer "
+        "timeout), and which part? At 100 % the relay applies its policy: it disconnects the "
+        "holder (unless it runs with --stuck wait) and discards its events. 0 %: no reader waits.",
         Query(
             f"topk(1, {_D}_holder_waited_for_seconds{{{_HOLDER}}}"
             f" / {_D}_holder_patience_seconds{{{_HOLDER}}})",
@@ -90,9 +90,9 @@ _CULPRIT = [
 _MATRIX = [
     matrix(
         "Events owed, by account (down) and holder (across)",
-        "Who holds whose debt? A column that is red from top to bottom is a subscriber that holds "
-        "up everybody; a row that is red from left to right is a publisher that outruns everybody. "
-        "The hundred largest cells are shown.",
+        "How much of each account's debt does each holder have? A column that is red from top to "
+        "bottom is a slow consumer that blocks all publishers; a row that is red from left to "
+        "right is a publisher that outruns all subscribers. The hundred largest cells are shown.",
         Query(f"topk(100, sum by (account, holder) ({_D}_debt_items{{{_BOTH}}}))"),
         row="account",
         column="holder",
@@ -100,7 +100,7 @@ _MATRIX = [
     ),
     rows_of(
         "Debt and its age",
-        "How much does each holder have of each account's, and since when is the oldest of it "
+        "How much of each account's debt does each holder have, and how old is the oldest loan "
         "there? Old and large is stuck; young and large is busy.",
         ("account", "holder"),
         {
@@ -119,9 +119,9 @@ _MATRIX = [
 _WAITERS = [
     rows_of(
         "Accounts that are not read",
-        "Whose readers wait now, what do they owe, and which part is that of what they may? A part "
-        "below 100 % that falls is being paid off: they go on at the half. One that waits with "
-        "little debt of its own waits because the whole relay is over its limit.",
+        "Which accounts' readers wait now, what do they owe, and which part of their limit is it? "
+        "A part below 100 % that falls is being paid off: they go on at half (the low-water mark). "
+        "An account that waits with little debt waits because the whole relay is over its limit.",
         ("account",),
         {
             "Readers that wait": (_WAITING, "short"),
@@ -139,8 +139,8 @@ _WAITERS = [
     ),
     bars(
         "Nearest to having to wait",
-        "Which accounts have used up most of what they may owe, in events or bytes, whichever is "
-        "nearer to its limit? Above 100 % their readers wait.",
+        "Which accounts have used up most of their limit, in events or bytes, whichever is nearer? "
+        "Above 100 % their readers wait.",
         Query(f"topk(10, {_USED_UP})", "{{account}}"),
         unit="percentunit",
         orange=0.5,
@@ -148,7 +148,7 @@ _WAITERS = [
     ),
     lines(
         "Time throttled, by account",
-        "Which part of the time was each account not read? 100 % stands still.",
+        "For which part of the time was each account not read? At 100 % it stands still.",
         Query(
             "topk(10, sum by (account)"
             f" (rate({_D}_account_throttled_seconds_total{{{_ACCOUNT}}}{_RATE})))",
@@ -159,8 +159,8 @@ _WAITERS = [
     ),
     lines(
         "Debt, by account",
-        "Who owes most, over time? The account of the whole relay is left out, and those of "
-        "tenants are.",
+        "Which accounts owe most, over time? The accounts of the whole relay and of tenants are "
+        "left out.",
         Query(
             f"topk(10, sum by (account) ({_D}_account_debt_items"
             f'{{{_ACCOUNT},parent!="",account!~"tenant/.*"}}))',
@@ -173,7 +173,7 @@ _WAITERS = [
 _HOLDERS = [
     lines(
         "Held, by holder",
-        "In whose hands are the events that are owed, whoever owes for them?",
+        "Which holders have the outstanding events of all accounts?",
         Query(
             f"topk(10, sum by (holder) ({_D}_holder_debt_items{{{_HOLDER}}}))",
             "{{holder}}",
@@ -182,8 +182,8 @@ _HOLDERS = [
     ),
     lines(
         "Blamed, by holder",
-        "For whom did readers wait? Each stretch of a wait counts for the holder whose repayment "
-        "ended it, so one that never repays appears only when it is given up.",
+        "For which holders did readers wait? Each stretch of a wait counts for the holder whose "
+        "repayment ended it, so one that never repays appears only when it is given up.",
         Query(
             f"topk(10, sum by (holder) (rate({_D}_blamed_seconds_total{{{_BOTH}}}{_RATE})))",
             "{{holder}}",
@@ -193,7 +193,7 @@ _HOLDERS = [
     ),
     lines(
         "Oldest loan, by holder",
-        "How long does each holder keep what it is given?",
+        "How long does each holder keep its events?",
         Query(
             f"topk(10, max by (holder) ({_D}_holder_oldest_loan_age_seconds{{{_HOLDER}}}))",
             "{{holder}}",
@@ -218,7 +218,7 @@ _HOLDERS = [
     ),
     number(
         "Series left out",
-        "Is all of it here? Anything but 0 was left out of the detailed page because of its "
+        "Are all series here? Anything but 0 was left out of the detailed page because of its "
         "`limit`: raise it, or ask for fewer accounts (see the README).",
         Query(f"sum({_D}_truncated_series{{{HERE}}})"),
         orange=1,
@@ -243,9 +243,9 @@ _TENANTS_PART = (
 _TENANTS = [
     rows_of(
         "Tenants",
-        "What does each tenant owe, which part is that of what it may by itself, and who of it is "
-        "not read? One that waits and is below its part waits for its share of the server's, in "
-        "proportion to its weight. Nothing is here without tenants.",
+        "What does each tenant owe, which part of its own limit is it, and how many of its readers "
+        "wait? A tenant that waits below its limit waits for its share of the server's limit, in "
+        "proportion to its weight. Without tenants this is empty.",
         ("tenant",),
         {
             "Weight": (f"max by (tenant) ({_D}_tenant_weight{{{HERE}}})", "short"),
@@ -270,8 +270,8 @@ _TENANTS = [
     ),
     lines(
         "Charged, by tenant",
-        "How many events a second come in and go out on behalf of each tenant, or of each user of "
-        "one whose users have accounts?",
+        "How many events a second are charged to each tenant, or to each of its users if these "
+        "have accounts?",
         Query(
             f"topk(10, sum by (parent) (rate({_D}_account_borrowed_items_total"
             f'{{{HERE},parent=~"tenant/.*"}}{_RATE})))',

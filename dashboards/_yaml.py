@@ -1,4 +1,4 @@
-"""Prometheus's rules, written as YAML that reads as if by hand."""
+"""Prometheus's rules, written as readable YAML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = 100
 
 
 def rule_file(recordings: Sequence[Recording], alerts: Sequence[Alert]) -> str:
-    """Write the rules as one group, so that all look at one instant; recordings come first."""
+    """Write the rules as one group, evaluated at one instant; recordings come first."""
     lines = [_HEAD + "groups:", "  - name: clearfunds", "    rules:"]
     for recording in recordings:
         lines.append(f"      - record: {recording.name}")
@@ -39,7 +39,7 @@ def _literal(indent: int, key: str, text: str) -> Iterator[str]:
 
 
 def _folded(indent: int, key: str, text: str) -> Iterator[str]:
-    """Write one long line, folded where its words end; YAML makes it one line again."""
+    """Write one long line, folded between words; YAML makes it one line again."""
     if "\n" in text or "  " in text or text != text.strip():
         msg = f"{json.dumps(text)} is not one line of words with one space in between"
         raise ValueError(msg)

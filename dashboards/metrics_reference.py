@@ -110,8 +110,8 @@ LABELS: Final = {
     "transport": "The protocol: `mqtt`, `syndicate`.",
     "version": "Of the package.",
 }
-"""What each label says. None has values that a peer could choose, but those that are names; of
-these `/metrics` has ten at a time."""
+"""The meaning of each label. Peers can choose the values of names only; of these `/metrics` has
+ten at a time."""
 
 BUCKETS: Final = {
     "loan_age_seconds": AGE_BUCKETS,
@@ -122,7 +122,7 @@ BUCKETS: Final = {
     "account_debt_items_distribution": COUNT_BUCKETS,
     "overshoot_bytes": BYTE_BUCKETS,
 }
-"""The upper bounds of each histogram's buckets, but for the last, which has none."""
+"""The upper bounds of each histogram's buckets, except the last, which has none."""
 
 NOTES: Final = """\
 ## How to read some of them
@@ -162,26 +162,26 @@ NOTES: Final = """\
 
 @attrs.frozen
 class Entry:
-    """One metric, as the reference has it."""
+    """One metric of the reference."""
 
     name: str
-    """As it stands in the samples; without what histograms add to it."""
+    """The name in the samples, without the suffixes of histograms."""
     kind: str
     labels: tuple[str, ...]
     meaning: str
 
     @property
     def unit(self) -> str:
-        """What it counts or measures.
+        """The unit that it counts or measures.
 
         Raises:
-            ValueError: If its name does not say so.
+            ValueError: If its name does not contain a unit.
         """
         if self.name.endswith("_info"):
             return "-"
         units = [word for word in self.name.split("_") if word in UNITS]
         if not units:
-            msg = f"the name of {self.name} says no unit; name it otherwise, or add one to UNITS"
+            msg = f"the name of {self.name} has no unit; rename it, or add its unit to UNITS"
             raise ValueError(msg)
         return "file descriptors" if units[-1] == "fds" else units[-1]
 
@@ -204,12 +204,12 @@ def _entry(metric: Metric | Any) -> Entry:
 
 
 def entries(collectors: Iterable[Collector]) -> list[Entry]:
-    """Return what collectors serve, in their order."""
+    """Return the metrics of collectors, in their order."""
     return [_entry(m) for each in collectors for m in each.collect()]
 
 
 def totals() -> list[Entry]:
-    """Return what `/metrics` has, but for the metrics of the process."""
+    """Return the metrics of `/metrics`, except those of the process."""
     return entries(
         [
             DebtCollector(Ledger()),
@@ -224,7 +224,7 @@ def totals() -> list[Entry]:
 
 
 def detailed() -> dict[str, list[Entry]]:
-    """Return what `/metrics/detailed` has, by family."""
+    """Return the metrics of `/metrics/detailed`, by family."""
     pages = {
         name: [
             Entry(family.name, family.kind, family.labels, family.documentation)
@@ -247,7 +247,7 @@ def reference() -> str:
 
     Raises:
         KeyError: If a label, or a histogram's buckets, are not described here.
-        ValueError: If a metric's name does not say its unit.
+        ValueError: If a metric's name has no unit.
     """
     here, pages = totals(), detailed()
     every = [*here, *(entry for page in pages.values() for entry in page)]
@@ -284,7 +284,7 @@ def main(arguments: Sequence[str]) -> int:
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return 0
     sys.stderr.write(
-        f"{path} is not what the code says; write it anew: "
+        f"{path} is not up to date; write it again: "
         f"python -m dashboards.metrics_reference > {path}\n"
     )
     return 1

@@ -357,7 +357,7 @@ def test_a_reference_that_has_drifted_is_found(
 
 def test_a_metric_whose_name_says_no_unit_is_refused() -> None:
     assert reference.Entry("clearfunds_debt_items", "gauge", (), "").unit == "items"
-    with pytest.raises(ValueError, match="says no unit"):
+    with pytest.raises(ValueError, match="has no unit"):
         reference.Entry("clearfunds_something", "gauge", (), "").row()
 
 
