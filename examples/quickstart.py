@@ -1,7 +1,7 @@
 """Alice publishes photos faster than the album takes them: backpressure, with a name on it.
 
-A server also starts `clearfunds.watch_patience(ledger)` in its nursery, so that a slow consumer is
-dealt with. Accounts, dataspaces and mailboxes belong to one Trio thread; from another one use
+A server also starts `clearfunds.watch_patience(ledger)` in its nursery, which handles slow
+consumers. Accounts, dataspaces and mailboxes belong to one Trio thread; from another thread, use
 `trio.from_thread.run_sync`.
 """
 

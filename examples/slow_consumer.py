@@ -1,11 +1,11 @@
-"""Three tenants, one subscriber that stops reading: find out which from what the relay shows.
+"""Three tenants, one slow consumer that stops reading: find it in the relay's pages and log.
 
     python examples/slow_consumer.py --mqtt 1883 --http 9100
 
-It starts `clearfunds relay`, five publishers and their subscribers, prints what each of them gets
-through in a second, and after `--calm` seconds has one subscriber stop reading, without a word and
-with its connection open. docs/who-blocks-whom.md is what an operator sees of it. Options that are
-not known here are the relay's: `--patience 180` gives more time to look.
+It starts `clearfunds relay`, five publishers and their subscribers, and prints the throughput of
+each. After `--calm` seconds one subscriber stops reading, silently and with its connection open.
+docs/who-blocks-whom.md shows an operator's view of it. Unknown options are passed to the relay:
+`--patience 180` gives more time to look.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import trio
 from clearfunds.transports import TransportError
 from clearfunds.transports.mqtt import MqttClient, open_mqtt
 
-# Names of clients, by tenant. A tenant is a user name: the middle of what the relay calls them.
+# Names of clients, by tenant. A tenant is a user name: the middle part of the account's name.
 PUBLISHERS = {  # topic, messages a second
     ("press", "newsroom"): ("press/news", 400),
     ("press", "ticker"): ("press/ticker", 120),
@@ -45,11 +45,11 @@ SUBSCRIBERS = {
 SLOW = "archive"
 PAYLOAD = bytes(1_000)
 RECEIVE_BUFFER = 4096
-"""Small, so that the stall is seen at once: what the kernel still takes is owed by nobody."""
+"""Small, so that the stall shows at once: bytes in the client's kernel are no longer debt."""
 
 
 class RelayError(Exception):
-    """The relay is not there; what it said itself is on stderr."""
+    """The relay did not start; its own message is on stderr."""
 
 
 @attrs.define
@@ -68,7 +68,7 @@ async def connected(port: int, tenant: str, name: str) -> AsyncGenerator[MqttCli
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
     await sock.connect(("127.0.0.1", port))
     stream = trio.SocketStream(sock)
-    # No keep-alive, or a client that stands still would not do so for long.
+    # No keep-alive, or the relay would soon close the connection of a client that stands still.
     async with open_mqtt(
         stream, client_id=name, username=tenant, keep_alive=0, max_buffered=10
     ) as client:
@@ -82,12 +82,12 @@ async def publish(port: int, tenant: str, name: str, topic: str, rate: int, stor
             for _ in range(rate // 20):
                 await client.publish(topic, PAYLOAD)
                 story.messages[name] += 1
-            await client.flush()  # until the socket has taken it: here a publisher is held up
+            await client.flush()  # until the socket has taken it: backpressure is felt here
             await trio.sleep(1 / 20)
 
 
 async def subscribe(port: int, tenant: str, name: str, wanted: str, story: Story) -> None:
-    """Read whatever comes, but for one: that stops when the time has come."""
+    """Read all messages; one subscriber stops when the time has come."""
     async with connected(port, tenant, name) as client:
         await client.subscribe(wanted)
         async for _ in client:
@@ -97,7 +97,7 @@ async def subscribe(port: int, tenant: str, name: str, wanted: str, story: Story
 
 
 async def until_lost(client: Callable[..., Awaitable[None]], *arguments: object) -> None:
-    """Run a client until its connection ends, which has to end nobody else's."""
+    """Run a client until its connection ends, which must not end the others."""
     try:
         await client(*arguments)
     except TransportError as exc:
@@ -110,7 +110,7 @@ def say(words: str) -> None:
 
 
 async def report(story: Story) -> None:
-    """Print every two seconds what each client got through in a second."""
+    """Print each client's messages per second, every two seconds."""
     names = [name for _, name in (*PUBLISHERS, *SUBSCRIBERS)]
     before = story.messages.copy()
     while True:
@@ -122,7 +122,7 @@ async def report(story: Story) -> None:
 
 @asynccontextmanager
 async def relay(mqtt: int, http: int, options: list[str]) -> AsyncGenerator[int]:
-    """Run a relay for the time of the block; give its MQTT port.
+    """Run a relay for the length of the block; yield its MQTT port.
 
     Raises:
         RelayError: If it does not start.
@@ -164,7 +164,7 @@ async def main(options: argparse.Namespace, relay_options: list[str]) -> None:
 
 
 async def tell(options: argparse.Namespace, relay_options: list[str]) -> None:
-    """Let it be calm, then not, then calm again if the relay sees to it."""
+    """Run the calm part, then the stall, then the part after the relay has handled it."""
     story = Story()
     relay_options = ["--limit-items", str(options.limit_items), *relay_options]
     async with (
@@ -188,7 +188,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mqtt", type=int, default=1883, help="port; 0: any")
     parser.add_argument("--http", type=int, default=9100, help="port; 0: any")
-    parser.add_argument("--limit-items", type=int, default=1_000, help="what each may owe")
+    parser.add_argument("--limit-items", type=int, default=1_000, help="limit of each publisher")
     parser.add_argument("--calm", type=float, default=20, help="seconds before the stall")
     parser.add_argument("--seconds", type=float, default=60, help="seconds after it")
     failed = False
@@ -196,5 +196,5 @@ if __name__ == "__main__":
         trio.run(main, *parser.parse_known_args())
     except* RelayError:
         failed = True
-    if failed:  # not from in there, or it would be one of a group
+    if failed:  # not raised in the nursery, or it would be one of an exception group
         sys.exit("slow_consumer: the relay did not start")

@@ -5,12 +5,12 @@
     mosquitto_sub -t 'alarms/#' -v
     mosquitto_pub -t readings/kiln -m '{"celsius": 96.5}'
 
-Publish when the relay has logged that the query has `attached` to the subscription hot-readings,
-which takes it some seconds: what was published before the first time is not seen.
+Publish once the relay has logged that the query has `attached` to the subscription hot-readings,
+which takes some seconds: messages from before the first time are not seen.
 
-Everything between them owes: who publishes readings waits when Spark is slow, and Spark waits when
-whoever reads the alarms is. Kill it, start it again with the same checkpoint, and each alarm has
-been published once.
+Backpressure goes through all of it: publishers of readings wait when Spark is slow, and Spark waits
+when the readers of the alarms are slow. Kill it and start it again with the same checkpoint: each
+alarm has been published once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 
 
 def alarms(readings: DataFrame, limit: float) -> DataFrame:
-    """Return a message for each reading above the limit: its topic, and what it says."""
+    """Return a message, with topic and value, for each reading above the limit."""
     celsius = f.get_json_object(f.col("value").cast("string"), "$.celsius").cast("double")
     hot = readings.withColumn("celsius", celsius).where(f.col("celsius") > limit)
     return hot.select(
@@ -35,19 +35,19 @@ def alarms(readings: DataFrame, limit: float) -> DataFrame:
 
 
 def main() -> None:
-    """Run until interrupted, or until what there is has been worked off."""
+    """Run until interrupted; with `--once`, until all present messages are done."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("relay", help="HOST:PORT of its listener subscribe+tcp")
     parser.add_argument(
-        "--checkpoint", type=Path, required=True, help="Spark's notes of how far it is"
+        "--checkpoint", type=Path, required=True, help="folder for Spark's position"
     )
     parser.add_argument("--limit", type=float, default=90.0, help="degrees Celsius")
-    parser.add_argument("--once", action="store_true", help="end when what is there now is done")
+    parser.add_argument("--once", action="store_true", help="end when present messages are done")
     options = parser.parse_args()
 
-    # Spark's workers are to be the Python that this is: another one may lack what is needed.
+    # Spark's workers must run this Python: another one may lack the packages needed.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.appName("hot-readings")

@@ -1,15 +1,15 @@
-"""A slow Spark query, and publishers that are held to its pace.
+"""A slow Spark query, and publishers that backpressure slows to its pace.
 
     pip install "clearfunds[pipeline,relay]"      # and Java 17 or newer
     python examples/spark_stream.py
 
-It starts `clearfunds relay` and three publishers, each of which would send `--rate` messages a
-second, and a query that takes `--work` seconds a batch, whatever is in it. Each publisher may owe
-for `--limit-items`; so once that many of its messages wait for Spark, it is not read any more, and
-sends as many as Spark gets done. It goes on when it owes for half of that. A batch has a third of
-what all may owe for, so they go on at every second one, and what is printed is what they sent a
-second during the last two. At the end the publishers stop, the query takes the rest, and nothing is
-owed. docs/spark.md says why.
+It starts `clearfunds relay`, three publishers, each of which would send `--rate` messages a second,
+and a query that takes `--work` seconds a batch, whatever its size. Each publisher may owe for
+`--limit-items` (its high-water mark). Once that many of its messages wait for Spark, it is not read
+until it owes for half of that, so it sends as many as Spark gets done. A batch has a third of what
+all may owe for, so they go on at every second one. The printed rates are those of the last two
+batches. At the end the publishers stop, the query takes the rest, and no debt is left.
+docs/spark.md explains it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 HALLS = ("hall-1", "hall-2", "hall-3")
 SETTINGS = (
     ("spark.log.level", "ERROR"),
-    ("spark.sql.shuffle.partitions", "2"),  # of 200, most would be empty, and each is a task
+    ("spark.sql.shuffle.partitions", "2"),  # by default 200: most would be empty tasks
     ("spark.ui.enabled", "false"),
     ("spark.ui.showConsoleProgress", "false"),
 )
@@ -49,7 +49,7 @@ PAYLOAD = b'{"celsius": 21.5, "sensor": "north wall, two metres above the floor"
 
 @contextlib.contextmanager
 def relay(limit_items: int) -> Generator[tuple[int, int]]:
-    """Run a relay for the time of the block; give its ports for MQTT and for readers."""
+    """Run a relay for the length of the block; yield its ports for MQTT and for readers."""
     command = [sys.executable, "-m", "clearfunds", "relay", "--log-level", "warning"]
     command += ["--limit-items", str(limit_items)]
     command += ["--listen", "mqtt+tcp://127.0.0.1:0", "--listen", "subscribe+tcp://127.0.0.1:0"]
@@ -70,15 +70,15 @@ async def publish(port: int, hall: str, rate: int, until: float, sent: Counter[s
     async with open_mqtt(stream, client_id=hall, keep_alive=0) as client:
         while trio.current_time() < until:
             for _ in range(rate // 20):
-                # Until the relay has acknowledged it: here it is held up. It is not cancelled: of
-                # what was sent and not acknowledged nobody here would know whether it came.
+                # Until the relay has acknowledged it: backpressure is felt here. It is not
+                # cancelled: for an unacknowledged message it would be unknown whether it came.
                 await client.publish(f"plant/{hall}", PAYLOAD, qos=1)
                 sent[hall] += 1
             await trio.sleep(1 / 20)
 
 
 async def publish_all(port: int, rate: int, seconds: float, sent: Counter[str]) -> None:
-    """Let all of them publish for so long."""
+    """Let all of them publish for `seconds`."""
     until = trio.current_time() + seconds
     async with trio.open_nursery() as nursery:
         for hall in HALLS:
@@ -103,7 +103,7 @@ def main(options: argparse.Namespace) -> None:
             .option("maxOffsetsPerTrigger", options.limit_items * len(HALLS) // 3)
             .load()
         )
-        # When each of the last two batches began, and what had been sent by then.
+        # When each of the last two batches began, and the counts sent by then.
         begun = deque([(time.monotonic(), sent.copy())], maxlen=2)
 
         def work(batch: DataFrame, number: int) -> None:
@@ -123,7 +123,7 @@ def main(options: argparse.Namespace) -> None:
             .option("checkpointLocation", f"{folder}/checkpoint")
             .start()
         )
-        query.processAllAvailable()  # it is attached: from here on everything is read
+        query.processAllAvailable()  # it is attached: it reads all messages from here on
         run = partial(publish_all, mqtt, options.rate, options.seconds, sent)
         publishers = threading.Thread(target=trio.run, args=(run,))
         publishers.start()
@@ -137,7 +137,7 @@ def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rate", type=int, default=500, help="messages a second, each publisher")
-    parser.add_argument("--limit-items", type=int, default=200, help="what each may owe for")
+    parser.add_argument("--limit-items", type=int, default=200, help="limit of each publisher")
     parser.add_argument("--work", type=float, default=1.0, help="seconds that a batch takes")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long they publish")
     main(parser.parse_args())

@@ -1,14 +1,14 @@
-"""A relay for a protocol of one's own, from the public API alone.
+"""A relay for your own protocol, built from the public API alone.
 
     python examples/tcp_relay.py 127.0.0.1 7000 --http 9100
 
 A frame is a length (4 bytes, big-endian) and that many bytes: `S` and a topic filter to subscribe,
-or `P`, the topic, a zero byte and the payload to publish. What is published arrives, as the same
-frame, at every connection with a matching filter, the publisher's own included.
+or `P`, the topic, a zero byte and the payload to publish. A publication arrives, as the same frame,
+at every connection with a matching filter, the publisher's own included.
 
-Whoever publishes faster than its subscribers read is not read while its debt is above its limit.
-With `--http`, http://127.0.0.1:9100/ shows who waits on whom (this needs the extra `relay`). Ctrl-C
-ends it; every connection's account is printed when it closes.
+A publisher that is faster than its subscribers is not read while its debt is above its limit
+(backpressure). With `--http`, http://127.0.0.1:9100/ shows who waits on whom (this needs the extra
+`relay`). Ctrl-C ends it; every connection's account is printed when it closes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT = Limit(items=1_000, bytes=4 << 20)
 
 
 class Relay:
-    """What all connections share."""
+    """The state that all connections share."""
 
     def __init__(self, flusher: Flusher) -> None:
         self.flusher = flusher
@@ -37,20 +37,21 @@ class Relay:
         self.dataspace = Dataspace(self.ledger)
 
     async def handle(self, link: Link) -> None:
-        """Serve one connection: its account pays for whatever it causes."""
-        # By its address, port included: the protocol has no better name. Who connects anew is new.
+        """Serve one connection: all that it causes is charged to its account."""
+        # Named by address and port: the protocol has no better name. A new connection is a new
+        # account.
         account = self.ledger.open(f"tcp/{link.peer}", limit=LIMIT)
         outlet = Outlet(
             self.ledger, self.flusher, link.sock, account.name, frame=frame, on_broken=link.cut
         )
-        outlet.owner = account  # whose reader stands still when this peer takes nothing
+        outlet.owner = account  # the account whose reader stands still if this peer takes nothing
         observations: dict[str, Observation] = {}
         why = "it left"
         try:
             with link.scope:
                 async for body in frames(link):
                     self.obey(body, account, outlet, observations)
-                    # Clear funds before the next frame is read: this is the whole of flow control.
+                    # Wait for clear funds before reading the next frame: all of flow control.
                     await account.ensure_clear_funds()
             why = link.why or why
         except (OSError, ValueError) as exc:
@@ -67,7 +68,7 @@ class Relay:
     def obey(
         self, body: bytes, account: Account, outlet: Outlet, observations: dict[str, Observation]
     ) -> None:
-        """Do what one frame says, in a turn: all or nothing, charged to this account."""
+        """Obey one frame in a turn: all or nothing, charged to this account."""
         with account.turn(body) as turn:
             if body[:1] == b"S":
                 wanted = TopicFilter(body[1:].decode())
@@ -81,7 +82,7 @@ class Relay:
 
 
 async def frames(link: Link) -> AsyncGenerator[bytes]:
-    """Yield the frames that come in; ValueError for one that is too large."""
+    """Yield the incoming frames; ValueError for one that is too large."""
     buffer = bytearray()
     while data := await link.receive():
         buffer += data
@@ -97,7 +98,7 @@ async def frames(link: Link) -> AsyncGenerator[bytes]:
 
 
 def frame(event: Publication) -> bytes:
-    """Make the bytes of one publication."""
+    """Encode one publication."""
     body = b"P%b\0%b" % (event.topic.encode(), event.payload)
     return LENGTH.pack(len(body)) + body
 
@@ -118,7 +119,7 @@ async def main(host: str, port: int, http: int | None) -> None:
     with listener:
         async with open_flusher() as flusher, trio.open_nursery() as nursery:
             relay = Relay(flusher)
-            nursery.start_soon(watch_patience, relay.ledger)  # nobody waits for ever in silence
+            nursery.start_soon(watch_patience, relay.ledger)  # no silent stalls
             if http is not None:
                 await show(relay.ledger, http, nursery)
             print(f"listening on {listener.url}", flush=True)
@@ -129,7 +130,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("host")
     parser.add_argument("port", type=int, help="0: any")
-    parser.add_argument("--http", type=int, metavar="PORT", help="serve pages there, for people")
+    parser.add_argument("--http", type=int, metavar="PORT", help="serve the pages there")
     options = parser.parse_args()
     try:
         trio.run(main, options.host, options.port, options.http)

@@ -1,4 +1,4 @@
-"""Alice takes photos, a worker shrinks them, the album is slow. Who waits, and for whom?"""
+"""Alice takes photos, a worker shrinks them, the album is a slow consumer: which of them waits?"""
 
 import attrs
 import trio
@@ -16,13 +16,13 @@ class Photo:
 async def publish(account: Account, dataspace: Dataspace) -> None:
     for n in range(18):
         await account.ensure_clear_funds()  # waits while it owes for more than 5 photos
-        with account.turn() as turn:  # all of it happens, or nothing
+        with account.turn() as turn:  # a transaction: all or nothing
             turn.publish(dataspace, Photo(f"{n}.jpg", "large"))
 
 
 async def shrink(mailbox: Mailbox, dataspace: Dataspace) -> None:
     async for loan in mailbox:  # photos that one account owes for
-        with loan as photos, loan.turn() as turn:  # what this causes, that account owes for, too
+        with loan as photos, loan.turn() as turn:  # its results are charged to that account, too
             for photo in photos:
                 turn.publish(dataspace, attrs.evolve(photo, size="small"))
 

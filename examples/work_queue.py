@@ -4,16 +4,17 @@
     seq 100 | python examples/work_queue.py put 127.0.0.1:7001 jobs/resize
     python examples/work_queue.py work 127.0.0.1:7001 resize --prefetch 10
 
-A queue has a name and gets what is published under topics that match its filter; each job goes to
-one of its workers, in turn, as long as their prefetch has room. A job that no queue is there for is
-refused; `work --filter` declares a queue, too. With a directory, jobs are
-confirmed when they are on disk, and survive a crash of the server. Without one they stay in memory,
-on the account of whoever published them: a publisher who is too far ahead of the workers is not
-read. What a worker has not acked when its connection ends goes to others; a job to which that has
-happened too often is published again under `dead/` and its queue's name.
+A queue has a name, and gets jobs published under topics that match its filter. Each job goes to one
+of its workers, in turn, as long as their prefetch has room. A job without a queue is refused;
+`work --filter` declares a queue, too. With a directory, jobs are confirmed when they are on disk,
+and survive a crash of the server. Without one they stay in memory, charged to their publisher's
+account: a publisher that is too far ahead of the workers is not read (backpressure). Jobs that a
+worker has not acked when its connection ends go to other workers. A job that is requeued too often
+is published again under `dead/` and its queue's name (a dead letter).
 
-A frame is a length (4 bytes, big-endian) and that many bytes: a letter and what `Server` and
-`Client` below say. A connection publishes or works, so that no ack waits behind a publication.
+A frame is a length (4 bytes, big-endian) and that many bytes: a letter and its fields, as in
+`Connection.obey` and `Client` below. A connection publishes or works, so that no ack waits behind a
+publication.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ MAX_QUEUES = 1_000
 MAX_NAME = 255
 MAX_PREFETCH = 65_535  # as in AMQP 0-9-1
 NUMBER = struct.Struct(">Q?")
-"""A publication's number or a delivery's tag, and the flag *multiple*: all before it, too."""
+"""A publication's number or a delivery's tag, and the flag *multiple*: it covers all before it."""
 PREFETCH = struct.Struct(">I")
 CHUNK = 64 << 10
 KEPT = "work_queue/"
@@ -78,17 +79,17 @@ def frame(*parts: bytes) -> bytes:
 
 
 class Frames:
-    """What has come, taken apart."""
+    """A parser for incoming frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what was read."""
+        """Add bytes that were read."""
         self._buffer += data
 
     def take(self) -> bytes | None:
-        """Take the next frame if it is all there; ValueError for one that is too large."""
+        """Take the next frame if it is complete; ValueError for one that is too large."""
         buffer = self._buffer
         if len(buffer) < LENGTH.size:
             return None
@@ -108,26 +109,26 @@ class Frames:
 
 @attrs.frozen
 class Options:
-    """What the server is told."""
+    """The options of the server."""
 
     directory: Path | None = None
-    """Where jobs are kept; None: in memory."""
+    """The directory of the jobs; None: in memory."""
     fsync_interval: float = 0.2
-    """Seconds until what came is on the disk and confirmed; 0: at once."""
+    """Seconds until jobs are on disk and confirmed; 0: at once."""
     paging: str = "steady"
-    """Which jobs are in memory, too: `steady` or `classic`, see docs/queues.md."""
+    """The policy for jobs in memory: `steady` or `classic`, see docs/queues.md."""
     memory: int = 512 << 20
     """Bytes of memory that the classic policy aims below: it pages from half of them on."""
     disk_limit: int = 1 << 30
-    """Bytes of jobs on disk; beyond, jobs are on their publishers' accounts again."""
+    """Most bytes of jobs on disk; further jobs are charged to their publishers."""
     queues: tuple[tuple[str, str], ...] = ()
-    """Queues that are declared at the start, each with its name and its topic filter."""
+    """The queues declared at the start, each with its name and its topic filter."""
     limit: Limit = attrs.field(factory=lambda: Limit(items=10_000, bytes=8 << 20))
-    """What one connection may owe before it is read no more."""
+    """The debt (high-water mark) at which a connection is not read."""
 
 
 class Server:
-    """What all connections share."""
+    """The state that all connections share."""
 
     def __init__(self, options: Options, flusher: Flusher, shelves: Shelves | None) -> None:
         self.options = options
@@ -154,10 +155,10 @@ class Server:
                 raise RefusedError(str(exc)) from exc
 
     def declare(self, name: str, text: str, done: Callable[[], object]) -> None:
-        """See to it that there is a queue; `done` is called when there will be after a crash, too.
+        """Make a queue if it is missing; call `done` once it would survive a crash.
 
         Raises:
-            ValueError: If it cannot be.
+            ValueError: If the queue cannot be made.
         """
         if name not in self.queues:
             if not 1 <= len(name) <= MAX_NAME or len(self.queues) >= MAX_QUEUES:
@@ -174,10 +175,10 @@ class Server:
             self.shelves.hurry()
 
     def make_queue(self, name: str, text: str) -> None:
-        """Make a queue, with what is on its shelf from before."""
+        """Make a queue, with the jobs already on its shelf."""
         wanted = TopicFilter(text)
         shelf = None if self.shelves is None else self.shelves.shelf(name)
-        # Its share of the disk is whatever is left of the budget of all.
+        # It may use all that is left of the common disk quota.
         account = self.ledger.open(f"queue/{name}", limit=NO_LIMIT, parent=self.disk)
         queue = Queue(
             self.ledger, name,
@@ -198,12 +199,12 @@ class Server:
         await Connection(self, link).run()
 
     def has_to_confirm(self, connection: Connection) -> None:
-        """Note that a publisher has something to hear."""
+        """Note that a publisher has confirms to get."""
         self.to_confirm.add(connection)
         self.something_to_confirm.set()
 
     async def confirm(self) -> None:
-        """Tell publishers what was confirmed outside of their own reading: by the disk, mostly."""
+        """Send confirms that come between reads, mostly from the disk."""
         while True:
             await self.something_to_confirm.wait()
             self.something_to_confirm = trio.Event()
@@ -213,7 +214,7 @@ class Server:
             await self.flusher.flush()
 
     async def keep_time(self) -> None:
-        """Let the queues do what is due."""
+        """Run the queues' timers."""
         while True:
             await trio.sleep(1.0)
             with self.flusher.corked():
@@ -222,7 +223,7 @@ class Server:
             await self.flusher.flush()
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Return what is where."""
+        """Return the counts of each queue."""
         found: dict[str, dict[str, int]] = {}
         for name, (queue, _) in self.queues.items():
             now = queue.statistics()
@@ -239,7 +240,7 @@ class Server:
         return found
 
     def close(self) -> None:
-        """End the queues in this process; what is on disk stays there."""
+        """End the queues in this process; jobs on disk stay there."""
         for queue, _ in self.queues.values():
             queue.close()
             queue.account.close()
@@ -247,7 +248,7 @@ class Server:
 
 
 class Connection:
-    """One connection to the server; its account pays for what it publishes."""
+    """One connection to the server; its publications are charged to its account."""
 
     def __init__(self, server: Server, link: Link) -> None:
         self.server = server
@@ -278,13 +279,13 @@ class Connection:
             self.server.flusher.flush_now()
             self.outlet.close()
             with self.server.flusher.corked():
-                self.channel.close(failed=True)  # others get what it had
+                self.channel.close(failed=True)  # other workers get its jobs
             self.server.flusher.flush_now()
             self.account.close()
             self.link.close()
 
     async def read(self) -> None:
-        """Do what it asks for, as long as it pays."""
+        """Obey its frames while its funds are clear."""
         flusher = self.server.flusher
         while data := await self.link.receive():
             self.frames.feed(data)
@@ -297,7 +298,7 @@ class Connection:
                 await self.account.ensure_clear_funds()
 
     def obey_while_clear(self) -> bool:
-        """Do what has been read; true if it was left off for want of funds."""
+        """Obey the frames read so far; true if its debt stopped it."""
         while (body := self.frames.take()) is not None:
             self.obey(body)
             if not self.account.funds_are_clear():
@@ -305,7 +306,7 @@ class Connection:
         return False
 
     def obey(self, body: bytes) -> None:
-        """Do what one frame says."""
+        """Obey one frame."""
         kind = body[:1]
         if kind == b"P":  # topic, zero, payload: publish; numbered from 1
             self.publish(body)
@@ -315,19 +316,19 @@ class Connection:
                 self.channel.ack(tag, multiple=multiple)
             else:
                 self.channel.nack(tag, multiple=multiple, requeue=kind == b"R")
-        elif kind == b"D":  # queue, zero, filter: declare; answered when it is there to stay
+        elif kind == b"D":  # queue, zero, filter: declare; answered when it is durable
             name, _, text = body[1:].decode().partition("\0")
             self.server.declare(name, text, lambda: self.send_now(b"D", name.encode()))
         elif kind == b"C":  # prefetch, queue: work
             (prefetch,) = PREFETCH.unpack_from(body, 1)
             self.consume(prefetch, body[1 + PREFETCH.size :].decode())
-        elif kind == b"S":  # what is where, as JSON
+        elif kind == b"S":  # statistics, as JSON
             self.send(b"S", json.dumps(self.server.statistics()).encode())
         else:
             raise ValueError(f"a frame begins with one of PARXDCS, not {kind!r}")
 
     def publish(self, body: bytes) -> None:
-        """Publish, in a turn: in all its queues, or in none. It is confirmed when they have it."""
+        """Publish in a turn, to all matching queues or none; confirmed when they have it."""
         if self.channel.consumers:
             raise ValueError("this connection works; publish on another one")
         topic, _, payload = body[1:].partition(b"\0")
@@ -337,16 +338,16 @@ class Connection:
         with self.confirms.begin() as confirm, self.account.turn(body, confirm=confirm) as turn:
             if self.server.dataspace.routes.of(text).acked.holders:
                 turn.publish(self.server.dataspace, Publication(text, payload, qos=1))
-            else:  # nobody would have it: who is told that it is confirmed takes it for done
+            else:  # no queue would have it, and a publisher takes a confirmed job for done
                 confirm.expect()
                 confirm.refused(f"no queue takes {text}; declare one first")
 
     def say_confirms(self) -> None:
-        """Say what can be said with few words."""
+        """Send confirms, as few as possible."""
         self.server.to_confirm.discard(self)
         for answer in self.confirms.flush():
             said = NUMBER.pack(answer.number, answer.multiple)
-            if answer.refused:  # with why the last of them was
+            if answer.refused:  # with the reason for the last one
                 self.send(b"N", said, (self.confirms.reason or "").encode())
             else:
                 self.send(b"K", said)
@@ -363,34 +364,34 @@ class Connection:
         queue.consume(self.deliver, channel=self.channel, window=PrefetchWindow(prefetch))
 
     def deliver(self, delivery: Delivery) -> None:
-        """Send a job; what it is charged for stays in the queue until it is acked."""
+        """Send a job; its charge stays with the queue until it is acked."""
         event, delivery.event = delivery.event, None
         tag = NUMBER.pack(delivery.tag, delivery.redelivered)
         delivery.loan.item[:] = [frame(b"M", tag, event.topic.encode(), b"\0", event.payload)]
         self.outlet.forward(delivery.loan)
 
     def send(self, *parts: bytes) -> None:
-        """Send something of the connection's own, on its account."""
+        """Send a reply, charged to the connection's account."""
         data = frame(*parts)
         self.account.borrow(1, len(data))
         self.outlet.hold(self.account, data, 1, len(data), self.server.ledger.clock())
 
     def send_now(self, *parts: bytes) -> None:
-        """Send something that had to wait for the disk."""
+        """Send a reply that had to wait for the disk."""
         if not self.outlet.closed:
             self.send(*parts)
             self.server.flusher.ready()
 
 
 def memory_used() -> int:
-    """Return the bytes that this process has in memory."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 async def serve(host: str, port: int, options: Options) -> None:
     """Serve until SIGINT or SIGTERM."""
     async with AsyncExitStack() as stack:
-        # Not as an exception in the middle of something.
+        # Signals are received by a task, not raised as an exception in the middle of a turn.
         signals = stack.enter_context(trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
         (listener,) = await open_listeners(ListenURL("work", "tcp", host, port))
         stack.enter_context(listener)
@@ -403,7 +404,7 @@ async def serve(host: str, port: int, options: Options) -> None:
         server = Server(options, flusher, shelves)
         stack.callback(server.close)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        nursery.start_soon(watch_patience, server.ledger)  # nobody waits for ever in silence
+        nursery.start_soon(watch_patience, server.ledger)  # no silent stalls
         nursery.start_soon(server.confirm)
         nursery.start_soon(server.keep_time)
         nursery.start_soon(listener.serve, server.handle)
@@ -417,16 +418,16 @@ async def serve(host: str, port: int, options: Options) -> None:
 
 
 class ServerSaidNoError(Exception):
-    """The server has ended the connection; the message is its own."""
+    """The server has closed the connection, with this message."""
 
 
 class RefusedError(Exception):
-    """The server does not take what it was given; the message says why."""
+    """The server refused jobs; the message says why."""
 
 
 @attrs.frozen
 class Job:
-    """What a worker gets."""
+    """A job, as a worker gets it."""
 
     tag: int
     redelivered: bool
@@ -438,10 +439,10 @@ class Client:
     """A connection to the server, which publishes or works; made by `connect`.
 
     Attributes:
-        window: What was published and not confirmed; it bounds how much that may be.
+        window: The in-flight window: it bounds the publications that are not confirmed.
         on_answer: Called with numbers of publications and whether they were refused.
-        refused: How many were.
-        reason: Why the last one was that was refused; empty while none has been.
+        refused: How many were refused.
+        reason: Why the last one was refused; empty if none was.
     """
 
     def __init__(self, stream: trio.SocketStream, in_flight: int) -> None:
@@ -459,12 +460,12 @@ class Client:
         self._to_read = trio.lowlevel.ParkingLot()
 
     async def declare(self, queue: str, text: str) -> None:
-        """See to it that there is a queue, bound to a topic filter."""
+        """Declare a queue, bound to a topic filter."""
         self._send(b"D", queue.encode(), b"\0", text.encode())
         await self._answer()
 
     async def statistics(self) -> dict[str, dict[str, int]]:
-        """Ask what is where; one question at a time."""
+        """Ask for the counts of each queue; one request at a time."""
         self._send(b"S")
         found: dict[str, dict[str, int]] = json.loads(await self._answer())
         return found
@@ -478,7 +479,7 @@ class Client:
         return number
 
     def consume(self, queue: str, prefetch: int) -> None:
-        """Ask for jobs; at most `prefetch` at a time are not acked."""
+        """Ask for jobs, with at most `prefetch` unacked at a time."""
         self._send(b"C", PREFETCH.pack(prefetch), queue.encode())
 
     async def job(self) -> Job:
@@ -488,7 +489,7 @@ class Client:
         return self._jobs.popleft()
 
     def acknowledge(self, answer: Acknowledgement) -> None:
-        """Answer for a job, or for all up to it; what an `AckBatcher` calls."""
+        """Acknowledge a job, or all up to it; called by an `AckBatcher`."""
         self._send(VERDICTS[answer.verdict], NUMBER.pack(answer.tag, answer.multiple))
 
     async def flush(self) -> None:
@@ -506,7 +507,7 @@ class Client:
         return self._answers.popleft()
 
     async def send(self) -> None:
-        """Send what is to be sent; for a task of its own."""
+        """Send queued frames; runs in its own task."""
         while True:
             while not self._out:
                 await self._to_send.park()
@@ -517,7 +518,7 @@ class Client:
             self._room.unpark_all()
 
     async def receive(self) -> None:
-        """Read what comes; for a task of its own."""
+        """Read incoming frames; runs in its own task."""
         frames = Frames()
         while data := await self._stream.receive_some(CHUNK):
             frames.feed(data)
@@ -546,7 +547,7 @@ class Client:
 
 @asynccontextmanager
 async def connect(host: str, port: int, *, in_flight: int = 200) -> AsyncGenerator[Client]:
-    """Be connected for as long as the block lasts."""
+    """Connect for the length of the block."""
     async with await trio.open_tcp_stream(host, port) as stream, trio.open_nursery() as nursery:
         client = Client(stream, in_flight)
         nursery.start_soon(client.send)
@@ -563,7 +564,7 @@ async def put(host: str, port: int, topic: str) -> None:
     """Publish each line of stdin, and wait until all are confirmed.
 
     Raises:
-        RefusedError: If any of them were refused.
+        RefusedError: If any line was refused.
     """
     async with connect(host, port, in_flight=5_000) as client:
         async for line in trio.wrap_file(sys.stdin.buffer):
@@ -577,7 +578,7 @@ async def put(host: str, port: int, topic: str) -> None:
 async def work(
     host: str, port: int, queue: str, text: str | None, prefetch: int, every: int
 ) -> None:
-    """Print jobs, and acknowledge them every so many, or after 50 ms."""
+    """Print jobs, and acknowledge them in batches, or after 50 ms."""
     async with connect(host, port) as client, trio.open_nursery() as nursery:
         if text is not None:
             await client.declare(queue, text)
@@ -593,7 +594,7 @@ async def work(
 
 
 def address(text: str) -> tuple[str, int]:
-    """Take HOST:PORT apart."""
+    """Parse HOST:PORT."""
     host, _, port = text.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
@@ -601,7 +602,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def named_filter(text: str) -> tuple[str, str]:
-    """Take NAME=FILTER apart."""
+    """Parse NAME=FILTER."""
     name, _, wanted = text.partition("=")
     if not (name and wanted):
         raise argparse.ArgumentTypeError(f"{text!r} is no NAME=FILTER")
@@ -613,12 +614,12 @@ def named_filter(text: str) -> tuple[str, str]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Say what may be written on the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description="A work queue over TCP.")
     commands = parser.add_subparsers(dest="command", required=True)
     server = commands.add_parser("serve", help="run a server until Ctrl-C")
     server.add_argument("address", type=address, help="HOST:PORT")
-    server.add_argument("--directory", type=Path, help="where jobs are kept")
+    server.add_argument("--directory", type=Path, help="the directory of the jobs")
     server.add_argument(
         "--queue",
         type=named_filter,
@@ -644,7 +645,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 async def main(given: argparse.Namespace) -> None:
-    """Do what was asked for."""
+    """Run the chosen command."""
     host, port = given.address
     if given.command == "serve":
         options = Options(

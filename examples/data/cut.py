@@ -22,7 +22,7 @@ TARGET = Path(__file__).with_name("flights-2013-01.csv.gz")
 
 
 def departure(row: dict[str, str]) -> datetime:
-    """Return when the flight left, New York's time; when it should have left, if it never did."""
+    """Return when the flight left, in New York's time, or was scheduled, if it never left."""
     scheduled = datetime(
         int(row["year"]), int(row["month"]), int(row["day"]), int(row["hour"]), int(row["minute"])
     )

@@ -1,8 +1,8 @@
-"""The relay's journal as a pipeline: its tables, which grow, and what the ledger's functions say.
+"""The relay's journal as a pipeline: its growing tables, and the results of the ledger's functions.
 
-The journal's tables are streaming tables: a run reads the files that are new since the last, each
-once. The others are computed anew from them, by the same functions as `clearfunds
-report` and any notebook.
+The journal's tables are streaming tables: a run reads the files that are new since the last run,
+each once. The others are computed again from them, by the same functions as in `clearfunds report`
+and in any notebook.
 """
 
 from pyspark import pipelines as dp
@@ -15,19 +15,19 @@ JOURNAL = str(spark.conf.get("spark.clearfunds.journal"))
 TARGET_MS = float(str(spark.conf.get("spark.clearfunds.target_ms", "250")))
 
 
-@dp.table(comment="Loans that ended: who owed, who held, how much, from when to when.")
+@dp.table(comment="Loans that ended: account, holder, amount, beginning and end.")
 def settlements() -> DataFrame:
     """Read each file of the journal once."""
     return ledger.read_stream(spark, JOURNAL).settlements
 
 
-@dp.table(comment="What came in and was handed on.")
+@dp.table(comment="Messages that came in and were handed on.")
 def publications() -> DataFrame:
     """Read each file of the journal once."""
     return ledger.read_stream(spark, JOURNAL).publications
 
 
-@dp.table(comment="Stretches of waits, each blamed on somebody.")
+@dp.table(comment="Stretches of waits, each with its culprit.")
 def stalls() -> DataFrame:
     """Read each file of the journal once."""
     return ledger.read_stream(spark, JOURNAL).stalls

@@ -349,7 +349,7 @@ def test_a_reference_that_has_drifted_is_found(
     text = capsys.readouterr().out
     path.write_text(text.replace("clearfunds_rings", "clearfunds_ring"), encoding="utf-8")
     assert reference.main(["--check", str(path)]) == 1
-    assert "write it anew" in capsys.readouterr().err
+    assert "write it again" in capsys.readouterr().err
     path.write_text(text, encoding="utf-8")
     assert reference.main(["--check", str(path)]) == 0
     assert reference.main(["--what"]) == 2
