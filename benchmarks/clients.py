@@ -1,11 +1,11 @@
 """A publisher and the subscribers of one server, in one thread, over plain sockets.
 
-For benchmarks in which a load has a pace of its own and it is looked at what becomes of it: how
-long the publisher waits, what each subscriber gets and when, who is cut off, where the rest is.
-(`loadgen.c` is for those in which the server is driven as fast as it can.)
+For benchmarks whose load has its own pace. They measure how long the publisher waits
+(backpressure), what each subscriber gets and when, which connections are closed, and where the
+other messages are. (`loadgen.c` is for benchmarks that drive a server as fast as it can.)
 
-All messages are of one size and begin with their number, so that what comes is counted, and told
-apart, without being parsed.
+All messages have one size and begin with their number, so that they are counted, and told apart,
+without parsing.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from benchmarks.servers import ServerError
 
 TOPICS: Final = 10
 DIGITS: Final = 12
-"""Of the number that a payload begins with."""
+"""Digits of the number at the beginning of a payload."""
 BUFFER: Final = 64 << 10
-"""Of the sockets here, in bytes, so that it is what the servers do that is measured."""
+"""Bytes of the sockets' buffers here: small, so that the servers are measured, not the kernel."""
 SEGMENT: Final = 1_460
-"""Bytes of a TCP segment, as over Ethernet. Loopback's own are as large as the buffers here: who
-takes little at a time would be sent next to nothing, for want of room for a whole one."""
+"""Bytes of a TCP segment, as over Ethernet. Loopback's are as large as the buffers here: a client
+that takes little at a time would get next to nothing, as a whole segment would not fit."""
 BURST: Final = 0.02
-"""Seconds' worth of messages that are sent at once at most."""
+"""Most messages sent at once, in seconds of the pace."""
 TICK: Final = 0.01
-"""Seconds after which a subscriber with a pace takes some again."""
+"""Seconds between two reads of a subscriber with a pace."""
 LET_IN: Final = 10.0
-"""Seconds within which a server lets a client in."""
+"""Seconds within which a server must accept a client."""
 TELLS: Final = re.compile(
     r"stuck|slow consumer|dropp|behind|patience|gave up|given up|output buffer|written off|wait",
     re.IGNORECASE,
 )
-"""What there is in a line of a log that tells of who does not keep up."""
+"""Words in log lines about slow consumers."""
 
 
 # -- what is spoken -----------------------------------------------------------------------------
@@ -94,24 +94,24 @@ def _redis_frame(topic: int, payload: bytes) -> bytes:
 
 @attrs.frozen
 class Wire:
-    """A protocol, as far as it is spoken here."""
+    """The part of a protocol that is used here."""
 
     filter: str
-    """For all topics."""
+    """The filter for all topics."""
     topic: str
-    """The first of them, which is a filter for that one, too."""
+    """The first topic, also a filter for it alone."""
     hello: Callable[[str, str | None], bytes]
-    """What a client of that name says first, with a filter if it subscribes."""
+    """A client's first bytes, by its name, and its filter if it subscribes."""
     welcomed: Callable[[bytes, bool], bool]
-    """Whether that is all that a server says to it, for one who has subscribed or not."""
+    """Whether these bytes are the server's whole answer, with or without a subscription."""
     frame: Callable[[int, bytes], bytes]
     """A publication on a topic."""
     delivered: Callable[[bytes], int]
-    """How long it is when it is delivered."""
+    """The length of a publication when it is delivered."""
     ping: bytes = b""
     pong: bytes = b""
     after: int = 0
-    """How many bytes there are behind the payload."""
+    """The number of bytes after the payload."""
 
 
 WIRES: Final[Mapping[str, Wire]] = {
@@ -140,12 +140,12 @@ WIRES: Final[Mapping[str, Wire]] = {
 
 @attrs.define
 class Receiver:
-    """What came to a subscriber, of messages that are all of one size.
+    """Counts the messages of a subscriber, all of one size.
 
     Args:
-        size: Of a message, in bytes.
-        ping: What the server says in between.
-        number: Where in a message its number is; None: they are not looked at.
+        size: The size of a message, in bytes.
+        ping: The server's ping, which may come between messages.
+        number: The place of the number in a message; None: numbers are not read.
     """
 
     size: int
@@ -153,13 +153,13 @@ class Receiver:
     number: int | None = None
     messages: int = 0
     longest: float = 0.0
-    """The longest time in which nothing came, of those that are over."""
+    """The longest gap without a message that is over."""
     last: float = 0.0
-    """When something came last."""
+    """When the last message came."""
     numbers: array[int] = attrs.field(factory=lambda: array("Q"))
-    """Of all that came, where they are looked at."""
+    """The numbers of all messages, if they are read."""
     strange: int = 0
-    """How many came that are no message that was sent, or came again, or after a later one."""
+    """How many messages were never sent, came twice, or came out of order."""
     _rest: bytes = b""
     _latest: int = -1
 
@@ -199,18 +199,18 @@ class Receiver:
         self._latest = last
 
     def gap(self, until: float) -> float:
-        """Return the longest time in which nothing came, up to `until`."""
+        """Return the longest time without a message, up to `until`."""
         return max(self.longest, until - self.last)
 
 
 @attrs.define
 class Pace:
-    """When a publisher sends, who has a pace of his own and catches up with nothing."""
+    """The times of sending of a publisher with a fixed pace, which never catches up."""
 
     rate: float
     sent: int = 0
     waited: float = 0.0
-    """Seconds in all in which nothing was taken from it."""
+    """Total seconds in which the server took nothing from it."""
     longest: float = 0.0
     went_on: float | None = None
     """When the longest wait was over."""
@@ -229,9 +229,9 @@ class Pace:
             self._since = now
 
     def due(self, now: float) -> int:
-        """Return how many messages are to be sent now."""
+        """Return how many messages are due now."""
         if self._since is None:
-            # What it had no time for itself, it catches up with: up to a second of it.
+            # It catches up with its own delays, up to a second.
             self._allowed = min(self._allowed + (now - self._looked) * self.rate, self.rate)
         self._looked = now
         count = min(int(self._allowed), math.ceil(self.rate * BURST))
@@ -240,15 +240,15 @@ class Pace:
         return count
 
     def blocked(self, now: float) -> None:
-        """Nothing more is taken from it."""
+        """Note that the server takes nothing more from it."""
         if self._since is None:
             self._since = now
 
     def free(self, now: float) -> None:
-        """All was taken."""
+        """Note that the server has taken all."""
         since, self._since = self._since, None
         if since is not None:
-            self._looked = now  # what was due meanwhile is not caught up with
+            self._looked = now  # it does not catch up with messages due meanwhile
             self.waited += now - since
             if now - since > self.longest:
                 self.longest, self.went_on = now - since, now
@@ -265,7 +265,7 @@ class Pace:
 
 
 def kinds_of(lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines that tell of it, of those that differ in their numbers only the first."""
+    """Return log lines about slow consumers; of lines that differ only in numbers, the first."""
     found: dict[str, str] = {}
     for line in lines:
         if TELLS.search(line):
@@ -274,7 +274,7 @@ def kinds_of(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def logs_in(scratch: Path) -> list[Path]:
-    """Return the logs that a server has there."""
+    """Return a server's log files there."""
     return sorted(scratch.rglob("*.log"))
 
 
@@ -287,11 +287,11 @@ def lines_of(path: Path, start: int) -> list[str]:
 
 
 def family(pid: int) -> tuple[int, ...]:
-    """Return a process and all that descend from it."""
+    """Return a process and all its descendants."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in brackets, may have blanks and brackets in it.
+            # The name, in brackets, may contain blanks and brackets.
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except (OSError, IndexError):
             continue  # it has just ended
@@ -302,7 +302,7 @@ def family(pid: int) -> tuple[int, ...]:
 
 
 def resident(pids: Iterable[int]) -> float:
-    """Return the memory of processes, in megabytes; of one that has ended, none."""
+    """Return the memory of processes, in megabytes; 0 for a process that has ended."""
     pages = 0
     for pid in pids:
         try:
@@ -314,20 +314,20 @@ def resident(pids: Iterable[int]) -> float:
 
 @attrs.frozen
 class Ends:
-    """What the kernel holds of the connections to a server, in bytes, and which there are."""
+    """The bytes in the kernel for connections to a server, and the open connections."""
 
     to_send: int = 0
-    """What the server has written, and the subscriber's kernel does not have."""
+    """Bytes that the server has written, and the subscriber's kernel does not have."""
     to_take: int = 0
-    """What a subscriber's kernel has, and the subscriber has not taken."""
+    """Bytes that a subscriber's kernel has, and the subscriber has not read."""
     coming: int = 0
-    """What was published, and the server has not read."""
+    """Bytes that were published, and the server has not read."""
     open: frozenset[int] = frozenset()
     """The clients' ports of the connections that the server has not closed."""
 
     @property
     def total(self) -> int:
-        """All that is on its way."""
+        """All bytes in the kernel."""
         return self.to_send + self.to_take + self.coming
 
 
@@ -337,11 +337,11 @@ CLOSE_WAIT: Final = "08"
 
 
 def ends_of(tables: Iterable[str], port: int, publisher: int) -> Ends:
-    """Return what tables of sockets (/proc/net/tcp) say of a server's port.
+    """Parse tables of sockets (/proc/net/tcp) for a server's port.
 
     Args:
-        tables: Their text.
-        port: Where the server listens.
+        tables: The text of the tables.
+        port: The server's port.
         publisher: The publisher's own port.
     """
     to_send = to_take = coming = 0
@@ -370,23 +370,24 @@ def ends_of(tables: Iterable[str], port: int, publisher: int) -> Ends:
 
 
 Reads = Literal["all", "nothing"] | float
-"""What a subscriber takes: all that comes, nothing, or so many bytes a second."""
+"""The bytes that a subscriber reads: all, none, or a number a second."""
 
 
 class Scene:
     """A publisher and the subscribers of a server, in one thread.
 
     Args:
-        wire: What is spoken.
-        port: The server's.
-        names: Of the subscribers.
+        wire: The protocol.
+        port: The server's port.
+        names: The names of the subscribers.
         payload: Bytes of a message.
-        rate: Messages a second, at most.
-        topics: On how many topics, in turn; one is subscribed to by name, several by a wildcard.
-        numbered: Whether subscribers look at the numbers of what they get.
+        rate: Most messages a second.
+        topics: The number of topics, used in turn; one is subscribed by name, several by a
+            wildcard.
+        numbered: Whether subscribers read the numbers of their messages.
 
     Raises:
-        ServerError: A client was not let in.
+        ServerError: The server did not accept a client.
         OSError: There is no server.
     """
 
@@ -449,7 +450,7 @@ class Scene:
 
     @property
     def published(self) -> int:
-        """How many messages the kernel has taken from the publisher, from the first on."""
+        """How many messages the kernel has taken from the publisher so far."""
         left = len(self._unsent)
         return self._number - (-(-left // self._frame_size) if left else 0)
 
@@ -458,7 +459,7 @@ class Scene:
         return len(self._wire.frame(0, bytes(self._payload)))
 
     def reads(self, number: int, how: Reads) -> None:
-        """Say what one subscriber takes from now on."""
+        """Set what one subscriber reads from now on."""
         before, self._reads[number] = self._reads[number], how
         if number in self.ended or (before == "all") == (how == "all"):
             return
@@ -469,7 +470,7 @@ class Scene:
             self._may_take[number] = 0.0
 
     def ends(self) -> Ends:
-        """Return what the kernel holds of these connections."""
+        """Return the bytes in the kernel for these connections."""
         tables = [
             path.read_text()
             for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -478,7 +479,7 @@ class Scene:
         return ends_of(tables, self._port, int(self._publisher.getsockname()[1]))
 
     def step(self, *, publish: bool = True) -> None:
-        """Take what there is, send what is due."""
+        """Read what has come, and send the messages that are due."""
         for key, events in self._selector.select(0.002):
             if key.data is not None:
                 self._take(key.data, 1 << 18)
@@ -495,7 +496,7 @@ class Scene:
         self._ticked = now
         for number, how in enumerate(self._reads):
             if isinstance(how, float) and number not in self.ended:
-                # What was not there to be taken is not caught up with, but for some ticks.
+                # It catches up with at most some ticks in which too little had come.
                 self._may_take[number] = min(self._may_take[number] + how * passed, how * 5 * TICK)
                 allowed = int(self._may_take[number])
                 if allowed:
@@ -561,13 +562,13 @@ class Scene:
         *,
         empty: bool = False,
     ) -> None:
-        """Take what is still to come, until nothing has come for a while.
+        """Read the rest, until nothing has come for a while.
 
         Args:
-            quiet: Seconds in which nothing comes: then all has come.
-            most: Seconds after which it is given up.
+            quiet: Seconds without a message after which all has come.
+            most: Seconds after which to give up.
             look: Called after each step.
-            empty: Go on for as long as something is on its way to the server, or from it.
+            empty: Go on while the kernel has bytes on their way to the server, or from it.
         """
         began = time.monotonic()
         until = began + quiet

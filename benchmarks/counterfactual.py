@@ -1,8 +1,8 @@
-"""What a delivery costs with loans, and what it would cost without any accounts.
+"""The cost of a delivery with loans, and without any accounts.
 
-One publisher and N consumers, tasks of one process. The publisher finds out whom a message
-concerns, hands it over, and goes on when all have dealt with it; a consumer waits until there is
-something, and takes all there is. Always the same, but for what is in between:
+One publisher and N consumers are tasks of one process. The publisher looks up the consumers of a
+message, passes it to them, and goes on when all have handled it. A consumer waits for messages, and
+takes all there are. Only the queue in between differs:
 
     loans     a `Dataspace`: a turn for each message, a `Mailbox` for each consumer, who settles
     queues    a plain deque for each consumer, and a parking lot to wait at; nothing bounds it
@@ -10,8 +10,7 @@ something, and takes all there is. Always the same, but for what is in between:
     runs      as `loans`, but a burst is one run, as the relay has the messages of one read
     lists     as `queues`, but a burst is one entry: the same without accounts
 
-All of them ask the same dataspace's routes for whom a topic concerns. What they do with a message
-is to count it.
+All of them look up consumers in the routes of the same dataspace. A consumer only counts messages.
 
     python benchmarks/counterfactual.py
 """

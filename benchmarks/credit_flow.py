@@ -9,21 +9,21 @@ Three loads, each with a fan-out of 1, 3, 10, 30 and 100:
 
 - `keep-up`: one publisher, all subscribers read as fast as they can; 200 bytes of payload, QoS 0.
   Measured by the load generator (loadgen.c): deliveries a second, the server's CPU.
-- `stall`: one publisher, paced, and one of the subscribers stops reading for a while. On the same
-  connection it publishes to an innocent one, too, and another connection does so beside it: for how
-  long does the innocent one hear nothing of either? Over Unix sockets, in which the kernel keeps
-  little (0.2 MB); over TCP it keeps some megabytes first, under both schemes alike.
-- `queues`: one publisher of QoS 1, as fast as it is confirmed, into the queues of as many kept
-  sessions, in a store that is slow: what is written is on the disk after a second. And the same
-  innocent ones.
+- `stall`: one paced publisher, and one of the subscribers stops reading for a while. The publisher
+  also publishes to an innocent subscriber, and so does another connection: for how long does the
+  innocent one get nothing from either (head-of-line blocking)? Over Unix sockets, in which the
+  kernel keeps little (0.2 MB); over TCP it keeps some megabytes first, under both schemes.
+- `queues`: one publisher of QoS 1, as fast as it is confirmed, into the queues of as many
+  persistent sessions, in a slow store: written messages are on disk after a second. The innocent
+  subscribers are the same.
 
-`nothing` is the third scheme that can be asked for: a relay without limits, which reads whatever
-comes. What it may take is bounded here: by how long a load lasts and how fast it is, and by its end
-when the relay has a GiB more than before (`ended` in what is written).
+A third scheme is `nothing`: a relay without limits, which reads all input. Its memory is bounded by
+the duration and the rate of the load, and the load ends when the relay has a GiB more than before
+(`ended` in the output).
 
-Each measurement has a fresh relay, on a core of its own. Passes are interleaved: all fan-outs under
-all schemes in turn, and then again; the tables have medians. What was measured is written as JSON
-(docs/data/credit-flow.json), with the machine; docs/credit-flow.md says what it shows.
+Each measurement has a fresh relay, on its own core. Passes are interleaved: all fan-outs under all
+schemes in turn, and then again; the tables have medians. The results are written as JSON
+(docs/data/credit-flow.json), with the machine; docs/credit-flow.md explains them.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ UNLIMITED: Final = (
     "--disk-alarm=none",
     "--stuck=wait",
 )
-"""A relay that stops nobody, drops nothing and cuts nobody off."""
+"""A relay without backpressure, drops and disconnects."""
 SCHEMES: Final[dict[str, tuple[str, ...]]] = {
     "debt": ("--flow=debt",),
     "credit": ("--flow=credit",),
     "nothing": ("--flow=debt", *UNLIMITED),
 }
-"""With which options the relay has each; all else is as it is by default."""
+"""The relay's options for each scheme; all others have their defaults."""
 BESIDE: Final = ("debt", "credit")
 FAN_OUTS: Final = (1, 3, 10, 30, 100)
 LOADS: Final = ("keep-up", "stall", "queues")
@@ -86,7 +86,7 @@ INNOCENT_SECONDS: Final = 0.01
 """How often an innocent message is published."""
 READ_BYTES: Final = 256 << 10
 MOST_BYTES: Final = 1 << 30
-"""What the relay may have in RAM more than before: with more, a load ends."""
+"""The growth of the relay's memory at which a load ends."""
 SAMPLE_SECONDS: Final = 0.05
 
 PACED: Final = 4_000

@@ -1,6 +1,6 @@
-"""The pictures in docs/credit-flow.md, from what benchmarks/credit_flow.py has measured.
+"""The plots in docs/credit-flow.md, from the results of benchmarks/credit_flow.py.
 
-As those of queue_plots.py: on a light card, in colours that everybody can tell apart.
+As in queue_plots.py: on a light card, in colours for the colour-blind, too.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Several publishers, one subscriber that reads at a steady pace: who gets how much of it.
+"""Fairness: several publishers share one subscriber that reads at a steady pace.
 
-They all want more than there is, but for one. Through one server there publish
+All publishers but one offer more than their part. Through one server there publish
 
     equal-1 to -8  a connection each, all with the same pace
     many           ten connections, each of which does what an equal one does
     large          one connection, with messages ten times as large
     innocent       some small messages a second, much less than its part
 
-and one subscriber takes all of it, reading so many bytes a second and no more. What comes to it is
-counted by publisher, once what the servers keep for it no longer grows, or after some seconds.
+and one subscriber takes all of it, at a fixed number of bytes a second. Its messages are counted by
+publisher, once the server's queue for it no longer grows, or after some seconds.
 
     python benchmarks/fairness.py                       # all servers found, a minute
     python benchmarks/fairness.py --only relay --seconds 2
 
-The relay is measured as it comes, and with a tenant for each publisher (`docs/fairness.md`), which
-then have equal shares; and, with three tenants that want everything, with weights of 1, 2 and 4.
-RabbitMQ, which cannot do as much, gets an eighth of all of it.
+The relay is measured with its defaults; with a tenant for each publisher (`docs/fairness.md`),
+which then have equal shares; and with three greedy tenants of weights 1, 2 and 4. RabbitMQ, which
+is slower, gets an eighth of the load.
 """
 
 from __future__ import annotations

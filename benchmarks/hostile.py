@@ -1,11 +1,11 @@
-"""What strangers can make one operation of the dataspace cost, in CPU time of this process.
+"""The CPU time that hostile clients can make one operation of the dataspace cost.
 
     python benchmarks/hostile.py            # a table
     python benchmarks/hostile.py --check    # exit 1 if an operation costs more than it may
 
-Each row is the dearest of a few kinds of subscriptions, patterns or retained messages that clients
-within the default limits can have: what one step of the loop then takes. Each figure is the median
-over `--repeats` runs.
+Each row is the most expensive of a few kinds of subscriptions, patterns or retained messages within
+a client's default limits. A figure is the time of one step of the loop, the median over `--repeats`
+runs.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What an idle connection costs the relay: KiB of resident memory for each of many.
+"""The cost of idle connections to the relay: KiB of resident memory for each of many.
 
-The relay runs as a process, with its defaults. Each connection is an MQTT client that says nothing
-more when it has
+The relay runs as a process, with its defaults. Each connection is an MQTT client that is silent
+after it has
 
     connected     without subscribing to anything
     subscribed    to one topic, of its own
     gone          closed its connection: what Python keeps for the next ones
     again         connected and subscribed once more, as many of them: a leak would show here
 
-The relay is to need at most 12 KiB for a connection that is idle (`--check`).
+The relay may use at most 12 KiB for an idle connection (`--check`).
 """
 
 from __future__ import annotations

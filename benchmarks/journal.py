@@ -1,13 +1,13 @@
-"""What a journal costs a relay: CPU as a share of a core, with `--journal` and without.
+"""The cost of a relay's journal: CPU as a share of a core, with `--journal` and without.
 
     row        in this process: microseconds a row, from the call to the file, and bytes a row
     paced      two relays with their defaults, one of which keeps a journal, get the same load of
                10,000 settlements a second, in turn: a message to each of ten subscribers (`ten`),
-               and ten publishers with a subscriber each (`one`), whose every message is a row of
-               its own and a publication, too
+               and ten publishers with a subscriber each (`one`), where each message is one
+               settlement and one publication
     unbounded  as much as a relay can do with nine subscribers, deep windows and one message in
-               flight, without a journal, with one, and with one that may take down everything:
-               CPU seconds per million deliveries, and how many rows there were
+               flight, without a journal, with one, and with one without a limit on rows:
+               CPU seconds per million deliveries, and the number of rows
 
 The budget (`--check`): less than 3 % of a core more at 10,000 settlements a second.
 """

@@ -1,16 +1,16 @@
 """A real relay, a publisher that always has more, and a subscriber whose pace changes 100-fold.
 
-The same is run with `--limit-latency` and with several fixed limits. Each relay is a process of its
-own; what it settles is noted as a journal would be told of it: when, how many messages, how old the
-oldest of them was. The subscriber takes so many bytes a second from its socket, whose segments are
-as long as Ethernet's: those of the loopback, of 64 KiB, would have the kernel take whole megabytes
-at a time. It prints, for each limit and each pace,
+The same is run with `--limit-latency` and with several fixed limits. Each relay is its own process.
+Its settlements are recorded as for a journal: the time, the number of messages, the age of the
+oldest. The subscriber reads a fixed number of bytes a second from its socket. The socket's segments
+are as long as Ethernet's: with those of the loopback, of 64 KiB, the kernel would take whole
+megabytes at a time. It prints, for each limit and each pace,
 
-    age    of what was settled, the 99th percentile, in targets: from the change of pace on, and
-           once it has settled, that is, after 20 targets
+    age    of settlements, the 99th percentile, in targets: from the change of pace on, and after
+           20 targets, once it has settled
     got    by the subscriber, as part of its pace, after 20 targets
 
-`--json` writes it down, `--plot` draws what was written:
+`--json` writes the results, `--plot` draws them:
 
     python benchmarks/latency_limit.py --json docs/data/latency-limit.json
     python benchmarks/latency_limit.py --plot docs/data/latency-limit.json docs/latency-limit.svg
@@ -57,7 +57,7 @@ MESSAGE: Final = 1_000
 SEGMENT: Final = 1_448
 """Bytes that an Ethernet segment carries."""
 SETTLED: Final = 20
-"""So many targets after a change ages and throughput should be what they should be."""
+"""Targets after a change of pace within which ages and throughput should have settled."""
 PACES: Final = (100, 1_000, 10_000, 1_000, 100)
 STEP_SECONDS: Final = 0.005
 

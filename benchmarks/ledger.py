@@ -4,13 +4,13 @@
     python benchmarks/ledger.py --rows 500000 --memory 1g
     python benchmarks/ledger.py --stream           # running_debt over a stream, too
 
-What is compared. The journal is made up (tests/pipeline/ledger/generated.py) and the files are the
-same for both. DuckDB computes what the tests compare the functions with, from plain definitions
-(tests/pipeline/ledger/plain_sql.py); nobody tuned that, and its percentiles are exact where Spark's
-are within half a percent. A result is brought to the client as a data frame. Each engine has a
-process to itself; the first pass is cold but for the system's file cache, the second is what a
-session that is at work takes, by the clock and in CPU time of all its threads, which says more on a
-machine that has other work. Starting Spark counts in the whole, as does Python.
+The comparison. The journal is synthetic (tests/pipeline/ledger/generated.py), and both engines read
+the same files. DuckDB computes the reference results of the tests, from plain definitions
+(tests/pipeline/ledger/plain_sql.py). These are not tuned, and their percentiles are exact where
+Spark's are within half a percent. Each result goes to the client as a data frame. Each engine has
+its own process. The first pass is cold except for the system's file cache; the second is that of a
+running session. Times are by the clock, and in CPU time of all threads, which says more on a busy
+machine. The total includes starting Spark, and Python.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the bookkeeping costs, operation by operation, in CPU time of this process.
+"""The cost of the bookkeeping, operation by operation, in CPU time of this process.
 
     python benchmarks/micro.py            # a table
     python benchmarks/micro.py --check    # exit 1 if an operation costs more than it may
 
-Each figure is the median over `--repeats` samples of at least 50 ms; the garbage collector is left
-on, because loans are what it has to look at. The cost of the loop itself is in every figure; the
-first row says what it is.
+Each figure is the median over `--repeats` samples of at least 50 ms. The garbage collector stays
+on, because it has to scan the loans. Every figure includes the cost of the loop itself, which is
+in the first row.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""More comes than goes: who keeps it, who stops whom, who drops, who is cut off.
+"""Overload: which servers buffer, apply backpressure, drop messages, or disconnect subscribers.
 
 A publisher offers messages at a steady pace to nine subscribers that all take a tenth of that, for
-as long as `Terms.push` says; then it is silent, and the subscribers take all that is still to come
-as fast as they can. Ten times a second it is looked at the server's memory, at how much the
-publisher has got rid of and the subscribers have got, and at what the kernel holds in between.
+`Terms.push` seconds. Then it is silent, and the subscribers read the rest as fast as they can. Ten
+times a second the benchmark records the server's memory, the messages sent and received, and the
+bytes that the kernel holds in between.
 
     python benchmarks/overload.py                        # everything there is: about two minutes
     python benchmarks/overload.py --only relay,redis
 
-The publisher catches up with nothing: while its server does not take what it sends, it waits, and
-goes on at its pace. A server that has taken more memory than `Terms.cap` is killed, before it takes
-all there is.
+The publisher never catches up: while its server does not read, it waits, and then goes on at its
+pace. A server that uses more memory than `Terms.cap` is killed, before it uses all there is.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from benchmarks.fanout import Cores
 from benchmarks.servers import PEERS, AnyServer, Relay, ServerError, pinned
 
 LOOK: Final = 0.1
-"""Seconds after which it is looked again."""
+"""Seconds between two records."""
 ALONE: Final = 1.0
 """Seconds for which it goes on when all subscribers have been cut off."""
 LIMIT: Final = 8 << 20
@@ -54,7 +53,7 @@ UNBOUNDED: Final = (
 
 @attrs.frozen
 class Terms:
-    """What is done to each server."""
+    """The load on each server."""
 
     subscribers: int = 9
     payload: int = 4_000
@@ -66,9 +65,9 @@ class Terms:
     push: float = 8.0
     """Seconds for which it publishes."""
     drain: float = 8.0
-    """Seconds, at most, for which it is waited for what is still to come."""
+    """Most seconds to wait for the remaining messages."""
     quiet: float = 0.8
-    """Seconds in which nothing comes: then all has come."""
+    """Seconds without a message after which all have come."""
     cap: float = 1024.0
     """Megabytes above idle at which a server is killed."""
 
@@ -106,13 +105,13 @@ class Found:
     offered: int
     delivered: int
     lost: int
-    """Of what was published, what did not come; also what was not sent to who had been cut off."""
+    """Published messages that did not come, those for disconnected subscribers included."""
     strange: int
-    """Deliveries of nothing that was sent, or out of order, or again."""
+    """Deliveries that were never sent, came out of order, or came twice."""
     held: int
-    """The most that was on its way and came later, or was on its way to who was cut off."""
+    """The most messages on their way that came later, or whose subscriber was disconnected."""
     held_bytes: int
-    """The most of it, in bytes, that was not in the kernel's sockets: that the server kept itself,
+    """The most bytes of these outside the kernel's sockets: those that the server itself kept,
     counted for each subscriber."""
     sockets: int
     """The most that was in the sockets, in bytes."""

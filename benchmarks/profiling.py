@@ -1,8 +1,8 @@
-"""Where the relay's CPU time goes: how much of it is the bookkeeping of debt.
+"""A profile of the relay's CPU time: the share of the bookkeeping of debt.
 
-User time is sampled by the process itself (`sampled.py`), and each sample is put down to the
-innermost Python function, with all the interpreter's work for it. The kernel's time is one sum:
-nearly all of it is to send and to receive.
+The process samples its own user time (`sampled.py`). Each sample counts for the innermost Python
+function, with all of the interpreter's work for it. The kernel's time is one sum, nearly all of it
+for sending and receiving.
 """
 
 from __future__ import annotations

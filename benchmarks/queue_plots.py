@@ -1,8 +1,8 @@
-"""The pictures in docs/queues.md, from what benchmarks/queues.py has measured.
+"""The plots in docs/queues.md, from the results of benchmarks/queues.py.
 
-Figures stand on a light card of their own, so that they read alike on dark pages and on light ones.
-Colours are told apart by those who see no red or no green (Okabe and Ito), lines by their dashes
-where two mean the same of two things.
+Plots have their own light card, so that they are readable on dark and light pages. The colours suit
+red-green colour-blind readers (Okabe and Ito). Lines for the same quantity of two things differ in
+their dashes.
 """
 
 from __future__ import annotations

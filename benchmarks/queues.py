@@ -1,18 +1,17 @@
-"""What queues do under load: a backlog built and drained, ten million messages, three sweeps.
+"""Queues under load: a backlog built and drained, ten million messages, three sweeps.
 
     python benchmarks/queues.py backlog       # the experiment of 2011, under both paging policies
     python benchmarks/queues.py ten-million   # through the relay, for a client that is away
     python benchmarks/queues.py sweeps        # in-flight window, prefetch, ack interval
-    python benchmarks/queues.py plot          # the pictures in docs/, from what was measured
+    python benchmarks/queues.py plot          # the plots in docs/, from the results
 
-Each writes what it measured as JSON to docs/data/ (`--json FILE`: elsewhere), with the machine;
-docs/queues.md says what it shows. Servers are started as processes, and everything on disk is under
-one temporary directory (`--scratch DIR`: in which), which is removed at the end. What there has to
-be free is looked at first. Needs Linux.
+Each command writes its results as JSON to docs/data/ (`--json FILE`: elsewhere), with the machine;
+docs/queues.md explains them. Servers are processes. Their files are in one temporary directory (in
+`--scratch DIR`), which is removed at the end; free space is checked first. Needs Linux.
 
-The backlog and the sweeps run against examples/work_queue.py, because competing consumers with a
-prefetch and acks with the multiple flag have no words in MQTT 3.1.1; ten million messages go
-through `clearfunds relay`.
+The backlog and the sweeps run against examples/work_queue.py, because MQTT 3.1.1 has no competing
+consumers with a prefetch, and no acks with a multiple flag. The ten million messages go through
+`clearfunds relay`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""`clearfunds`, with a sampler of its own: where the user time of its process goes.
+"""`clearfunds` with a built-in sampler of the user time of its process.
 
     python benchmarks/sampled.py OUTPUT relay --listen ...
 
-From SIGUSR2 on until it ends, the process is interrupted once for each `INTERVAL` of its user time,
-and it is noted in which function it is. What is found is written as JSON: "user" and "system", the
-CPU seconds since that signal, and "samples", [file, function, how many].
+From SIGUSR2 until it ends, the process is interrupted once for each `INTERVAL` of its user time,
+and records the current function. The result is written as JSON: "user" and "system", the CPU
+seconds since that signal, and "samples", [file, function, count].
 
-The kernel's work is not sampled, but timed. A sampler from outside (py-spy) has to stop the process
-for each look, and in a virtual machine that happens nearly always where the process enters or
-leaves the kernel: by such samples, next to nothing was spent anywhere else.
+The kernel's work is timed, not sampled. An external sampler (py-spy) has to stop the process for
+each sample. In a virtual machine that happens nearly always where the process enters or leaves the
+kernel: in such samples, hardly any time was spent elsewhere.
 
-A signal is handled at the next call, return or jump backwards of the interpreter. So what a builtin
-takes goes to the function that called it, and what a short function takes at times to its caller.
+The interpreter handles a signal at the next call, return or jump backwards. So the time of a
+builtin counts for its caller, and sometimes that of a short function, too.
 """
 
 from __future__ import annotations

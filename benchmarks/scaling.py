@@ -1,6 +1,6 @@
-"""How the cost of a delivery grows with what else there is: from 10 to 10,000 of each.
+"""The growth of the cost of a delivery with connections, subscriptions and so on, 10 to 10,000.
 
-    connections    clients that are connected and say nothing
+    connections    clients that are connected and silent
     subscriptions  subscriptions that do not match, of ten clients
     topics         topics that the messages take in turn, all taken by one wildcard
     accounts       publishers that owe: each has published something that a subscriber, who does not
@@ -13,13 +13,13 @@
 The load beside the first four is always the same: one publisher and nine subscribers, pipelined and
 with one message in flight.
 
-The relays of all sizes run at the same time, and are given the load in turn, for a short while
-each, in an order that turns round from pass to pass: what is compared was measured within seconds.
-A measurement that other processes disturbed is made again (at most a third of them are). After some
-passes there is another round, with relays of its own. Printed are CPU seconds of the relay per
-million deliveries, medians with the least and the most; how often as dear the most is as the
-fewest, the median of what each pass says; and the exponent b of the fitted `cost = a * size ** b`:
-0 is no growth, 1 is linear.
+The relays of all sizes run at the same time, and get the load in turn, for a short while each. The
+order is reversed from pass to pass, and measurements compared are seconds apart. A measurement that
+other processes disturbed is repeated (at most a third of them are). After some passes there is
+another round, with fresh relays. Printed are CPU seconds of the relay per million deliveries,
+medians with the least and the most; the ratio of the cost at the largest size to that at the
+smallest, the median over passes; and the exponent b of the fitted `cost = a * size ** b`: 0 is no
+growth, 1 is linear.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from benchmarks.servers import Relay, Running, ServerError, pinned
 from clearfunds.transports.mqtt import encode_remaining_length
 
 BUDGET: Final = 1.5
-"""How often as dear the largest size may be as the smallest."""
+"""The highest ratio of the cost at the largest size to that at the smallest."""
 
 SIZES: Final = (10, 1_000, 10_000)
 

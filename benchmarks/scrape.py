@@ -1,4 +1,4 @@
-"""How long a page holds up the relay: the longest stretch between two checkpoints.
+"""How long a page blocks the relay's loop: the longest stretch between two checkpoints.
 
 A ledger of many accounts, each owing something and all of them moving, is served over HTTP, and
 another process fetches the pages, one after the other. For each page it prints, in milliseconds:
@@ -10,9 +10,9 @@ another process fetches the pages, one after the other. For each page it prints,
               the machine does are in it. `idle` says how long it is without any page
     gc        the longest pass of the garbage collector in any of the fetches
 
-The relay is to be held up for at most 5 ms with 10,000 accounts. With `--waiting` that many of
-their readers wait on holders that make no progress, each of which has one of them for its owner: a
-relay at a standstill, in which rings are looked for.
+A page may block the relay for at most 5 ms with 10,000 accounts. With `--waiting`, this number of
+readers waits on holders that make no progress, each owned by one of the accounts: a relay at a
+standstill, which searches for rings.
 """
 
 from __future__ import annotations

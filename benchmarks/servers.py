@@ -1,7 +1,7 @@
-"""The servers that are measured: how each is found, configured, started and stopped.
+"""The measured servers: finding, configuring, starting and stopping each.
 
-Every server is started afresh for every measurement, with its own defaults but for its port, its
-directory and persistence (off everywhere), on one core that it has to itself.
+Every measurement starts a fresh server with its own defaults, except for its port, its directory
+and persistence (off everywhere), on its own core.
 """
 
 from __future__ import annotations
@@ -583,8 +583,7 @@ BROADCASTER = PythonServer(
 CHANNEL = PythonServer("channel", _of_peers("channel_server.py"), "trio", PATIENT)
 
 BROKERS = (MOSQUITTO, NATS, REDIS)
-"""What the relay is held against where nothing else is asked for: they start in no time, and are
-the ones that budgets name."""
+"""The servers compared with the relay by default: they start fast, and budgets name them."""
 
 PEERS = (*BROKERS, RABBITMQ, AMQTT, BROADCASTER, CHANNEL)
 AnyServer = Server | CommandServer | Relay | PythonServer | RabbitMQ

@@ -1,11 +1,11 @@
-"""Hours of mixed load on one relay, which has to come out of it as it went in: `make soak`.
+"""Hours of mixed load on one relay, which must not leak or lose anything: `make soak`.
 
 All at once, on a relay with a store, a journal, pages and two tenants, at a pace that leaves half
 of a core free:
 
     steady    publishers and subscribers of QoS 0 that stay
     stalls    the same with QoS 1, a third of the subscribers read nothing for ten of thirty seconds
-    kept      a subscriber with a kept session comes and goes; what it misses it has to get later
+    kept      a subscriber with a persistent session comes and goes; it must get all messages later
     ranges    a reader of ranges fetches and acknowledges, and comes back under its name
     churn     clients connect, subscribe, leave something retained and a will, and go without a word
     fives     publishers and subscribers that speak MQTT 5, with QoS 1 and a Receive Maximum
@@ -13,11 +13,11 @@ of a core free:
               of subscriptions and what expires, and leave sessions and wills that do, too
     stuck     a subscriber that never reads keeps its publishers waiting until it is cut off
 
-Every `--every` seconds it is looked whether the books balance, and how much memory, how many
-descriptors and threads the relay has. In the end it is told to stop, and must do so in good order.
-What is checked (exit status 1 if it does not hold): every audit balanced; nothing missing of what
-must not be lost; after the warm-up, memory has grown by no more than 5 %, by the medians of its
-first and last quarter; descriptors are back where they were; the relay ends with status 0.
+Every `--every` seconds the benchmark checks that the books balance, and records the relay's memory,
+descriptors and threads. In the end it stops the relay, which must shut down in order. The checks
+(exit status 1 if one fails): every audit balanced; no message missing that must not be lost; after
+the warm-up, memory has grown by no more than 5 %, by the medians of its first and last quarter;
+descriptors are back where they were; the relay ends with status 0.
 """
 
 from __future__ import annotations

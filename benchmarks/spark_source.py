@@ -8,8 +8,8 @@ until it holds them all. Then each of these reads everything, beginning with a w
     spark      a stream into the `noop` sink, `local[CORES]`, `--batch` messages at a time:
                Spark's own count of rows and time of each trigger, planning and checkpoint included
 
-It prints rows a second: the best batch, the median one, and all batches together. The relay is a
-process of its own on the same cores, and all that is read is repaid, which it does meanwhile.
+It prints rows a second: the best batch, the median one, and all batches together. The relay is
+another process on the same cores, and meanwhile repays all rows that are read.
 """
 
 from __future__ import annotations

@@ -1,24 +1,22 @@
-"""What the store costs beside plain appends to a file, and what it keeps in memory.
+"""The cost of the store beside plain appends to a file, and its memory.
 
     python benchmarks/store.py                 # rates at batches of 1, 10, 100 and 1000 messages
     python benchmarks/store.py --size 4096
     python benchmarks/store.py --rss           # 10 million messages of 200 bytes: memory, times
 
-What is compared. All messages are there before a pass begins, each an object of its own, and once
-more as a header and a body; the garbage collector does not look at these lists (`gc.freeze`). A
-batch is appended to the file with one `write` of its messages joined ("one"), or of its headers and
-bodies joined, which is what the store is given, too ("two"); the file has neither checksums nor
-lengths. The store gets the same bytes in the same batches: message by message (`put`), or in
-columns (`put_run`), with the writer in the same thread, as the file is written, and in one of its
-own, as a relay has it. Both are fsynced every 200 ms and at the end, which counts: a rate is that
-of messages on the disk. The file is read with one `pread` a batch, which is cut into a list of
-messages by their one length. The store gives records (`read`), or columns of headers and bodies
-(`read_runs`), with checksums compared; it reads what it has just written, from the system's memory,
-as the file does. Passes are interleaved. Shown are the fastest pass, which is what others on the
-machine have disturbed least, and the median: messages a second, by the clock, which stands still
-while the thread that measures could run and other processes have its core (Linux says for how long
-that was); and CPU time of the whole process a message, the median; each also as a multiple of what
-both ways to append take.
+The comparison. All messages exist before a pass begins, each as one object, and also as a header
+and a body; the garbage collector skips these lists (`gc.freeze`). A batch is appended to the file
+with one `write` of its joined messages ("one"), or of its joined headers and bodies ("two"), which
+the store gets, too. The file has neither checksums nor lengths. The store gets the same bytes in
+the same batches: message by message (`put`), or in columns (`put_run`); with the writer in the same
+thread, as for the file, and in another, as in a relay. Both are fsynced every 200 ms and at the
+end, which counts: a rate is that of messages on disk. The file is read with one `pread` a batch,
+which is cut into messages of one length. The store returns records (`read`), or columns of headers
+and bodies (`read_runs`), with checksums compared. Both read data just written, from the system's
+cache. Passes are interleaved. The tables have the fastest pass, the one that other processes
+disturbed least, and the median: messages a second, by a clock that stands still while other
+processes have the core of the measuring thread (Linux reports this time); and the median CPU time
+of the whole process a message; each also as a multiple of both ways to append.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""One of nine subscribers stops reading: what the others get, what is lost, who is told, who waits.
+"""One of nine subscribers stops reading: head-of-line blocking, losses, log lines and waits.
 
-A publisher sends at a steady pace to nine subscribers; two seconds later one of them reads no
-more: for good, or for fifteen seconds. That is done to the relay as it comes, to the relay under
-each policy, and to mosquitto, NATS, Redis and RabbitMQ as they come; each server is started afresh.
+A publisher sends at a steady pace to nine subscribers. Two seconds later one of them stops reading:
+for good, or for fifteen seconds. The servers are the relay with its defaults, the relay under each
+policy, and mosquitto, NATS, Redis and RabbitMQ with their defaults; each server is started afresh.
 
     python benchmarks/stuck.py                       # everything there is: 20 minutes
     python benchmarks/stuck.py --only relay,nats --away 15
 
-The publisher has a pace of its own and catches up with nothing: for as long as its server does not
-take what it sends, it waits, and afterwards goes on at that pace. So what the others lack of the
-whole is what it did not send. `docs/patience.md` shows the table and says how to read it.
+The publisher has a fixed pace and never catches up: while its server does not read, it waits, and
+then goes on at that pace. So the messages that the others lack are those that it did not send.
+`docs/patience.md` shows the table and explains it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BESIDE: Final = ("mosquitto", "nats", "redis", "rabbitmq")
 
 @attrs.frozen
 class Terms:
-    """What is done to each server; times are in seconds."""
+    """The load on each server; times are in seconds."""
 
     rate: int = 2_000
     """Messages a second."""

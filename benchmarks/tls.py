@@ -1,12 +1,12 @@
-"""What TLS costs a server: CPU time of a delivery and of a connection, memory of an idle one.
+"""The cost of TLS: CPU time of a delivery and of a connection, memory of an idle connection.
 
 The relay and mosquitto, each without TLS and with it (1.3, a P-256 certificate), in turn:
 
-    one at a time    2,000 messages a second to nine subscribers: each is sent by itself
+    one at a time    2,000 messages a second to nine subscribers: one record for each message
     pipelined        as many as the generator publishes: a record has many of them
     connecting       a thousand clients, one after the other; then they are idle
 
-CPU time is the server's, on a core of its own. The generator is `clearfunds perf`.
+CPU time is the server's, on its own core. The generator is `clearfunds perf`.
 """
 
 from __future__ import annotations

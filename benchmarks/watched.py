@@ -1,11 +1,11 @@
-"""What it costs a relay to be watched: CPU, the longest step of a page, and how large pages are.
+"""The cost of monitoring a relay: CPU, the longest step of a page, and the sizes of pages.
 
-The relay is a process with its defaults, and each account an MQTT client that is really connected.
-Each has published one message, which some subscriber holds unacknowledged (`--idle`: none has);
-with `--waiting` each has published more than it may owe, and waits. A few messages a second go
-through beside that. Then the relay is watched as an operator would, for `--seconds`: one browser
-has the live page open, and `/metrics` and `/metrics/detailed` are fetched as often, and as much of
-them, as dashboards/prometheus.yml says. It prints
+The relay is a process with its defaults, and each account is a connected MQTT client. Each has
+published one message, which a subscriber holds unacknowledged (`--idle`: none has); with
+`--waiting` each has published more than it may owe, and waits. A few more messages a second go
+through. Then the relay is monitored as by an operator, for `--seconds`: one browser has the live
+page open, and `/metrics` and `/metrics/detailed` are fetched as in dashboards/prometheus.yml. It
+prints
 
     CPU       of the relay, as part of one core: unwatched, watched, and the difference
     steps     the longest time that a task of the HTTP server ran without a checkpoint, garbage
