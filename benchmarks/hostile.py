@@ -30,7 +30,7 @@ from clearfunds.dataspace import (
     TopicFilter,
     compile_pattern,
 )
-from clearfunds.transports.mqtt._replays import LOOKS_A_STEP
+from clearfunds.transports.mqtt.server._replays import LOOKS_A_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ._listener import ListenError, ListenURL, ListenURLError
 from ._tenants import TenantRules
 from .acl import AclDefault, Authority
-from .mqtt._throttle_notices import topic_of
+from .mqtt.server._throttle_notices import topic_of
 
 if TYPE_CHECKING:
     from ._relay import RelaySettings

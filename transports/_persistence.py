@@ -19,14 +19,14 @@ from ._flusher import Flusher
 from ._memory import memory_used
 from ._passed import Noted, PassedTime
 from ._settings import KeepingSettings, ServerSettings
-from .mqtt._persistent_retained import keep_retained
-from .mqtt._persistent_sessions import (
+from .mqtt.server._persistent_retained import keep_retained
+from .mqtt.server._persistent_sessions import (
     CLOCK_KEY,
     PersistenceSettings,
     PersistentSessions,
     SessionQueue,
 )
-from .mqtt._server import MqttServer
+from .mqtt.server._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from .queues._spool import forget_spools
 from .subscriptions import Doorkeeper, SubscriptionServer, SubscriptionSettings

@@ -87,12 +87,12 @@ from .credit import (
     hearing,
     use_credit,
 )
-from .mqtt._passwords import Authenticator
-from .mqtt._persistent_sessions import SessionQueue
-from .mqtt._server import MqttServer, MqttSettings
-from .mqtt._throttle_notices import watch_throttled
-from .mqtt._tokens import Tokens
-from .mqtt._topics import TopicLimits
+from .mqtt.codec._topics import TopicLimits
+from .mqtt.server._passwords import Authenticator
+from .mqtt.server._persistent_sessions import SessionQueue
+from .mqtt.server._server import MqttServer, MqttSettings
+from .mqtt.server._throttle_notices import watch_throttled
+from .mqtt.server._tokens import Tokens
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

@@ -43,13 +43,13 @@ async def test_a_way_is_measured() -> None:
 def test_what_hands_over_and_sends_at_once_keeps_books() -> None:
     assert Place("transports/_direct_send.py", "commit_and_send").is_bookkeeping
     assert Place("transports/_outlet.py", "Outlet.hold").is_bookkeeping
-    assert not Place("transports/mqtt/_session.py", "MqttSession.run").is_bookkeeping
+    assert not Place("transports/mqtt/server/_session.py", "MqttSession.run").is_bookkeeping
 
 
 def profile(regime: str) -> dict[str, Any]:
     places = [
         ["trio/_core/_run.py", "unrolled_run", False, 80],
-        ["transports/mqtt/_runs.py", "find_run", False, 100],
+        ["transports/mqtt/server/_runs.py", "find_run", False, 100],
         ["accounts/_account.py", "Account.repay", True, 14],
         ["transports/_outlet.py", "Outlet.hold", True, 6],
     ]

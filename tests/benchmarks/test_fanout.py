@@ -170,7 +170,7 @@ def test_a_profile_is_of_the_relays_user_time(tmp_path: Path) -> None:
     assert found.user == 0.25
     assert found.bookkeeping == pytest.approx(0.11)
     assert found.rows() == [
-        ["12.5%", "find_run", "transports/mqtt/_runs.py", ""],
+        ["12.5%", "find_run", "transports/mqtt/server/_runs.py", ""],
         ["8.5%", "Account.borrow", "accounts/_account.py", "yes"],
         ["2.5%", "Outlet.hold", "transports/_outlet.py", "yes"],
         ["1.5%", "unrolled_run", "trio/_core/_run.py", ""],
@@ -197,7 +197,7 @@ def test_the_relay_samples_itself() -> None:
     assert status == 0, said
     assert "## relay, pipelined-9:" in out
     # A third of the time that is not the kernel's.
-    assert "| equal_headers | transports/mqtt/_runs.py |  |" in out
+    assert "| equal_headers | transports/mqtt/server/_runs.py |  |" in out
     for row in (
         "| commit_and_send | transports/_direct_send.py |",
         "| Account.pass_run | accounts/_account.py |",

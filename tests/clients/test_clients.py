@@ -9,7 +9,7 @@ import trio
 
 from clearfunds.transports.acl import Acl
 from clearfunds.transports.mqtt import Passwords
-from clearfunds.transports.mqtt._scram import ScramKeys
+from clearfunds.transports.mqtt.server._scram import ScramKeys
 from tests.clients.peers import PYTHON, Client, Kind, joined, parameters, started
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import running, until

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from clearfunds.accounts import StuckPolicy
 from clearfunds.transports._backlog_messages import KEEPS, KeptMessages, Room
 from clearfunds.transports.mqtt import Publish, encode
-from clearfunds.transports.mqtt._droppable import QOS_ZERO
-from clearfunds.transports.mqtt._packets import encode_publish
+from clearfunds.transports.mqtt.codec._packets import encode_publish
+from clearfunds.transports.mqtt.server._droppable import QOS_ZERO
 
 OLDEST, NEWEST, LATEST = StuckPolicy.DROP_OLDEST, StuckPolicy.DROP_NEWEST, StuckPolicy.CONFLATE
 

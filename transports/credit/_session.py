@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from ...accounts import Account
 from ...accounts._limit import UNLIMITED
 from .._flusher import OUTLETS_A_STEP
-from ..mqtt._runs import Run, find_run
-from ..mqtt._session import MqttSession
+from ..mqtt.server._runs import Run, find_run
+from ..mqtt.server._session import MqttSession
 
 if TYPE_CHECKING:
     from .._link import Link
-    from ..mqtt._server import MqttServer
+    from ..mqtt.server._server import MqttServer
     from ._scheme import CreditScheme
 
 

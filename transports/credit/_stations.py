@@ -13,8 +13,8 @@ from ...accounts import Account, Outcome
 from ...dataspace.queues import Group, Message, Shelf
 from ...dataspace.subscriptions import RangeSubscription
 from .._outlet import Outlet
-from ..mqtt._inflight import Inflight
-from ..mqtt._persistent_sessions import SessionQueue
+from ..mqtt.server._inflight import Inflight
+from ..mqtt.server._persistent_sessions import SessionQueue
 from ._processes import InflightStation, LogStation, OutletStation, QueueStation
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..mqtt._server import MqttServer
+from ..mqtt.server._server import MqttServer
 from ._session import CreditMqttSession
 from ._stations import CreditGroup, CreditInflight, CreditOutlet
 

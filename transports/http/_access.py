@@ -29,7 +29,7 @@ from ._messages import Request, Response
 
 if TYPE_CHECKING:
     from .._bearer_tokens import BearerTokens
-    from ..mqtt._passwords import Authenticator
+    from ..mqtt.server._passwords import Authenticator
 
 OPEN_PAGES: Final = frozenset({"/healthz", "/readyz"})
 """Pages for probes, which have no secret to send."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ...dataspace.queues import QueueSums
     from ...store import Store, StoreStatistics
-    from ..mqtt._persistent_sessions import PersistentSessions
-    from ..mqtt._shared import SharedGroups
+    from ..mqtt.server._persistent_sessions import PersistentSessions
+    from ..mqtt.server._shared import SharedGroups
 
 STORE_SECONDS: Final = 0.5
 """Longest wait for the store's figures; RabbitMQ's for its alarms. A thread asks for them; if there

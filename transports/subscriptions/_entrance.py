@@ -24,9 +24,9 @@ from .._addresses import address_of
 from .._errors import RemoteProtocolError
 from .._guesses import Attempt, Guesses
 from .._tenants import NO_USER, printable
-from ..mqtt._log_ins import Checked, LogIns
-from ..mqtt._passwords import Authenticator
-from ..mqtt._tokens import TokenError, Tokens
+from ..mqtt.server._log_ins import Checked, LogIns
+from ..mqtt.server._passwords import Authenticator
+from ..mqtt.server._tokens import TokenError, Tokens
 from ._frames import AUTH_IS_KNOWN, AUTH_IS_WANTED, VERSION, Auth, Hello, Kind, Ping, Request
 
 if TYPE_CHECKING:

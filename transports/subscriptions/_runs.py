@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...dataspace import Batch
 from ...dataspace.subscriptions import run_columns
-from ..mqtt._frames import PUBLISH
+from ..mqtt.codec._frames import PUBLISH
 
 
 def columns_of(run: Batch) -> tuple[list[bytes], list[bytes]]:

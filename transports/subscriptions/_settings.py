@@ -7,8 +7,8 @@ import attrs
 from ...accounts import Limit
 from ...dataspace.sinks import SinkLimits
 from .._settings import DEFAULT_NAMES_EACH, ServerSettings
-from ..mqtt._frames import DEFAULT_MAX_PACKET_SIZE
-from ..mqtt._topics import TopicLimits
+from ..mqtt.codec._frames import DEFAULT_MAX_PACKET_SIZE
+from ..mqtt.codec._topics import TopicLimits
 from ._frames import DEFAULT_MAX_FRAME_SIZE
 
 

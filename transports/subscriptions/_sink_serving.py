@@ -20,7 +20,7 @@ from ...dataspace.sinks import Publishing, RowConfirm, Rows, Sink, SinkLimits, S
 from ...store import StoreError
 from .._flusher import OUTLETS_A_STEP, Flusher
 from ..acl import Authority
-from ..mqtt._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
+from ..mqtt.codec._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._names import Names, any_names, peer_of
 from ._sink_disk import DurableRow, place_of
 

@@ -17,7 +17,7 @@ import attrs
 
 from ...dataspace import Publication
 from .._errors import RemoteProtocolError
-from ..mqtt._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
+from ..mqtt.codec._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._preserves import Symbol, Value, frozen, is_tuple
 from ._values import PUBLICATION, Decoded, Encoded, WireValue, label_kind
 

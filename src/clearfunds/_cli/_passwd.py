@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from clearfunds.transports.mqtt import PasswordFileError, Passwords
-from clearfunds.transports.mqtt._scram import MIN_ITERATIONS, ScramKeys
+from clearfunds.transports.mqtt.server._scram import MIN_ITERATIONS, ScramKeys
 
 from ._errors import CommandFailedError, UsageError
 

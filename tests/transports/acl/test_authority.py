@@ -9,7 +9,7 @@ from clearfunds.transports import Tenant
 from clearfunds.transports._tenants import NO_USER, Peer, TenantRules
 from clearfunds.transports.acl import Acl, Authority, Rights, parse_acl
 from clearfunds.transports.acl._authority import ROUTE_BYTES
-from clearfunds.transports.mqtt._throttle_notices import topic_of
+from clearfunds.transports.mqtt.server._throttle_notices import topic_of
 
 A = Routes().of("a")
 

@@ -74,7 +74,7 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     Unsubscribe,
 )
-from clearfunds.transports.mqtt._inflight import Inflight
+from clearfunds.transports.mqtt.server._inflight import Inflight
 from clearfunds.transports.subscriptions._server import READERS_ACCOUNT
 from tests.transports.mqtt.mixed_clients import Client, Reader, Writer
 from tests.transports.mqtt.users import user_line
@@ -226,7 +226,7 @@ def _scram() -> tuple[Any, Passwords]:
         scramp = import_module("scramp")
     except ModuleNotFoundError:
         return None, Passwords.from_text("\n".join(lines))
-    from clearfunds.transports.mqtt._scram import ScramKeys
+    from clearfunds.transports.mqtt.server._scram import ScramKeys
 
     return scramp, Passwords.from_text("\n".join(ScramKeys.of("secret").line(u) for u in "uv"))
 

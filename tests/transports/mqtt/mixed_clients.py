@@ -29,9 +29,9 @@ from clearfunds.transports.mqtt import (
     encode,
     encode5,
 )
-from clearfunds.transports.mqtt._frames import find_frame
-from clearfunds.transports.mqtt._packets import decode
-from clearfunds.transports.mqtt._packets5 import decode5
+from clearfunds.transports.mqtt.codec._frames import find_frame
+from clearfunds.transports.mqtt.codec._packets import decode
+from clearfunds.transports.mqtt.codec._packets5 import decode5
 from clearfunds.transports.subscriptions import Frame, FrameReader, Kind
 from clearfunds.transports.subscriptions._frames import (
     Ack,

@@ -21,9 +21,9 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     Will,
 )
-from clearfunds.transports.mqtt._frames import find_frame
-from clearfunds.transports.mqtt._packets5 import decode5, encode5
-from clearfunds.transports.mqtt._properties import NO_PROPERTIES, Properties
+from clearfunds.transports.mqtt.codec._frames import find_frame
+from clearfunds.transports.mqtt.codec._packets5 import decode5, encode5
+from clearfunds.transports.mqtt.codec._properties import NO_PROPERTIES, Properties
 from tests.transports.peers import PassiveClient
 
 

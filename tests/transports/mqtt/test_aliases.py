@@ -22,9 +22,9 @@ from clearfunds.transports.mqtt import (
     encode5,
     open_mqtt,
 )
-from clearfunds.transports.mqtt._aliases import PATIENCE, Aliases
-from clearfunds.transports.mqtt._filters import Filters
-from clearfunds.transports.mqtt._mqtt5 import Mqtt5
+from clearfunds.transports.mqtt.server._aliases import PATIENCE, Aliases
+from clearfunds.transports.mqtt.server._filters import Filters
+from clearfunds.transports.mqtt.server._mqtt5 import Mqtt5
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import SECONDS, running
 

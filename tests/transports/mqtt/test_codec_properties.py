@@ -30,8 +30,8 @@ from clearfunds.transports.mqtt import (
     decode,
     encode,
 )
-from clearfunds.transports.mqtt._frames import find_frame
-from clearfunds.transports.mqtt._topics import topic_filter_fault, topic_name_fault
+from clearfunds.transports.mqtt.codec._frames import find_frame
+from clearfunds.transports.mqtt.codec._topics import topic_filter_fault, topic_name_fault
 
 # What takes long now and then on a busy machine says nothing about the code.
 relaxed = settings(deadline=None)

@@ -33,16 +33,16 @@ from clearfunds.transports.mqtt import (
     Unsubscribe,
     Will,
 )
-from clearfunds.transports.mqtt._frames import find_frame
-from clearfunds.transports.mqtt._packets5 import decode5, encode5, encode_publish5
-from clearfunds.transports.mqtt._properties import (
+from clearfunds.transports.mqtt.codec._frames import find_frame
+from clearfunds.transports.mqtt.codec._packets5 import decode5, encode5, encode_publish5
+from clearfunds.transports.mqtt.codec._properties import (
     WILL,
     Properties,
     application_properties,
     decode_properties,
     encode_properties,
 )
-from clearfunds.transports.mqtt._reasons import ReasonedError, reason_of
+from clearfunds.transports.mqtt.codec._reasons import ReasonedError, reason_of
 
 # What takes long now and then on a busy machine says nothing about the code.
 relaxed = settings(deadline=None)

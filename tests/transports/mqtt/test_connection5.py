@@ -30,10 +30,10 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._frames import OversizedPacketError
-from clearfunds.transports.mqtt._packets5 import encode5
-from clearfunds.transports.mqtt._properties import Properties
-from clearfunds.transports.mqtt._reasons import Reason, ReasonedError, reason_of
+from clearfunds.transports.mqtt.codec._frames import OversizedPacketError
+from clearfunds.transports.mqtt.codec._packets5 import encode5
+from clearfunds.transports.mqtt.codec._properties import Properties
+from clearfunds.transports.mqtt.codec._reasons import Reason, ReasonedError, reason_of
 
 CONNECT = bytes.fromhex("10 0e 0004 4d515454 05 02 003c 00 0001 63")
 ACCEPTED = ConnAck(session_present=False, return_code=0)

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.dataspace import LONG_TOPIC, topic_matches
-from clearfunds.transports.mqtt._filters import (
+from clearfunds.transports.mqtt.codec._options import NO_LOCAL, RETAIN_AS_PUBLISHED
+from clearfunds.transports.mqtt.server._filters import (
     CACHED_TOPICS,
     Chosen,
     Filters,
 )
-from clearfunds.transports.mqtt._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 FILTERS = ["a", "a/b", "a/+", "a/#", "+/b", "#", "+", "+/+", "$s/#", "b/#"]
 TOPICS = ["a", "a/b", "b", "b/b", "a/c/d", "$s/x", "/a"]

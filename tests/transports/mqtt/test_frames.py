@@ -3,7 +3,7 @@
 import pytest
 
 from clearfunds.transports import LocalProtocolError, RemoteProtocolError
-from clearfunds.transports.mqtt._frames import (
+from clearfunds.transports.mqtt.codec._frames import (
     MAX_REMAINING_LENGTH,
     encode_remaining_length,
     find_frame,

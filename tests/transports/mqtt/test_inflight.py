@@ -16,11 +16,11 @@ from clearfunds.accounts import Account, AuditError, Ledger, Outcome
 from clearfunds.dataspace import Publication
 from clearfunds.transports import Outlet, RemoteProtocolError, open_flusher
 from clearfunds.transports.mqtt import NEED_DATA, Connection, Publish, Role
-from clearfunds.transports.mqtt._connection import State
-from clearfunds.transports.mqtt._framing import Framing
-from clearfunds.transports.mqtt._inflight import AtLeastOnce, Inflight
-from clearfunds.transports.mqtt._packets import ConnAck, Connect, encode, encode_publish
-from clearfunds.transports.mqtt._session import frame
+from clearfunds.transports.mqtt.codec._connection import State
+from clearfunds.transports.mqtt.codec._packets import ConnAck, Connect, encode, encode_publish
+from clearfunds.transports.mqtt.server._framing import Framing
+from clearfunds.transports.mqtt.server._inflight import AtLeastOnce, Inflight
+from clearfunds.transports.mqtt.server._session import frame
 
 
 @attrs.define

@@ -23,11 +23,11 @@ from clearfunds.accounts import (
 from clearfunds.dataspace import Dataspace, Mailbox, Observation, Publication
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.transports._account_tree import AccountTree
-from clearfunds.transports.mqtt._framing import Framing
-from clearfunds.transports.mqtt._options import NO_LOCAL, RETAIN_AS_PUBLISHED
-from clearfunds.transports.mqtt._packets import Publish, decode, encode_publish
-from clearfunds.transports.mqtt._persistent_inflight import PersistentInflight
-from clearfunds.transports.mqtt._persistent_sessions import (
+from clearfunds.transports.mqtt.codec._options import NO_LOCAL, RETAIN_AS_PUBLISHED
+from clearfunds.transports.mqtt.codec._packets import Publish, decode, encode_publish
+from clearfunds.transports.mqtt.server._framing import Framing
+from clearfunds.transports.mqtt.server._persistent_inflight import PersistentInflight
+from clearfunds.transports.mqtt.server._persistent_sessions import (
     SESSION_PREFIX,
     PersistenceSettings,
     PersistentSession,

@@ -24,7 +24,11 @@ from clearfunds.transports.mqtt import (
     PubRel,
     encode,
 )
-from clearfunds.transports.mqtt._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
+from clearfunds.transports.mqtt.server._leaving import (
+    PEEK_BYTES,
+    disconnect_has_come,
+    has_disconnect,
+)
 from tests.transports.peers import BareClient, RunningRelay, connected, dial, running
 
 DISCONNECT = b"\xe0\x00"

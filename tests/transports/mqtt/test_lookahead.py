@@ -17,10 +17,10 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     encode,
 )
-from clearfunds.transports.mqtt._lookahead import PIECE_BYTES, Lookahead
-from clearfunds.transports.mqtt._runs import take_acknowledgements
+from clearfunds.transports.mqtt.server._lookahead import PIECE_BYTES, Lookahead
+from clearfunds.transports.mqtt.server._runs import take_acknowledgements
 
-LOOK = "clearfunds.transports.mqtt._lookahead.take_acknowledgements"
+LOOK = "clearfunds.transports.mqtt.server._lookahead.take_acknowledgements"
 
 SMALL = encode(Publish("a"))
 LARGE = encode(Publish("a", bytes(2 * PIECE_BYTES)))

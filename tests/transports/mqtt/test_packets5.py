@@ -24,9 +24,9 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._packets5 import decode5, encode5, encode_publish5
-from clearfunds.transports.mqtt._properties import Properties
-from clearfunds.transports.mqtt._reasons import ReasonedError
+from clearfunds.transports.mqtt.codec._packets5 import decode5, encode5, encode_publish5
+from clearfunds.transports.mqtt.codec._properties import Properties
+from clearfunds.transports.mqtt.codec._reasons import ReasonedError
 
 WHY = Properties(reason_string="why")
 

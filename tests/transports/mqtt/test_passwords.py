@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.transports.mqtt import PasswordFileError, Passwords
-from clearfunds.transports.mqtt._passwords import MAX_ITERATIONS, QUICK_ITERATIONS
+from clearfunds.transports.mqtt.server._passwords import MAX_ITERATIONS, QUICK_ITERATIONS
 from tests.programs import needs
 from tests.transports.mqtt.users import SALT, coded, user_line
 

@@ -9,10 +9,10 @@ from clearfunds.dataspace import Publication
 from clearfunds.transports._tenants import Peer
 from clearfunds.transports.acl import Acl, Authority, parse_acl
 from clearfunds.transports.mqtt import Connect
-from clearfunds.transports.mqtt._filters import Filters
-from clearfunds.transports.mqtt._framing import Framing
-from clearfunds.transports.mqtt._mqtt5 import Mqtt5
-from clearfunds.transports.mqtt._permissions import Readable
+from clearfunds.transports.mqtt.server._filters import Filters
+from clearfunds.transports.mqtt.server._framing import Framing
+from clearfunds.transports.mqtt.server._mqtt5 import Mqtt5
+from clearfunds.transports.mqtt.server._permissions import Readable
 
 WALL = 1_000.0
 

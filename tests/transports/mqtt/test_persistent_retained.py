@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Ledger
 from clearfunds.dataspace import Publication, RetainedStore
-from clearfunds.transports.mqtt._persistent_retained import RETAINED_PREFIX, keep_retained
+from clearfunds.transports.mqtt.server._persistent_retained import RETAINED_PREFIX, keep_retained
 
 
 class Values:

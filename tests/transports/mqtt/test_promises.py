@@ -26,10 +26,10 @@ from clearfunds.transports.mqtt import (
     UnsubAck,
     Unsubscribe,
 )
-from clearfunds.transports.mqtt._fitting import fitting
-from clearfunds.transports.mqtt._packets5 import encode5
-from clearfunds.transports.mqtt._properties import Properties
-from clearfunds.transports.mqtt._reasons import Reason
+from clearfunds.transports.mqtt.codec._packets5 import encode5
+from clearfunds.transports.mqtt.codec._properties import Properties
+from clearfunds.transports.mqtt.codec._reasons import Reason
+from clearfunds.transports.mqtt.server._fitting import fitting
 from tests.transports.mqtt.peers5 import connected5, dial5
 from tests.transports.peers import RunningRelay, connected, dial, log_of, running
 

@@ -3,7 +3,7 @@
 import pytest
 
 from clearfunds.transports import LocalProtocolError
-from clearfunds.transports.mqtt._properties import (
+from clearfunds.transports.mqtt.codec._properties import (
     NO_PROPERTIES,
     WILL,
     Properties,
@@ -12,7 +12,7 @@ from clearfunds.transports.mqtt._properties import (
     encode_properties,
     variable_int,
 )
-from clearfunds.transports.mqtt._reasons import ReasonedError
+from clearfunds.transports.mqtt.codec._reasons import ReasonedError
 
 CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, DISCONNECT = 1, 2, 3, 4, 8, 14
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports.mqtt import PubAck, PubRec
-from clearfunds.transports.mqtt._publisher_acks import PublisherAck, PublisherAcks
+from clearfunds.transports.mqtt.server._publisher_acks import PublisherAck, PublisherAcks
 
 
 class Client:

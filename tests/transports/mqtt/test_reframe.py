@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.transports.mqtt import Publish, encode
-from clearfunds.transports.mqtt._packets5 import encode5, encode_publish5
-from clearfunds.transports.mqtt._properties import variable_int
-from clearfunds.transports.mqtt._reframe import as_mqtt5, as_mqtt311
+from clearfunds.transports.mqtt.codec._packets5 import encode5, encode_publish5
+from clearfunds.transports.mqtt.codec._properties import variable_int
+from clearfunds.transports.mqtt.server._reframe import as_mqtt5, as_mqtt311
 
 SIZES = st.one_of(
     st.integers(0, 20),

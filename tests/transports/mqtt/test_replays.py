@@ -8,7 +8,7 @@ import pytest
 
 from clearfunds.accounts import Account, Ledger, Limit
 from clearfunds.dataspace import Mailbox, Publication, RetainedStore
-from clearfunds.transports.mqtt._replays import LOOKS_A_STEP, REPLAY_STEP, Replays
+from clearfunds.transports.mqtt.server._replays import LOOKS_A_STEP, REPLAY_STEP, Replays
 from tests.dataspace.conftest import told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.transports.mqtt._room import ENDED_AT_ONCE, Kept, over_share
+from clearfunds.transports.mqtt.server._room import ENDED_AT_ONCE, Kept, over_share
 
 
 def ended(

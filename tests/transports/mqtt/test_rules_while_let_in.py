@@ -8,7 +8,7 @@ import pytest
 
 from clearfunds.transports.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import PubAck, Reason
-from clearfunds.transports.mqtt._shared import SharedGroup
+from clearfunds.transports.mqtt.server._shared import SharedGroup
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import running, until
 

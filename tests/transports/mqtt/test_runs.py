@@ -26,11 +26,11 @@ from clearfunds.transports.mqtt import (
     decode,
     encode,
 )
-from clearfunds.transports.mqtt._frames import encode_remaining_length, find_frame
-from clearfunds.transports.mqtt._packets5 import encode5
-from clearfunds.transports.mqtt._properties import Properties
-from clearfunds.transports.mqtt._reframe import as_mqtt311
-from clearfunds.transports.mqtt._runs import (
+from clearfunds.transports.mqtt.codec._frames import encode_remaining_length, find_frame
+from clearfunds.transports.mqtt.codec._packets5 import encode5
+from clearfunds.transports.mqtt.codec._properties import Properties
+from clearfunds.transports.mqtt.server._reframe import as_mqtt311
+from clearfunds.transports.mqtt.server._runs import (
     PROBE,
     REFUSED_PUBREC,
     Run,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.transports.mqtt import PasswordFileError, Passwords
-from clearfunds.transports.mqtt._scram import (
+from clearfunds.transports.mqtt.server._scram import (
     METHOD,
     AuthenticationFailedError,
     ScramExchange,

@@ -6,9 +6,9 @@ import pytest
 
 from clearfunds.accounts import Account, Ledger, Outcome
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, TopicFilter
-from clearfunds.transports.mqtt._filters import Filters
-from clearfunds.transports.mqtt._options import NO_LOCAL, RETAIN_AS_PUBLISHED
-from clearfunds.transports.mqtt._selecting import Selecting, select_by
+from clearfunds.transports.mqtt.codec._options import NO_LOCAL, RETAIN_AS_PUBLISHED
+from clearfunds.transports.mqtt.server._filters import Filters
+from clearfunds.transports.mqtt.server._selecting import Selecting, select_by
 from tests.accounts.conftest import Recording
 
 

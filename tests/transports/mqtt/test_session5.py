@@ -29,9 +29,9 @@ from clearfunds.transports.mqtt import (
     Unsubscribe,
     Will,
 )
-from clearfunds.transports.mqtt._packets5 import encode5
-from clearfunds.transports.mqtt._properties import Properties
-from clearfunds.transports.mqtt._reasons import Reason
+from clearfunds.transports.mqtt.codec._packets5 import encode5
+from clearfunds.transports.mqtt.codec._properties import Properties
+from clearfunds.transports.mqtt.codec._reasons import Reason
 from tests.transports.mqtt.peers5 import Client5, connected5, dial5
 from tests.transports.peers import connected, dial, running, until
 

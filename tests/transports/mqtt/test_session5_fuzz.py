@@ -48,9 +48,12 @@ from clearfunds.transports.mqtt import (
     encode,
     encode5,
 )
-from clearfunds.transports.mqtt._frames import find_frame
-from clearfunds.transports.mqtt._persistent_sessions import PersistenceSettings, PersistentSessions
-from clearfunds.transports.mqtt._server import MqttServer
+from clearfunds.transports.mqtt.codec._frames import find_frame
+from clearfunds.transports.mqtt.server._persistent_sessions import (
+    PersistenceSettings,
+    PersistentSessions,
+)
+from clearfunds.transports.mqtt.server._server import MqttServer
 from clearfunds.transports.queues import open_ram_shelves
 from tests.transports.mqtt.test_session_fuzz import SETTINGS, TENANTS, drain
 

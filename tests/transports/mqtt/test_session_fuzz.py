@@ -43,7 +43,7 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._server import MqttServer, MqttSettings
+from clearfunds.transports.mqtt.server._server import MqttServer, MqttSettings
 
 topics = st.sampled_from(["a", "a/b", "b", "a/b/c", "$SYS/x", "t" * 70, "/", "ä"])
 filters = st.sampled_from(

@@ -27,9 +27,9 @@ from clearfunds.transports.mqtt import (
     UnsubAck,
     Unsubscribe,
 )
-from clearfunds.transports.mqtt._packets import encode_publish
-from clearfunds.transports.mqtt._reasons import Reason
-from clearfunds.transports.mqtt._shared import SharedGroup, SharedGroups
+from clearfunds.transports.mqtt.codec._packets import encode_publish
+from clearfunds.transports.mqtt.codec._reasons import Reason
+from clearfunds.transports.mqtt.server._shared import SharedGroup, SharedGroups
 from tests.transports.mqtt.peers5 import Client5, connected5
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.transports.mqtt import TokenKeyError, Tokens
-from clearfunds.transports.mqtt._tokens import Token, TokenError
+from clearfunds.transports.mqtt.server._tokens import Token, TokenError
 from tests.transports.certificates import papers_in
 
 jwt: Any = pytest.importorskip("jwt", reason="PyJWT is not installed")

@@ -3,7 +3,7 @@
 import pytest
 
 from clearfunds.transports.mqtt import TopicLimits
-from clearfunds.transports.mqtt._topics import (
+from clearfunds.transports.mqtt.codec._topics import (
     SharedFilter,
     filter_of,
     is_shared,

@@ -9,8 +9,8 @@ import pytest
 from clearfunds.accounts import Ledger, Quota, QuotaExceededError
 from clearfunds.transports._tenants import Peer
 from clearfunds.transports.mqtt import Properties, Will
-from clearfunds.transports.mqtt import _wills as wills_module
-from clearfunds.transports.mqtt._wills import DelayedWills, LastWill, WillRoom
+from clearfunds.transports.mqtt.server import _wills as wills_module
+from clearfunds.transports.mqtt.server._wills import DelayedWills, LastWill, WillRoom
 
 PEER = Peer("mqtt:1", "-", "c")
 

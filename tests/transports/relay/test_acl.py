@@ -31,8 +31,8 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._session import MqttSession
-from clearfunds.transports.mqtt._throttle_notices import topic_of
+from clearfunds.transports.mqtt.server._session import MqttSession
+from clearfunds.transports.mqtt.server._throttle_notices import topic_of
 from tests.programs import needs
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.mqtt.users import user_line

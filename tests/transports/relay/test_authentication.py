@@ -27,7 +27,7 @@ from clearfunds.transports.mqtt import (
     Reason,
     Will,
 )
-from clearfunds.transports.mqtt._scram import METHOD, ScramKeys
+from clearfunds.transports.mqtt.server._scram import METHOD, ScramKeys
 from tests.transports.mqtt.peers5 import Client5, connected5, dial5
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import RunningRelay, connected, log_of, running

@@ -18,7 +18,7 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._reasons import Reason
+from clearfunds.transports.mqtt.codec._reasons import Reason
 from tests.transports.peers import connected, dial, log_of, running, until
 
 KIB = 1 << 10

@@ -23,7 +23,10 @@ from clearfunds.transports.mqtt import (
     SubAck,
     Subscribe,
 )
-from clearfunds.transports.mqtt._persistent_sessions import PersistentSession, PersistentSessions
+from clearfunds.transports.mqtt.server._persistent_sessions import (
+    PersistentSession,
+    PersistentSessions,
+)
 from tests.transports.peers import BareClient, RunningRelay, dial, log_of, running, until
 from tests.transports.relay.brokers import Broker, bodies, numbered
 

@@ -14,7 +14,7 @@ from clearfunds.transports._admission import Refusal
 from clearfunds.transports._guesses import DELAYS, FREE_OF_ADDRESS
 from clearfunds.transports._strangers import FIRST
 from clearfunds.transports.mqtt import ConnAck, Connect, Passwords, Will
-from clearfunds.transports.mqtt._log_ins import CHECKS_AT_ONCE
+from clearfunds.transports.mqtt.server._log_ins import CHECKS_AT_ONCE
 from tests.transports.peers import connected, dial, log_of, running, until
 from tests.transports.relay.test_passwords import (
     BAD,

@@ -31,8 +31,8 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._log_ins import CHECKS_AT_ONCE
-from clearfunds.transports.mqtt._passwords import QUICK_ITERATIONS
+from clearfunds.transports.mqtt.server._log_ins import CHECKS_AT_ONCE
+from clearfunds.transports.mqtt.server._passwords import QUICK_ITERATIONS
 from tests.programs import needs
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import (

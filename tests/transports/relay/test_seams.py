@@ -35,18 +35,18 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._framing import Framing
-from clearfunds.transports.mqtt._inflight import Inflight
-from clearfunds.transports.mqtt._mqtt5 import AtMostOnce
-from clearfunds.transports.mqtt._persistent_inflight import PersistentInflight
-from clearfunds.transports.mqtt._persistent_sessions import (
+from clearfunds.transports.mqtt.server._framing import Framing
+from clearfunds.transports.mqtt.server._inflight import Inflight
+from clearfunds.transports.mqtt.server._mqtt5 import AtMostOnce
+from clearfunds.transports.mqtt.server._persistent_inflight import PersistentInflight
+from clearfunds.transports.mqtt.server._persistent_sessions import (
     PersistentSession,
     PersistentSessions,
     SessionQueue,
 )
-from clearfunds.transports.mqtt._server import MqttServer
-from clearfunds.transports.mqtt._session import MqttSession
-from clearfunds.transports.mqtt._throttle_notices import ThrottledNotices
+from clearfunds.transports.mqtt.server._server import MqttServer
+from clearfunds.transports.mqtt.server._session import MqttSession
+from clearfunds.transports.mqtt.server._throttle_notices import ThrottledNotices
 from clearfunds.transports.queues._spool import Spool
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import (

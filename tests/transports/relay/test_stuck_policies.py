@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from clearfunds.accounts import KEEP_ITEMS, Outcome, StuckPolicy
 from clearfunds.transports import SubscriptionPolicy, Tenant
 from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, encode
-from clearfunds.transports.mqtt._inflight import Inflight
+from clearfunds.transports.mqtt.server._inflight import Inflight
 from tests.cli.conftest import RelayUnderTest
 from tests.transports.peers import (
     SECONDS,

@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from clearfunds.transports import AccountRate
-from clearfunds.transports.mqtt import Publish, _throttle_notices, encode
-from clearfunds.transports.mqtt._throttle_notices import NOTICES_ACCOUNT, TOPIC, topic_of
+from clearfunds.transports.mqtt import Publish, encode
+from clearfunds.transports.mqtt.server import _throttle_notices
+from clearfunds.transports.mqtt.server._throttle_notices import NOTICES_ACCOUNT, TOPIC, topic_of
 from tests.transports.peers import SECONDS, BareClient, connected, frames, running, until
 
 if TYPE_CHECKING:

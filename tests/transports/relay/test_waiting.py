@@ -23,11 +23,11 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     encode,
 )
-from clearfunds.transports.mqtt._runs import take_acknowledgements
-from clearfunds.transports.mqtt._session import AHEAD_BYTES, MqttSession
+from clearfunds.transports.mqtt.server._runs import take_acknowledgements
+from clearfunds.transports.mqtt.server._session import AHEAD_BYTES, MqttSession
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 
-LOOK = "clearfunds.transports.mqtt._lookahead.take_acknowledgements"
+LOOK = "clearfunds.transports.mqtt.server._lookahead.take_acknowledgements"
 
 DELIVERIES = 8_000
 """Many times what any of the limits allows at a time."""

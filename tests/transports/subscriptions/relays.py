@@ -18,7 +18,7 @@ from clearfunds.range_client import RangeReader, Ticket
 from clearfunds.sink_client import SinkWriter
 from clearfunds.store import Store
 from clearfunds.transports import Flusher, Listener, ListenURL, open_flusher, open_listeners
-from clearfunds.transports.mqtt._server import MqttServer, MqttSettings
+from clearfunds.transports.mqtt.server._server import MqttServer, MqttSettings
 from clearfunds.transports.subscriptions import (
     StoreUnwillingError,
     SubscriptionServer,

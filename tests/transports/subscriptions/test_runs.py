@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clearfunds.dataspace import Batch, Publication
 from clearfunds.dataspace.subscriptions import run_columns
 from clearfunds.transports.mqtt import Publish, encode
-from clearfunds.transports.mqtt._runs import publications
+from clearfunds.transports.mqtt.server._runs import publications
 from clearfunds.transports.subscriptions._runs import columns_of
 from tests.dataspace.conftest import STEADY
 

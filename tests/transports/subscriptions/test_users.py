@@ -28,7 +28,7 @@ from clearfunds.relay_client import Access
 from clearfunds.sink_client import SinkWriter
 from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import Passwords, Publish, Tokens
-from clearfunds.transports.mqtt._passwords import QUICK_ITERATIONS
+from clearfunds.transports.mqtt.server._passwords import QUICK_ITERATIONS
 from clearfunds.transports.subscriptions import ErrorCode, Kind
 from clearfunds.transports.subscriptions._frames import (
     AUTH_IS_KNOWN,

@@ -1,0 +1,1 @@
+"""An MQTT client for Trio (`open_mqtt`)."""

@@ -1,0 +1,1 @@
+"""MQTT packets, and the state of a connection: bytes only, no I/O."""

@@ -1,0 +1,1 @@
+"""The relay's side of MQTT: sessions, persistent sessions, shared subscriptions, log-ins."""

@@ -1,0 +1,66 @@
+"""Framing of publications that a client acknowledges: here for 3.1.1, in `_mqtt5` for 5.
+
+An expired publication has no packet (MQTT 5, section 3.3.2.3.3). That holds for subscribers with
+3.1.1, too, though only its publisher, which speaks 5, knows the expiry.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ....accounts import Outcome
+from ..codec._packets import encode_publish
+from ._droppable import with_packet_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ....dataspace import Publication
+
+
+class Framing:
+    """Encodes publications for one client.
+
+    A spilled publication is a packet, too. It gets its identifier later; in both versions the
+    identifier stands behind the topic.
+
+    Args:
+        wall: The wall clock, by which publications expire.
+    """
+
+    __slots__ = ("_wall",)
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+
+    def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
+        """Return the packet of a publication; b"" if it must not be sent: see `why_not`."""
+        if publication.expires is not None and publication.has_expired(self._wall()):
+            return b""
+        return encode_publish(
+            publication.topic,
+            publication.payload,
+            publication.qos,
+            publication.retain,
+            dup,
+            packet_id,
+        )
+
+    def why_not(self, publication: Publication) -> Outcome:
+        """Return the outcome of a publication that must not be sent."""
+        expired = publication.has_expired(self._wall())
+        return Outcome.EXPIRED if expired else Outcome.DROPPED
+
+    def why_not_back(self, packet: bytes) -> Outcome:
+        """Return the outcome of a spilled packet that is not sent: see `take_back`."""
+        # It was not too large when it was spilled.
+        return Outcome.EXPIRED
+
+    def put_aside(self, publication: Publication) -> bytes:
+        """Return the packet of a publication to spill; b"" if it must not be sent."""
+        return self.frame(publication, 1)
+
+    def take_back(self, packet: bytes, packet_id: int) -> bytes:
+        """Return a spilled packet in the form to send; b"" if it has expired meanwhile."""
+        return with_packet_id(packet, packet_id)

@@ -1,0 +1,445 @@
+"""What a subscriber is to acknowledge: a holder of loans that end when it has done so (rule 7).
+
+With QoS 1 that is the PUBACK. With QoS 2 (section 4.3.3) it is the PUBREC: from there on the
+publication is the subscriber's, and only its identifier has still to be released: PUBREL, PUBCOMP.
+
+Nothing of it is ever dropped: if the subscriber is stuck, and is not to be waited for nor cut off,
+what it has not been sent is put aside, and comes in order when it acknowledges again. But what has
+expired before it was sent is not sent (MQTT 5, section 3.3.2.3.3), and what the subscriber has said
+that it does not take neither (MQTT 5, maximum packet size, section 3.1.2.11.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+
+from ....accounts import (
+    DEFAULT_PATIENCE,
+    Account,
+    Holder,
+    Ledger,
+    LoanedItem,
+    LoanQueue,
+    Outcome,
+    Part,
+    Recipient,
+    StuckPolicy,
+    UnfitPolicyError,
+)
+from ....dataspace import Publication
+from ....dataspace.queues import Delivery, PrefetchWindow
+from ..._flusher import SENDING
+from ..._outlet import Outlet, nobody
+from ...queues._spool import OpenSpool, Spool
+from ..codec._identifiers import PacketIds
+from ..codec._reasons import Reason, ReasonedError
+from ._droppable import packets_of
+from ._framing import Framing
+from ._handed import drop, end, let_on
+from ._permissions import Readable
+
+if TYPE_CHECKING:
+    from ...acl import Rights
+
+DEFAULT_MAX_INFLIGHT = 32
+"""Publications on their way to one subscriber and not acknowledged; as EMQX's `max_inflight`
+(mosquitto has 20)."""
+
+
+def check_handshake(packet_id: int, sent: int, answered: int) -> None:
+    """See whether a publication sent with one QoS is acknowledged as that QoS is.
+
+    Raises:
+        RemoteProtocolError: If not.
+    """
+    if sent != answered:
+        name = "PUBACK" if answered == 1 else "PUBREC"
+        msg = (
+            f"{name} for packet {packet_id}, which was sent with QoS {sent} "
+            f"(section 4.3.{sent + 1})"
+        )
+        raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
+
+
+class AtLeastOnce(Recipient):
+    """Stands before who takes QoS 1 and 2, for a subscription that was granted QoS 1 only."""
+
+    __slots__ = ("_holder",)
+
+    def __init__(self, holder: Recipient) -> None:
+        self._holder = holder
+
+    @property
+    def last_holder(self) -> Holder | None:
+        """See `Recipient.last_holder`."""
+        return self._holder.last_holder
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Recipient.hold`; `item` is a `Publication`."""
+        if item.qos > 1:
+            item = attrs.evolve(item, qos=1)
+        self._holder.hold(account, item, items, nbytes, now)
+
+    def ready(self) -> None:
+        """See `Recipient.ready`."""
+        self._holder.ready()
+
+
+class _Room(PrefetchWindow):
+    """What an `Inflight` has room for, as groups are told."""
+
+    __slots__ = ("_inflight",)
+
+    def __init__(self, inflight: Inflight) -> None:
+        super().__init__()
+        self._inflight = inflight
+
+    @property
+    def has_room(self) -> bool:
+        """See `PrefetchWindow.has_room`: what waits here goes first."""
+        inflight = self._inflight
+        return not (inflight.closed or inflight.behind or inflight.queue) and inflight.has_room
+
+
+class Inflight(LoanQueue):
+    """Publications with QoS 1 and 2 for one subscriber, in order, each with a packet identifier.
+
+    At most `window` are under way, not fully acknowledged; the others wait here. Each is owed for
+    until it is acked. The bytes go out through the connection's outlet, which forwards them and
+    holds nothing of it.
+
+    Args:
+        ledger: The books.
+        outlet: The way out.
+        name: What an operator knows the connection by.
+        window: See above; also the least of this and what the subscriber allows.
+        on_broken: Called with a sentence when the connection must end.
+        patience: See `Holder`.
+        policy: See `Holder`.
+        open_spool: Opens what is put aside in, where it can be.
+        framing: Makes the packets of publications; by default as MQTT 3.1.1 has them.
+
+    Attributes:
+        unacked: What was sent and has not been acknowledged, by packet identifier.
+        handed: The same of what groups have handed over, and hold.
+        releasing: Identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
+    """
+
+    __slots__ = (
+        "_framing", "_ids", "_on_broken", "_open_spool", "_outlet", "_room", "_spool",
+        "_window", "handed", "releasing", "unacked",
+    )  # fmt: skip
+
+    kind = "inflight"
+
+    policies: ClassVar[frozenset[StuckPolicy]] = LoanQueue.policies | {StuckPolicy.SPILL}
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        outlet: Outlet,
+        name: str,
+        *,
+        window: int = DEFAULT_MAX_INFLIGHT,
+        on_broken: Callable[[str], object],
+        patience: float = DEFAULT_PATIENCE,
+        policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        open_spool: OpenSpool | None = None,
+        framing: Framing | None = None,
+    ) -> None:
+        self._open_spool = open_spool
+        super().__init__(ledger, name, patience=patience, policy=policy)
+        self._outlet = outlet
+        self._window = window
+        self._framing = Framing() if framing is None else framing
+        self._ids = PacketIds()
+        self._spool: Spool | None = None
+        # The loan, and its QoS.
+        self.unacked: dict[int, tuple[LoanedItem[list[Any]], int]] = {}
+        self.releasing: set[int] = set()
+        self.handed: dict[int, tuple[Delivery, int]] = {}
+        self._room: PrefetchWindow | None = None
+        self._on_broken = on_broken
+
+    def __repr__(self) -> str:
+        return f"<Inflight {self.name}: {len(self.unacked)} unacked, {self._unsent} waiting>"
+
+    def __len__(self) -> int:
+        """Return how many publications are not acknowledged."""
+        return len(self.unacked) + len(self.handed) + self._unsent
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be under way."""
+        return len(self.unacked) + len(self.releasing) + len(self.handed) < self._window
+
+    @property
+    def room(self) -> PrefetchWindow:
+        """See `Taker.room`."""
+        if self._room is None:
+            self._room = _Room(self)
+        return self._room
+
+    @property
+    def _unsent(self) -> int:
+        return len(self.queue) + (0 if self._spool is None else len(self._spool))
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Holder.hold`; `item` is a `Publication`."""
+        if self.closed:
+            account.repay(items, nbytes, Outcome.DROPPED, self)
+            return
+        if self.behind:
+            self.hold_behind(account, item, items, nbytes, now)
+            return
+        if not self.unacked and not self.queue:
+            self.progressed_at = now
+        self.queue.append(LoanedItem(account, [item], items, nbytes, self, now, charged=True))
+        try:
+            self._fill()
+        except Exception as exc:  # noqa: BLE001 (whatever it is: it has been taken)
+            self.ledger.faults.note(self, SENDING, exc)
+
+    def ready(self) -> None:
+        """See `Holder.ready`."""
+        if self.behind:
+            self._fill()
+        if self._spool is not None:
+            self._spool.write()
+        self._outlet.ready()
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.loans`."""
+        for loan, _ in self.unacked.values():
+            yield loan
+        yield from self.queue
+        if self._spool is not None:
+            yield from self._spool.loans()
+
+    # -- being behind ---------------------------------------------------------------------------
+
+    def check_policy(self, policy: StuckPolicy) -> None:
+        """See `Holder.check_policy`: something can be put aside where there is a place for it."""
+        super().check_policy(policy)
+        if policy is StuckPolicy.SPILL and self._open_spool is None:
+            msg = f"{self.kind} {self.name} has nowhere to put aside what is not acknowledged"
+            raise UnfitPolicyError(msg)
+
+    def under_way(self) -> Iterator[LoanedItem[list[Any]]]:
+        """See `LoanQueue.under_way`: what was sent."""
+        for loan, _ in self.unacked.values():
+            yield loan
+
+    def apart(self, entries: list[Any], items: int, nbytes: int) -> list[Part]:
+        """See `LoanQueue.apart`: each loan is of one publication."""
+        return [(entries[0], items, nbytes)]
+
+    def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
+        """See `LoanQueue.spill`; `entry` is a `Publication`."""
+        packet = self._framing.put_aside(entry)
+        if not packet:
+            account.repay(items, nbytes, self._framing.why_not(entry), self)
+            return
+        spool = self._spool
+        if spool is None:
+            assert self._open_spool is not None
+            spool = self._spool = self._open_spool(self, self._fill_and_send, self.give_up)
+        spool.hold(account, packet, items, nbytes, now)
+
+    def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """See `LoanQueue.relieve`."""
+        super().relieve(why, fields)
+        if self._spool is not None:
+            self._spool.write()
+
+    def caught_up(self, why: str = "has caught up") -> None:
+        """See `LoanQueue.caught_up`."""
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close()
+        super().caught_up(why)
+
+    def _take_back(self) -> bool:
+        """Let what was put aside be sent; whether there is some of it now."""
+        spool = self._spool
+        loan = None if spool is None else spool.take()
+        if loan is None:
+            if self.behind and not self._unsent and not self.closed:
+                self.caught_up()
+            return False
+        packets = packets_of(loan.item[0] if len(loan.item) == 1 else b"".join(loan.item))
+        items, nbytes = loan.items, loan.bytes
+        loan.items = loan.bytes = 0
+        for packet in packets:
+            # One by one from here on: as each is acknowledged.
+            size = nbytes // items
+            items -= 1
+            nbytes -= size
+            self.queue.append(
+                LoanedItem(loan.account, [packet], 1, size, self, loan.opened, charged=True)
+            )
+        return True
+
+    def _fill_and_send(self) -> None:
+        self._go_on()
+        self._outlet.ready()
+
+    def _go_on(self) -> None:
+        """Send what there is room for; what groups have for the client after that."""
+        self._fill()
+        if self._room is not None:
+            let_on(self._room)
+
+    def take(self, delivery: Delivery, publication: Publication, framing: Framing) -> None:
+        """See `Taker.take`."""
+        packet_id = self._ids.allocate()
+        packet = framing.frame(publication, packet_id)
+        if not packet:
+            self._ids.release(packet_id)
+            drop(delivery, framing.why_not(publication))
+            return
+        delivery.event = None
+        delivery.loan.item[:] = [packet]
+        self.handed[packet_id] = delivery, publication.qos
+        self._outlet.forward(delivery.loan)
+
+    # -- acknowledgements -----------------------------------------------------------------------
+
+    def is_unsent(self, packet_id: int) -> bool:
+        """Whether nothing of the publication has left, so that it cannot be acknowledged."""
+        unacked = self.unacked.get(packet_id)
+        if unacked is not None:
+            loan = unacked[0]
+        elif packet_id in self.handed:
+            loan = self.handed[packet_id][0].loan
+        else:
+            return False
+        return any(each is loan for each in self._outlet.unbegun())
+
+    def acknowledged(self, packet_id: int) -> None:
+        """Settle what a PUBACK is for, if it is here.
+
+        Raises:
+            RemoteProtocolError: If it was sent with QoS 2.
+        """
+        if self._settle(packet_id, 1):
+            self._ids.release(packet_id)
+            self._go_on()
+
+    def received(self, packet_id: int) -> bool:
+        """Settle what a PUBREC is for; whether it was here. PUBREL is the answer in any case.
+
+        Raises:
+            RemoteProtocolError: If it was sent with QoS 1.
+        """
+        if not self._settle(packet_id, 2):
+            return False
+        self.releasing.add(packet_id)
+        return True
+
+    def refused(self, packet_id: int) -> bool:
+        """Settle what a PUBREC with an error is for; whether it was here.
+
+        For MQTT 5, where a reason code of 0x80 or more ends it: there is no PUBREL, and the
+        identifier may be used again (section 4.3.3).
+
+        Raises:
+            RemoteProtocolError: If it was sent with QoS 1.
+        """
+        if not self._settle(packet_id, 2, Outcome.REJECTED):
+            return False
+        self._ids.release(packet_id)
+        self._go_on()
+        return True
+
+    def completed(self, packet_id: int) -> None:
+        """Note a PUBCOMP: the identifier may be used again."""
+        if packet_id in self.releasing:
+            self.releasing.remove(packet_id)
+            self._ids.release(packet_id)
+            self._go_on()
+
+    def _settle(self, packet_id: int, qos: int, outcome: Outcome = Outcome.ACKED) -> bool:
+        unacked = self.unacked.get(packet_id)
+        if unacked is None:
+            return self._end_handed(packet_id, qos, outcome)
+        loan, sent = unacked
+        check_handshake(packet_id, sent, qos)
+        del self.unacked[packet_id]
+        loan.settle(outcome=outcome)
+        return True
+
+    def _end_handed(self, packet_id: int, qos: int, outcome: Outcome) -> bool:
+        handed = self.handed.get(packet_id)
+        if handed is None:
+            return False
+        delivery, sent = handed
+        check_handshake(packet_id, sent, qos)
+        del self.handed[packet_id]
+        if qos > 1 and outcome is Outcome.ACKED:
+            self.releasing.add(packet_id)  # or there would seem to be room for another one
+        end(delivery, outcome)
+        return True
+
+    def _drop(self, loan: LoanedItem[list[Any]]) -> None:
+        """End a loan of what is not to be sent."""
+        progressed_at = self.progressed_at
+        entry: Publication | bytes = loan.item[0]
+        framing = self._framing
+        why = framing.why_not_back(entry) if isinstance(entry, bytes) else framing.why_not(entry)
+        loan.settle(outcome=why)
+        # The subscriber has taken nothing by it.
+        self.progressed_at = progressed_at
+
+    def look_again(self, rights: Rights) -> None:
+        """Send nothing of what waits that a client with these rights may not read."""
+        if self._unsent:
+            self._framing = Readable.before(self._framing, rights)
+
+    def _fill(self) -> None:
+        while len(self.unacked) + len(self.releasing) + len(self.handed) < self._window:
+            if not self.queue and not self._take_back():
+                return
+            loan = self.queue[0]
+            packet_id = self._ids.allocate()
+            entry: Publication | bytes = loan.item[0]
+            if isinstance(entry, bytes):
+                packet = self._framing.take_back(entry, packet_id)
+            else:
+                packet = self._framing.frame(entry, packet_id)
+            self.queue.popleft()
+            if not packet:
+                self._ids.release(packet_id)
+                self._drop(loan)
+                continue
+            loan.item[0] = packet
+            self.unacked[packet_id] = loan, packet[0] >> 1 & 3
+            self._outlet.forward(loan)
+
+    def give_up(self, why: str) -> None:
+        """See `Holder.give_up`: the connection is cut."""
+        on_broken = self._on_broken
+        self.close(Outcome.WRITTEN_OFF)
+        on_broken(why)
+
+    def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """Take nothing more; what is not acknowledged is settled with `outcome`. Idempotent."""
+        self.closed = True
+        unacked = list(self.unacked.values())
+        self.unacked.clear()
+        self.releasing.clear()
+        # Their groups have taken them back.
+        self.handed.clear()
+        self._room = None
+        for loan, _ in unacked:
+            loan.settle(outcome=outcome)
+        self.settle_all(outcome)
+        if self._spool is not None:
+            self._spool.close(outcome)
+        if self.behind:
+            self.caught_up("has ended")
+        self.ledger.unregister(self)
+        self._on_broken = nobody  # see `Outlet.close`

@@ -1,0 +1,42 @@
+"""A client's place in the connection limits of its user and its tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..._admission import Admission
+from ..._tenants import NO_USER, Peer
+
+if TYPE_CHECKING:
+    from ._server import MqttServer
+
+
+@attrs.frozen(slots=True)
+class Place:
+    """A client's entry in the counts of connections, until `leave`."""
+
+    admission: Admission
+    user: str | None
+    tenant: str | None
+
+    def leave(self) -> None:
+        """Remove it from the counts; call this once."""
+        self.admission.let_go(self.user, self.tenant)
+
+
+def take_place(server: MqttServer, peer: Peer, *, proved: bool) -> Place | str:
+    """Count a client that is let in; or return why there is no room for it.
+
+    Args:
+        server: The server that lets it in.
+        peer: The peer that has connected.
+        proved: Whether its user has authenticated. A client that only claims to be a user could use
+            up that user's connections.
+    """
+    user = peer.user if proved and peer.user != NO_USER else None
+    tenant = server.tree.of(peer).tenant
+    name, most = (None, None) if tenant is None else (tenant.name, tenant.connections)
+    why = server.admission.let_in(user, name, most)
+    return Place(server.admission, user, name) if why is None else why

@@ -1,0 +1,1809 @@
+"""One MQTT client's connection: binds the protocol to an account, an outlet and the dataspace.
+
+Rules of this file, beyond those of every session (`.._session`):
+1. Funds are looked at before each packet that could cost something (rule 9).
+2. While the connection waits, acknowledgements and pings are still taken out of a bounded stretch
+   of its input (rule 10); publications in that stretch stay in order.
+3. However the connection ends, its subscriptions are taken back and its will is published (or not,
+   as it was agreed), on the connection's own account (rule 2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, NoReturn
+
+import attrs
+import trio
+
+from ....accounts import Account, QuotaExceededError, Recipient, commit_run
+from ....dataspace import Assertion, Batch, Observation, Publication, TopicFilter
+from ..._addresses import address_of
+from ..._admission import Refusal
+from ..._direct_send import commit_and_send
+from ..._errors import LocalProtocolError, RemoteProtocolError
+from ..._guesses import Attempt
+from ..._input import AHEAD_FLOOR
+from ..._link import Link
+from ..._need_data import NEED_DATA
+from ..._partings import unobserve_each
+from ..._scheduler import SLICE_SECONDS
+from ..._session import (
+    FLUSH_POLL_SECONDS,
+    LOOK_AHEAD_BYTES,
+    LOOK_AHEAD_PAUSE_SECONDS,
+    Session,
+)
+from ..._tenants import NO_USER, Peer, identity, printable
+from ..codec._connection import Connection, Role, State
+from ..codec._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from ..codec._identifiers import MAX_PACKET_ID, AwaitingRelease
+from ..codec._options import (
+    HIGHEST_QOS,
+    RETAIN_HANDLING,
+    RETAINED_TO_NEW,
+    RETAINED_TO_NONE,
+)
+from ..codec._packets import (
+    PROTOCOL_LEVEL_31,
+    SUBSCRIPTION_FAILED,
+    Auth,
+    ConnAck,
+    Connect,
+    ConnectReturnCode,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    UnacceptableConnectError,
+    UnsubAck,
+    Unsubscribe,
+    encode_publish,
+)
+from ..codec._packets5 import PROTOCOL_LEVEL_5
+from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
+from ..codec._reasons import Reason, ReasonedError, reason_of
+from ..codec._topics import is_shared, shared_fault
+from ._authentication import Authentication
+from ._billing import Billing
+from ._bridges import BRIDGE_OPTIONS, Bridge
+from ._filters import Filters
+from ._fitting import fitting, too_large
+from ._framing import Framing
+from ._inflight import AtLeastOnce, Inflight
+from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
+from ._log_ins import Checked
+from ._lookahead import Lookahead
+from ._mqtt5 import MQTT5, AtMostOnce, Mqtt5, seconds_of, with_reason
+from ._permissions import Writable, lost_shares, not_readable
+from ._persistent_inflight import PersistentInflight
+from ._persistent_sessions import PersistentIdentifier, PersistentSession
+from ._place import Place, take_place
+from ._publisher_acks import ANSWERING, Identifier, PublisherAck, PublisherAcks
+from ._reframe import as_mqtt311
+from ._replays import Replays
+from ._runs import (
+    REFUSED_PUBREC,
+    STRETCH_BYTES,
+    Run,
+    Single,
+    clears_retained,
+    find_run,
+    is_disconnect,
+    publications,
+    topic_key,
+)
+from ._scram import AuthenticationFailedError
+from ._selecting import Selecting
+from ._shared import Shares, stop
+from ._tokens import TokenError, Tokens
+from ._wills import LastWill, WillPlace
+
+if TYPE_CHECKING:
+    from ...acl import Rights
+    from ._server import MqttServer
+
+PROGRESS_BYTES = 1024
+"""A read this large counts as a sign of life though it does not complete a packet: a large packet
+on a slow line. A byte a second does not."""
+
+KEEP_ALIVE_GRACE = 1.5
+"""[MQTT-3.1.2-24]."""
+
+NO_TOPIC = b"\0\0"
+"""The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
+
+RUNS_A_LOOK = 64
+"""Copies of runs that are handed over, and runs, and sixteens of what is in them, before the clock
+is looked at: each is some microseconds."""
+
+AHEAD_BYTES = 4 << 10
+"""How much input is looked through at once, by a connection that waits: 2,000 pings."""
+
+SHOWN_OF_USER = 100
+"""Characters of a user's name, or a client's, that are logged of who is not let in: it may have
+65,535."""
+
+OVERTAKING: dict[int, Callable[[int], Packet]] = {
+    PUBACK: PubAck,
+    PUBREC: PubRec,
+    PUBREL: PubRel,
+    PUBCOMP: PubComp,
+    REFUSED_PUBREC: partial(PubRec, reason=Reason.UNSPECIFIED_ERROR),
+}
+"""The acknowledgements, by their first byte."""
+
+REASONS: dict[int, Reason] = {
+    ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL: Reason.UNSUPPORTED_PROTOCOL_VERSION,
+    ConnectReturnCode.IDENTIFIER_REJECTED: Reason.CLIENT_IDENTIFIER_NOT_VALID,
+    ConnectReturnCode.SERVER_UNAVAILABLE: Reason.SERVER_UNAVAILABLE,
+    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: Reason.BAD_USER_NAME_OR_PASSWORD,
+    ConnectReturnCode.NOT_AUTHORIZED: Reason.NOT_AUTHORIZED,
+}
+"""What a CONNACK says in MQTT 5 for what it says in 3.1.1."""
+
+
+def frame(item: Publication | bytes) -> bytes:
+    """Make bytes of what reaches an outlet: a publication for at-most-once, or a packet."""
+    if isinstance(item, bytes):
+        return item
+    return encode_publish(item.topic, item.payload, retain=item.retain)
+
+
+class MqttSession(Session["MqttServer", Account | None]):
+    """One client's connection.
+
+    Attributes:
+        client_id: As the client said, or as the server named it; "" before CONNECT.
+        account: Who pays for what it causes; None before CONNECT.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_answers",
+        "_at_least_once",
+        "_authentication",
+        "_awaiting",
+        "_bridge",
+        "_checked",
+        "_connection",
+        "_ends_at",
+        "_inflight",
+        "_kept",
+        "_key",
+        "_listener",
+        "_most",
+        "_mqtt5",
+        "_observations",
+        "_parting",
+        "_payers",
+        "_peer",
+        "_place",
+        "_replays",
+        "_rights",
+        "_shares",
+        "_short",
+        "_single",
+        "_single_topic",
+        "_steps",
+        "_undecided",
+        "_user",
+        "_way",
+        "_will",
+        "_will_place",
+        "_writable",
+        "client_id",
+    )  # fmt: skip
+
+    _unacknowledged_are = "publications with QoS 1 were not acknowledged"
+
+    def __init__(self, server: MqttServer, link: Link, listener: str) -> None:
+        # Until it has said who it is, it is known by where it comes from.
+        super().__init__(server, link, link.peer, frame=frame)
+        settings = server.settings
+        self._listener = listener
+        self._connection = Connection(
+            Role.SERVER,
+            max_packet_size=settings.max_packet_size,
+            topic_limits=settings.topics,
+            max_topic_alias=settings.max_topic_alias,
+            max_connect_size=settings.max_connect_size,
+        )
+        # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
+        self._mqtt5: Mqtt5 | None = None
+        self._bridge: Bridge | None = None
+        self._way: Recipient = self.outlet
+        # What it is told if it is cut; there are few reasons but that it does not keep up.
+        self._parting: int = Reason.QUOTA_EXCEEDED
+        # How much is looked at for one run; 0: all that there is.
+        self._most = 0
+        # What came while it waited, until all that is whole of it has been taken up.
+        self._ahead: Lookahead | None = None
+        self.client_id = ""
+        # What it is known by to the server: its identifier, and its user if that is verified.
+        self._key = ""
+        self._user: str | None = None
+        self.account = None
+        # What is left of a packet that is handled in steps; nothing else is handled before.
+        self._steps: Iterator[trio.Event | None] | None = None
+        # Its CONNECT, while it is not known whether it is who it says.
+        self._undecided: Connect | None = None
+        # What came of its password, if that is known and it will be told later.
+        self._checked: Checked | None = None
+        self._place: Place | None = None
+        # How it proves that, if it takes more than a password.
+        self._authentication: Authentication | None = None
+        # When that is over, on the ledger's clock.
+        self._ends_at: float | None = None
+        self._inflight: Inflight | PersistentInflight | None = None
+        self._kept: PersistentSession | None = None
+        self._at_least_once: AtLeastOnce | None = None
+        self._answers: PublisherAcks | None = None
+        self._awaiting: AwaitingRelease | None = None
+        # Its will, and what that takes.
+        self._will: LastWill | None = None
+        self._will_place: WillPlace | None = None
+        # Whose it is; who pays for what it publishes; and which of these it waits for.
+        self._peer = Peer(listener, NO_USER, "")
+        self._payers: Billing | None = None
+        # What it may publish and read, and the routes of the former; None: everything.
+        self._rights: Rights | None = None
+        self._writable: Writable | None = None
+        self._short: Account | None = None
+        # What the read before was, if it was one publication; and the topic that was on.
+        self._single: Single | None = None
+        self._single_topic = ""
+        self._observations: dict[str, Observation] = {}
+        self._shares: Shares | None = None
+        self._replays = Replays()
+
+    def __repr__(self) -> str:
+        return f"<MqttSession {self.name}: {self._connection.state.value}>"
+
+    @property
+    def _who(self) -> str:
+        """The client, for the log."""
+        peer = self._link.peer
+        return f"{self.name} ({peer})" if self.client_id else peer
+
+    @property
+    def _account_name(self) -> str | None:
+        return self.name if self.client_id else None
+
+    # -- the connection's life ------------------------------------------------------------------
+
+    def _ending(self) -> str | None:
+        """See `Session._ending`."""
+        if self._connection.state is State.CLOSED:
+            return "the client disconnected"
+        return self._cut_off() if self._eof else None
+
+    def _resume(self, account: Account) -> bool:
+        """Tell of what is retained."""
+        replays = self._replays
+        if not replays or self._steps is not None:
+            return False
+        work = self._work
+        work.begin_now()
+        with self._server.flusher.corked():
+            while replays and account.funds_are_clear() and not work.is_over():
+                replays.step(
+                    self._server.dataspace.retained, account, self._holder_of, self._rights
+                )
+        work.end()
+        return True
+
+    def _holder_of(self, qos: int) -> Recipient:
+        """Return who takes a publication of a QoS for this client."""
+        if qos and self._kept is not None:
+            return self._kept.queue
+        if qos and isinstance(self._inflight, Inflight):
+            return self._inflight
+        return self._way
+
+    def _received(self, data: bytes) -> None:
+        if not data:
+            self._eof = True
+            return
+        self._connection.receive_data(data)
+        self._server.counters.received_bytes += len(data)
+        if len(data) >= PROGRESS_BYTES and self.account is not None:
+            self._last = self._server.ledger.clock()
+
+    def _cut_off(self) -> str:
+        if self._link.fault is not None:
+            raise self._link.fault
+        left = self._unparsed()
+        if left:
+            return f"the client closed the connection within a packet ({left} bytes of it came)"
+        return "the client closed the connection without DISCONNECT"
+
+    async def _flush_out(self) -> None:
+        """See `Session._flush_out`; who has not said who it is is owed nothing.
+
+        What it has published is acknowledged if that can still be.
+        """
+        if self.account is None:
+            return
+        answers = self._answers
+        if answers and self._server.kept is not None:
+            self._server.kept.keeping.hurry()
+            while answers and not self._eof:  # noqa: ASYNC110 (as the other one)
+                await trio.sleep(FLUSH_POLL_SECONDS)
+        if isinstance(self._inflight, PersistentInflight) and self._server.keeps_for_later:
+            self._inflight.pause()
+        if self._shares is not None and self._server.keeps_for_later:
+            self._shares.pause()
+        self._waiting = True
+        await super()._flush_out()
+
+    async def _held(self, hold: trio.Event) -> None:
+        """See `Session._held`: what the disk has to do first may take long (rule 10)."""
+        if self._undecided is not None:
+            await self._decide(self._undecided)
+            return
+        if self.account is None:
+            await super()._held(hold)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_ahead, nursery.cancel_scope)
+            await super()._held(hold)
+            nursery.cancel_scope.cancel()
+        if self._hold is hold:
+            self._hold = None  # the client has gone
+
+    async def _take_leave(self, why: str) -> None:
+        """See `Session._take_leave`; who has left already has read what it wanted to."""
+        if not self._eof:
+            self._part(Reason.SERVER_SHUTTING_DOWN if self._server.stopping else self._parting, why)
+        if not (self._eof or self._link.says_goodbye):
+            await super()._take_leave(why)
+
+    async def _say_why(self, fault: RemoteProtocolError) -> None:
+        """See `Session._say_why`: MQTT 5 can."""
+        if self._connection.version != PROTOCOL_LEVEL_5 or self.account is None:
+            return
+        if self._part(reason_of(fault), str(fault)) and not self._link.says_goodbye:
+            # Closed with input unread, the kernel would drop what the client has not read yet.
+            await self._linger()
+
+    def _part(self, reason: int, why: str) -> bool:
+        """Tell a client that speaks MQTT 5 why it is disconnected, if that can be; whether it was.
+
+        Who has something unsent is not told: it does not read, or the end of a packet is missing.
+        """
+        connection = self._connection
+        if connection.version != PROTOCOL_LEVEL_5 or self._link.closed:
+            return False
+        if not self.outlet.blocked:
+            self._server.flusher.flush_now()
+        if self.outlet.unsent or self.outlet.closed:
+            return False
+        last = self._fitting(Disconnect(reason, with_reason(why)))
+        if last is None:
+            return False
+        try:
+            data = connection.send(last)
+        except LocalProtocolError:
+            return False  # it is closed already
+        if self._answers is not None:
+            self._answers.close()  # nothing follows it [MQTT-3.14.4-1]
+        with contextlib.suppress(OSError):
+            self._link.sock.send(data)
+            return True
+        return False
+
+    def _unacknowledged(self) -> Inflight | PersistentInflight | None:
+        return self._inflight
+
+    def _withdraw(self, reason: str) -> None:
+        """Take back the subscriptions, publish the will, and give up the name."""
+        server = self._server
+        if server.sessions.get(self._key) is self:
+            del server.sessions[self._key]
+        account = self.account
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+        will_place, self._will_place = self._will_place, None
+        if account is None:
+            if will_place is not None:
+                will_place.release()
+            text = f"{self._link.peer} left before it was connected: {reason}"
+            self._log(logging.INFO, "left", text, reason)
+            return
+        if self._answers is not None:
+            # What its going makes room for may be taken now, and there is nobody to be told.
+            self._answers.close()
+        self.account = None
+        will, self._will = self._will, None
+        kept = self._kept
+        server.ledger.faults.call(
+            self, "taking back its subscriptions", self._unsubscribe_all, account
+        )
+        self._steps = None
+        self._replays.clear()
+        if will is None or not self._delays(will, kept, will_place):
+            if will is not None and not server.stopping:
+                payer = account if self._payers is None else self._payers.of(will.topic)
+                server.publish_will(payer, will, self.name, self._rights)
+            if will_place is not None:
+                will_place.release()
+        server.logger.info(
+            "%s (%s) left: %s",
+            self.name,
+            self._link.peer,
+            reason,
+            extra=self._fields("left", reason),
+        )
+
+    def _unsubscribe_all(self, account: Account) -> None:
+        server, kept = self._server, self._kept
+        observations, self._observations = self._observations, {}
+        shares, self._shares = self._shares, None
+        if kept is None:
+            steps = unobserve_each(server.dataspace, account, observations.values())
+        else:
+            steps = kept.detaching(account)
+        if shares is not None:
+            steps = chain(shares.leaving(account), steps)
+        server.partings.take_back(self._key, account, self._work, steps)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`."""
+        kept = self._kept
+        return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
+
+    def _close(self) -> None:
+        server = self._server
+        if server.sessions.get(self._key) is self:
+            del server.sessions[self._key]  # `_withdraw` has failed
+        self._connection.close()
+        self._ahead = None
+        if self._answers is not None:
+            self._answers.close()
+        kept, sessions = self._kept, self._server.kept
+        if (
+            kept is not None
+            and sessions is not None
+            and kept.expiry == 0
+            and kept.is_current
+            and self._inflight is not None  # it has been let in
+        ):
+            sessions.discard(kept.key)  # nothing of it is under way any more
+        self._short = None
+        payers, self._payers = self._payers, None
+        for payer in () if payers is None else payers.close():
+            self._server.tree.close(payer)
+
+    def _delays(
+        self, will: LastWill, kept: PersistentSession | None, place: WillPlace | None
+    ) -> bool:
+        """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
+        delay = will.delay
+        if not delay or kept is None or kept.expiry == 0 or self._server.stopping:
+            return False
+        seconds = delay if kept.expiry is None else min(delay, kept.expiry)
+        due = self._server.ledger.clock() + seconds
+        return self._server.wills.add(self._key, self._peer, will, due, self.client_id, place)
+
+    def _silence(self, seconds: float, allowed: float) -> str:
+        self._parting = Reason.KEEP_ALIVE_TIMEOUT
+        if self._undecided is not None:
+            return f"its password was not checked within {allowed:g} s"
+        if self.account is None:
+            return f"no CONNECT within {allowed:g} s"
+        return f"no packet for {seconds:.1f} s, keep-alive is over"
+
+    # -- unfinished input -----------------------------------------------------------------------
+
+    def _holding(self) -> int:
+        """See `Session._holding`."""
+        connection, ahead = self._connection, self._ahead
+        # Something has been collected only if something is missing.
+        held = connection.held_bytes if connection.missing else len(connection.buffer)
+        return held if ahead is None else held + ahead.size
+
+    def _let_go(self) -> None:
+        """See `Session._let_go`."""
+        self._connection.let_go()
+
+    def _share(self) -> tuple[str, int | None]:
+        """See `Session._share`: its user's, if it is known that it is."""
+        if self.account is None:
+            return self._server.input.before_login(self._link.peer)
+        return self._share_of(self._peer)
+
+    def _share_of(self, peer: Peer) -> tuple[str, int | None]:
+        book, link = self._server.input, self._link
+        verified = link.user is not None or self._server.settings.verifies
+        if verified and peer.user != NO_USER:
+            return book.of_user(peer.user)
+        return book.of_address(link.peer)
+
+    def _drop_input(self, why: str) -> None:
+        """See `Session._drop_input`; nothing that comes after this is parsed."""
+        self._part(Reason.QUOTA_EXCEEDED, why)
+        self._connection.close()
+        self._ahead = self._single = None
+        super()._drop_input(why)
+
+    # -- who pays -------------------------------------------------------------------------------
+
+    @property
+    def payer(self) -> Account | None:
+        """Whose funds it waits for, if it does."""
+        return self._payer()
+
+    def _payer(self) -> Account | None:
+        """See `Session._payer`: who pays for the publication that is next, if that is known.
+
+        Nobody does before the client has been let in.
+        """
+        if self._connection.state is State.AWAITING_CONNACK:
+            return None
+        return self.account if self._short is None else self._short
+
+    def _payer_at(self, buffer: bytes, position: int) -> Account | None:
+        """Return who pays for the packet at `position`, as far as that can be told."""
+        payers = self._payers
+        if payers is None:
+            return None
+        if not payers.by_topic or position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
+            return payers.own
+        key = topic_key(buffer, position)
+        if key == NO_TOPIC and self._mqtt5 is not None:
+            key = self._connection.aliased_key(position)
+        return payers.own if key is None else payers.of_key(key)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def _wait_for_clear_funds(self, account: Account) -> bool:
+        """See `Session._wait_for_clear_funds`."""
+        if account is self.account:
+            return await super()._wait_for_clear_funds(account)
+        # Its client is not read for what another account owes: so that is whose reader those wait
+        # on who wait on its client (rule 11).
+        self._own(account)
+        try:
+            return await super()._wait_for_clear_funds(account)
+        finally:
+            if self.account is not None:
+                self._own(self.account)
+
+    def _own(self, account: Account) -> None:
+        self.outlet.owner = account
+        if self._kept is not None:
+            self._kept.queue.owner = account
+        elif isinstance(self._inflight, Inflight):
+            self._inflight.owner = account
+
+    async def _look_ahead(self, wait: trio.CancelScope) -> None:
+        """Take acknowledgements and pings out of the input while the rest of it waits (rule 10).
+
+        Ends when the stretch is full, at the end of the stream, or at something that is not
+        whole and valid; that is found in its turn. Where nothing is left that costs anything, and
+        the client has left, it ends the wait.
+        """
+        connection = self._connection
+        ahead = self._ahead
+        data = b""
+        if ahead is None:
+            ahead = self._ahead = Lookahead(reasons=connection.version == PROTOCOL_LEVEL_5)
+            data = connection.take_unparsed()
+        allowance = LOOK_AHEAD_BYTES
+        while True:
+            if data and not await self._add_ahead(ahead, data):
+                return
+            data = b""
+            self._note_input(ahead=True)
+            if self._eof and self._inflight is not None:
+                # Nothing more will be acknowledged; what others may have instead they get now.
+                if self._shares is not None:
+                    self._shares.close()
+                self._inflight.close()
+            if not ahead.has_whole_packets and not connection.unparsed_bytes:
+                self._left = self._eof
+                if self._eof or ahead.begins_with_disconnect:
+                    self._replays.clear()  # who leaves is told nothing more
+                    wait.cancel()
+            unparsed = self._unparsed()
+            if self._eof or (self._inflight is None and unparsed >= LOOK_AHEAD_BYTES):
+                return
+            # A client that reads nothing must not fill its outlet with answers to its pings; but
+            # what makes it read may be that it can get rid of its acknowledgements.
+            if (self.outlet.blocked and allowance <= 0) or unparsed >= self._stretch():
+                await trio.sleep(LOOK_AHEAD_PAUSE_SECONDS)
+                continue
+            try:
+                data = await self._link.receive()
+            except OSError:
+                data = b""  # it will be found again when its turn comes
+            self._received_ahead(data)
+            if self.outlet.blocked:
+                allowance -= len(data)
+
+    async def _add_ahead(self, ahead: Lookahead, data: bytes) -> bool:
+        """Keep what came, and handle what overtakes; False if the connection has ended.
+
+        Cancellation: it is shielded, as what is handled has been taken out of the input.
+        """
+        work = self._work
+        work.begin_now()
+        for start in range(0, len(data), AHEAD_BYTES):
+            piece = data if len(data) <= AHEAD_BYTES else data[start : start + AHEAD_BYTES]
+            for first, packet_id in ahead.add(piece, self._connection.unparsed_bytes):
+                self._acknowledge(first, packet_id)
+                if work.is_over():
+                    self._server.flusher.flush_now()
+                    with trio.CancelScope(shield=True):
+                        await work.let_others()
+                if self._retired or (self._link.why is not None and not self._server.stopping):
+                    work.end()
+                    return False  # what it has acknowledged has gone back to where it came from
+        self._server.flusher.flush_now()
+        work.end()
+        return True
+
+    def _received_ahead(self, data: bytes) -> None:
+        """Note that something came while it waits; as `_received`, which hands it on, too."""
+        if not data:
+            self._eof = True
+            return
+        self._server.counters.received_bytes += len(data)
+        if len(data) >= PROGRESS_BYTES and self.account is not None:
+            self._last = self._server.ledger.clock()
+
+    def _unparsed(self) -> int:
+        """How much input is held."""
+        ahead = self._ahead
+        return self._connection.unparsed_bytes + (0 if ahead is None else ahead.size)
+
+    def _take_up(self) -> bool:
+        """Parse what came while it waited, if that is not done; whether there was any of it."""
+        ahead = self._ahead
+        assert ahead is not None
+        data = ahead.take_up()
+        if not data:
+            # What is not whole yet is joined to what comes next, as ever.
+            data = ahead.take_rest()
+            self._ahead = None
+        self._connection.receive_data(data)
+        return bool(data)
+
+    def _acknowledge(self, first: int, packet_id: int) -> None:
+        try:
+            self._handle(OVERTAKING[first](packet_id) if packet_id else PingReq())
+        except RemoteProtocolError as exc:
+            # Not raised: this is another task than the one that serves the connection.
+            self._server.counters.protocol_errors += 1
+            why = str(exc)
+            self._server.logger.warning(
+                "%s closed: %s", self._who, why, extra=self._fields("closed", why)
+            )
+            self._parting = reason_of(exc)
+            self.cut(why)
+
+    # -- what came in ---------------------------------------------------------------------------
+
+    def _handle_input(self) -> bool:
+        connection = self._connection
+        server = self._server
+        dataspace = server.dataspace
+        work = self._work
+        self._short = None
+        if self._steps is not None and not self._go_on(self._steps):
+            return True
+        if self._replays:
+            # What is retained comes before what the client says next, which may ask for it again.
+            return True
+        payers = self._payers
+        payer_of = payers.of_key if payers is not None and payers.by_topic else None
+        writable = self._writable
+        unseen = RUNS_A_LOOK
+        while True:
+            if unseen <= 0:
+                if work.is_over():
+                    return True
+                unseen = RUNS_A_LOOK
+            buffer = connection.buffer
+            position = connection.position
+            if position >= len(buffer):
+                if self._ahead is None or not self._take_up():
+                    return False
+                continue
+            if buffer[position] == PUBLISH:
+                account = self._payer_at(buffer, position) if payer_of else self.account
+                if account is not None:
+                    is_long = len(buffer) - position > STRETCH_BYTES
+                    began = work.now() if is_long else 0.0
+                    run = find_run(
+                        buffer,
+                        position,
+                        dataspace.routes.by_key if writable is None else writable.known,
+                        server.resolve if writable is None else writable.resolve,
+                        account.room(),
+                        connection.max_packet_size,
+                        payer_of,
+                        properties=self._mqtt5 is not None,
+                        most=self._most,
+                    )
+                    if is_long:
+                        took = work.now() - began
+                        if took > SLICE_SECONDS / (4 if self._most else 1):
+                            self._most = STRETCH_BYTES
+                        else:
+                            self._most = 0
+                    if run is not None:
+                        if run.count:
+                            self._forward(account, run)
+                        if run.cut:
+                            self._short = account
+                            return True
+                        unseen -= 1 + len(run.destinations.holders) + (run.count >> 4)
+                        continue
+            account = self._payer_at(buffer, position) if payer_of else self.account
+            if (
+                account is not None
+                and not account.funds_are_clear()
+                and connection.state is State.CONNECTED
+                and not is_disconnect(buffer, position)
+                # An alarm stops publications, and what comes after them; not what frees memory.
+                and (
+                    not account.debt_is_clear()
+                    or (
+                        buffer[position] & 0xF0 == PUBLISH
+                        and not clears_retained(
+                            buffer,
+                            position,
+                            connection.max_packet_size,
+                            properties=self._mqtt5 is not None,
+                        )
+                    )
+                )
+            ):
+                self._short = account
+                return True
+            try:
+                packet = connection.next_packet()
+            except UnacceptableConnectError as exc:
+                server.counters.refused += 1
+                self._refuse(exc.return_code, str(exc), exc.max_packet_size)
+                raise
+            if packet is NEED_DATA:
+                return False
+            if self.account is not None:  # the time that it has to be let in goes on
+                self._last = server.ledger.clock()
+            self._handle(packet)
+            if self._replays or self._hold is not None or self._steps is not None:
+                return True  # what comes next waits for these, DISCONNECT too
+            if work.is_over():
+                return True
+
+    def _go_on(self, steps: Iterator[trio.Event | None]) -> bool:
+        """Go on with a packet that is handled in steps; whether it has been handled.
+
+        A step may yield what has to happen before the next one.
+        """
+        self._steps = None  # nothing is left of one that fails
+        is_over = self._work.is_over
+        for hold in steps:
+            if hold is not None:
+                self._hold = hold
+            if hold is not None or is_over():
+                self._steps = steps
+                return False
+        return True
+
+    def _fast_path(self, data: bytes) -> bool | None:
+        """See `Session._fast_path`: forwards one publication that is just like the one before.
+
+        The same as `find_run` and `_forward` would do, at half of the cost: it is most of what
+        those cost who have one message in flight.
+        """
+        single = self._single
+        if single is None or len(data) != single.size or not data.startswith(single.header):
+            return None
+        connection = self._connection
+        if connection.position < len(connection.buffer) or connection.missing or self._replays:
+            return None  # it is not all there is
+        server = self._server
+        dataspace = server.dataspace
+        account = self.account
+        route = dataspace.routes.by_key.get(single.key)
+        if account is None or route is None or route.run is None or not account.is_open_wide():
+            return None
+        if single.plain:
+            batch = Batch(single.plain + data[len(single.header) :], 1, publications, single.topic)
+            batch.framed = {MQTT5: data}
+        else:
+            batch = Batch(data, 1, publications, single.topic)
+        dataspace.route_run(account, batch, route.run.holders, commit_and_send)
+        counters = server.counters
+        counters.received += 1
+        counters.received_bytes += single.size
+        self._last = server.ledger.clock()
+        return account.is_open_wide() and not server.flusher.dirty
+
+    def _forward(self, account: Account, run: Run) -> None:
+        """Hand a run of publications to whom it concerns, as it is."""
+        server = self._server
+        connection = self._connection
+        buffer = connection.buffer
+        end = run.end
+        if run.count == 1 and run.last and end == len(buffer) and not connection.position:
+            self._note_single(buffer, run.topic)
+        # A slice of everything is the buffer itself: no copy.
+        frames = buffer[connection.position : end]
+        if self._mqtt5 is None:
+            batch = Batch(frames, run.count, publications, run.topic)
+        else:
+            batch = Batch(as_mqtt311(frames), run.count, publications, run.topic)
+            batch.framed = {MQTT5: frames}
+        # What nothing follows need not wait to be sent with it.
+        commit = commit_and_send if run.last else commit_run
+        server.dataspace.route_run(account, batch, run.destinations.holders, commit)
+        server.counters.received += run.count
+        connection.position = end
+        self._last = server.ledger.clock()
+
+    def _note_single(self, packet: bytes, topic: str) -> None:
+        """Remember a read of one publication, if the one before was on the same topic."""
+        if topic is not self._single_topic:
+            self._single_topic = topic
+            self._single = None
+        elif self._payers is not None and not self._payers.by_topic:
+            self._single = Single.of(packet, topic, properties=self._mqtt5 is not None)
+
+    def _handle(self, packet: Packet) -> None:
+        match packet:
+            case Publish():
+                self._handle_publish(packet)
+            case PubAck() | PubRec() | PubRel() | PubComp():
+                self._handle_acknowledgement(packet)
+            case PingReq():
+                self._send(PingResp())
+            case Subscribe():
+                self._go_on(self._handle_subscribe(packet))
+            case Unsubscribe():
+                self._go_on(self._handle_unsubscribe(packet))
+            case Connect():
+                self._handle_connect(packet)
+            case Auth() if self._authentication is not None:
+                self._authenticate(partial(self._authentication.step, packet))
+            case Disconnect():
+                self._handle_disconnect(packet)
+                # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
+                self._connection.next_packet()
+            case _:
+                raise AssertionError(packet)  # the connection lets nothing else through
+
+    def _handle_disconnect(self, packet: Disconnect) -> None:
+        """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
+        if self._answers is not None:
+            self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
+        if isinstance(self._inflight, PersistentInflight):
+            self._inflight.leave()
+        if packet.reason == 0:
+            self._will = None  # whatever may follow [MQTT-3.14.4-3]
+        interval = packet.properties.session_expiry
+        five = self._mqtt5
+        if interval is not None and five is not None:
+            five.expiry = seconds_of(interval)
+            if self._kept is not None:
+                self._kept.expiry = self._server.expiry_of(five.expiry)
+
+    def _handle_acknowledgement(self, packet: PubAck | PubRec | PubRel | PubComp) -> None:
+        packet_id = packet.packet_id
+        inflight = self._inflight
+        match packet:
+            case PubRel() if self._kept is not None:
+                answer = PubComp(packet_id, self._unless(packet_id in self._kept.awaiting))
+                self._kept.released(packet_id, partial(self._send_later, answer))
+            case PubRel():
+                known = self._awaiting is not None and self._awaiting.release(packet_id)
+                self._send(PubComp(packet_id, self._unless(known)))
+            case PubComp():
+                if inflight is not None:
+                    inflight.completed(packet_id)
+            case PubAck() | PubRec():
+                known = False
+                if inflight is not None:
+                    if inflight.is_unsent(packet_id):
+                        # Believed, it would let a peer that never reads have anything kept for it.
+                        name = type(packet).__name__.upper()
+                        msg = f"{name} for packet {packet_id}, which has not been sent to it yet"
+                        raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
+                    if isinstance(packet, PubAck):
+                        inflight.acknowledged(packet_id)
+                        return
+                    if packet.reason >= Reason.UNSPECIFIED_ERROR:
+                        inflight.refused(packet_id)
+                        return
+                    known = inflight.received(packet_id)
+                    if known and self._kept is not None:
+                        release = partial(self._send_later, PubRel(packet_id))
+                        self._kept.received(packet_id, release)
+                        return
+                if isinstance(packet, PubRec) and packet.reason < Reason.UNSPECIFIED_ERROR:
+                    # Also for one that is not known, or the client would never be done with it.
+                    self._send(PubRel(packet_id, self._unless(known)))
+
+    def _unless(self, known: bool) -> int:
+        """Return what is said of a packet identifier: MQTT 5 can say that it means nothing."""
+        return 0 if known or self._mqtt5 is None else Reason.PACKET_IDENTIFIER_NOT_FOUND
+
+    def _send(self, packet: Packet) -> None:
+        """Send a packet of the connection's own, on its own account (rule 2).
+
+        After a DISCONNECT of ours nothing is sent [MQTT-3.14.4-2]; what was published before it
+        may be due to be acknowledged then.
+        """
+        if self._connection.state is State.CLOSED:
+            return
+        data = self._connection.send(packet)
+        five = self._mqtt5
+        largest = None if five is None else five.max_packet_size
+        if largest is not None and len(data) > largest:
+            fits = self._fitting(packet)
+            if fits is None:
+                self._parting = Reason.PACKET_TOO_LARGE
+                self.cut(too_large(packet, largest))
+                return
+            data = self._connection.send(fits)
+        account = self.account
+        assert account is not None
+        account.borrow(1, len(data))
+        self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
+
+    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet | None:
+        """See `fitting`; `largest` counts where no more is known of the client."""
+        return fitting(packet, largest if self._mqtt5 is None else self._mqtt5.max_packet_size)
+
+    def _send_later(self, packet: Packet) -> None:
+        """Send a packet that had to wait for the disk, if the client is still there."""
+        if self.account is not None and self._connection.state is State.CONNECTED:
+            self._server.ledger.faults.call(self, ANSWERING, self._send, packet)
+            self._server.flusher.ready()
+
+    # -- CONNECT --------------------------------------------------------------------------------
+
+    def _refuse(self, return_code: int, why: str = "", largest: int | None = None) -> None:
+        """Answer a CONNECT that lets nobody in; `largest`: see `_fitting`."""
+        properties = NO_PROPERTIES
+        if self._connection.version == PROTOCOL_LEVEL_5:
+            return_code = REASONS.get(return_code, return_code)
+            properties = with_reason(why) if why else NO_PROPERTIES
+        answer = self._fitting(ConnAck(False, return_code, properties), largest)
+        if answer is not None:
+            self._send_unowed(answer)
+
+    def _send_unowed(self, packet: Packet) -> None:
+        """Send a packet before there is an account that could owe for it."""
+        data = self._connection.send(packet)
+        # One that does not read it waits in vain, and is cut off in time (`connect_timeout`).
+        with contextlib.suppress(OSError):
+            self._link.sock.send(data)
+
+    def _handle_connect(self, packet: Connect) -> None:
+        server = self._server
+        settings = server.settings
+        if packet.protocol_level == PROTOCOL_LEVEL_5:
+            self._mqtt5 = Mqtt5(packet, Filters(), server.wall, settings.max_topic_alias)
+        elif packet.bridge:
+            self._bridge = Bridge(server.wall)
+        if len(packet.client_id.encode()) > settings.max_client_id:
+            why = (
+                f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
+                f"{settings.max_client_id} allowed here (max_client_id)"
+            )
+            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
+        method = packet.properties.authentication_method
+        passwords = settings.passwords
+        if method is not None:
+            authentication = self._authentication = Authentication.of(packet, passwords)
+            if authentication is None:
+                method = printable(method[:SHOWN_OF_USER])
+                why = f"there is no authentication by {method} here; use a password or certificate"
+                self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
+            self._authenticate(partial(authentication.begin, packet.properties))
+            return
+        if (
+            (passwords is None and settings.tokens is None)
+            or self._link.user is not None  # its certificate says who it is
+            or (settings.anonymous and packet.username is None and packet.password is None)
+        ):
+            self._go_on(self._begin(packet))
+        elif settings.tokens is not None and Tokens.is_one(packet.password or b""):
+            self._begin_by_token(settings.tokens, packet)
+        elif packet.username is None:
+            self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
+        else:
+            attempt = self._attempt(packet)
+            checked = server.log_ins.look(passwords, attempt, packet.password)
+            if checked is not None and not checked.delay:
+                self._let_in_if(packet, checked)
+                self._go_on(self._begin(packet))
+            else:
+                self._hold_until_told(packet, checked)
+
+    def _attempt(self, packet: Connect) -> Attempt:
+        return Attempt(address_of(self._link.peer), packet.username or "", packet.client_id)
+
+    def _authenticate(self, step: Callable[[], Auth]) -> None:
+        """Do a step of an authentication, and answer; its last step lets a client in.
+
+        Raises:
+            RemoteProtocolError: If the client has not proved who it is; it has been told so, or
+                will be.
+        """
+        authentication = self._authentication
+        assert authentication is not None
+        connected = self.account is not None
+        log_ins, attempt = self._server.log_ins, self._scram_attempt(authentication)
+        if not connected and attempt.user and (checked := log_ins.refusal(attempt)) is not None:
+            self._let_in_if(authentication.connect, checked)
+        try:
+            answer = step()
+            user, certified = authentication.user, self._link.user
+            if user is not None and certified is not None and user != certified:
+                why = f"its certificate is of another user (user {certified})"
+                raise AuthenticationFailedError(why)
+        except AuthenticationFailedError as exc:
+            if connected:
+                raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
+            checked = log_ins.failed(attempt)
+            if not checked.delay:
+                self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc), counted=True)
+            self._hold_until_told(authentication.connect, checked)
+            return
+        if connected:
+            self._send(answer)
+        elif user is None:
+            self._send_unowed(answer)
+        else:
+            log_ins.guesses.right(attempt)
+            self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
+
+    def _scram_attempt(self, authentication: Authentication) -> Attempt:
+        """Return whose it is, as the client says; without a user before it has said so."""
+        client_id = authentication.connect.client_id
+        return Attempt(address_of(self._link.peer), authentication.claimed, client_id)
+
+    def _hold_until_told(self, packet: Connect, checked: Checked | None) -> None:
+        """Handle nothing more until a client's password is checked and the client may be told."""
+        self._checked = checked
+        self._undecided = packet
+        self._hold = trio.Event()  # nobody sets it: see `_held`
+
+    def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
+        """Let a client in, until its token expires.
+
+        Raises:
+            RemoteProtocolError: If the token is not good; the client has been told.
+        """
+        assert packet.password is not None
+        now = self._server.wall()
+        try:
+            token = tokens.read(packet.password, now)
+        except TokenError as exc:
+            why = f"its token is not good: {printable(str(exc))}"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        if packet.username and packet.username != token.user:
+            why = f"its token is of another user (user {token.user[:SHOWN_OF_USER]})"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        self._ends_at = self._server.ledger.clock() + token.expires - now
+        self._go_on(self._begin(attrs.evolve(packet, username=token.user)))
+
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`: a token that has expired ends its connection."""
+        if self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self._parting = Reason.MAXIMUM_CONNECT_TIME
+            self.cut("its token has expired")
+        else:
+            super().check_deadline(now)
+
+    async def _decide(self, packet: Connect) -> None:
+        """Let a client in if a thread finds its password right; it has had no effect so far.
+
+        The time that the client has to be let in goes on. Who leaves meanwhile is checked no more:
+        otherwise those who come back sooner than it is their turn would keep all threads busy with
+        nobody, for ever.
+
+        Cancellation: the thread ends on its own, and until then it counts as one of those that
+        there may be. Nothing else is left.
+
+        Raises:
+            RemoteProtocolError: If it is wrong, or could not be checked; the client has been told.
+            ConnectionAbortedError: If the client has left.
+        """
+        checked: Checked | None = None
+        trouble: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_until_it_leaves, nursery.cancel_scope)
+            try:
+                checked = await self._check(packet)
+            except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
+                trouble = exc
+            nursery.cancel_scope.cancel()
+        self._undecided = self._hold = None
+        if trouble is not None:
+            why = f"its password could not be checked: {trouble!r}"
+            self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why)
+        if checked is None:
+            raise ConnectionAbortedError(
+                errno.ECONNABORTED, "the client left before its password was checked"
+            )
+        self._let_in_if(packet, checked)
+        self._steps = self._begin(packet)
+
+    async def _check(self, packet: Connect) -> Checked:
+        """Check the client's password, and wait until it may be told."""
+        checked = self._checked
+        if checked is None:
+            passwords = self._server.settings.passwords
+            assert passwords is not None
+            assert packet.password is not None
+            attempt = self._attempt(packet)
+            checked = await self._server.log_ins.check(passwords, attempt, packet.password)
+        if checked.delay:
+            self._deadline_after = None  # it has done what it has to
+            await trio.sleep(checked.delay)
+        return checked
+
+    async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
+        """Read a bounded stretch while its password is checked; end the check if it leaves.
+
+        Who has said something behind its CONNECT before it left is to be heard.
+        """
+        while not self._eof and self._unparsed() < AHEAD_FLOOR:
+            self._note_input(ahead=True)
+            try:
+                data = await self._link.receive()
+            except OSError:
+                data = b""
+            self._received(data)
+        self._note_input(ahead=True)
+        if not self._unparsed():
+            check.cancel()
+
+    def _let_in_if(self, packet: Connect, checked: Checked) -> None:
+        """Go on if a client's password was right.
+
+        Raises:
+            RemoteProtocolError: If not; the client has been told.
+        """
+        fault = checked.fault(printable((packet.username or "")[:SHOWN_OF_USER]))
+        if fault is not None:
+            self._deny(*fault, counted=True)
+
+    def _deny(self, return_code: int, why: str, *, counted: bool = False) -> NoReturn:
+        """Refuse a client that may not come in.
+
+        Raises:
+            RemoteProtocolError: Always.
+        """
+        self._server.counters.refused += 1
+        if not counted:
+            self._server.admission.refused[Refusal.OTHER] += 1
+        self._refuse(return_code, why)
+        raise RemoteProtocolError(why)
+
+    def _begin(self, packet: Connect) -> Iterator[trio.Event | None]:
+        """Let a client in, in steps: nothing may be left of who had its identifier before.
+
+        Raises:
+            RemoteProtocolError: If it cannot be, for want of room or because somebody else has its
+                identifier; the client has been told.
+        """
+        server = self._server
+        settings = server.settings
+        self._last = server.ledger.clock()
+        client_id = packet.client_id or server.new_client_id()
+        user = packet.username if self._link.user is None else self._link.user
+        verified = settings.verifies or self._link.user is not None
+        if not verified and not settings.believes:
+            user = None
+        peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
+        if user and verified:
+            self._user = peer.user
+        key = identity(client_id, self._user)
+        while True:
+            old = server.sessions.get(key)
+            if old is not None:
+                # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
+                # publishes.
+                what = "another connection came with its identifier"
+                tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
+                server.ledger.faults.call(old, "telling it that it is taken over", tell)
+                old.cut("another connection came with the same client identifier")
+                old._retire("another connection came with the same client identifier")
+            if server.kept is not None:
+                # What is over ends before anything new begins under its name.
+                session = server.kept.find(client_id, self._user, adopts=self._adopts)
+                if session is not None and packet.clean_session:
+                    server.kept.discard(session.key)
+            parting = server.partings.of(key)
+            if parting is None:
+                break
+            yield parting
+        self._take_place(peer)
+        will = self._admit_will(packet, peer)
+        self.client_id = client_id
+        self._key = key
+        self._peer = peer
+        self._rights = server.rights_of(peer, client_id)
+        if self._rights is not None and server.authority.restricts_writing:
+            self._writable = Writable(self._rights, server)
+        self._close_input()  # what it sends from now on is its user's
+        name = peer.name
+        kept, present = self._find_session(packet, name)
+        server.came_back(self._key, to_its_session=present)
+        server.sessions[self._key] = self
+        self.name = self.outlet.name = name
+        # Known by name: who comes back finds its debt waiting (rule 14).
+        membership = server.tree.of(peer)
+        self.account = server.open_account(peer, membership.tenant)
+        open_other = partial(server.open_account, peer, own=False)
+        self._payers = payers = Billing(self.account, membership, open_other)
+        server.dealings.begin(self.outlet, name, peer.client)
+        # A client that is not read may not read either: two of them are a ring (rule 11).
+        self.outlet.owner = self.account
+        five = self._mqtt5
+        if five is not None:
+            five.is_own = payers.has
+            if kept is not None:
+                five.filters = kept.filters
+            self._way = AtMostOnce(five, self.outlet)
+            self.outlet.framing_bytes = five.framing_bytes
+        elif self._bridge is not None:
+            self._bridge.is_own = payers.has
+            self._way = AtMostOnce(self._bridge, self.outlet)
+        if kept is not None:
+            self._kept = kept
+            yield from self._attach(kept)
+        self._will = will
+        keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
+        self._deadline_after = (
+            keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
+        )
+        # MQTT 3.1 cannot say that there was a session.
+        present = present and self._connection.version != PROTOCOL_LEVEL_31
+        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept))
+        if five is not None and self._fitting(accepted) is None:
+            assert five.max_packet_size is not None
+            why = too_large(accepted, five.max_packet_size)
+            server.counters.refused += 1
+            self._refuse(Reason.PACKET_TOO_LARGE, why)
+            raise RemoteProtocolError(why)
+        self._send(accepted)
+        self._known = True
+        self._server.logger.info(
+            "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
+        )
+        if self._kept is not None:
+            self._resume_session(self._kept)
+
+    def _take_place(self, peer: Peer) -> None:
+        """Count the client as its user's and its tenant's.
+
+        Raises:
+            RemoteProtocolError: If they have too many connections; the client has been told.
+        """
+        proved = self._server.settings.verifies or self._link.user is not None
+        place = take_place(self._server, peer, proved=proved)
+        if isinstance(place, str):
+            five = self._mqtt5 is not None
+            full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
+            self._deny(full, place, counted=True)
+        self._place = place
+
+    def _admit_will(self, packet: Connect, peer: Peer) -> LastWill | None:
+        """Return a client's will, which is counted from now on.
+
+        Raises:
+            RemoteProtocolError: If there is no room for it; the client has been told.
+        """
+        if packet.will is None:
+            return None
+        server = self._server
+        will = LastWill.of(packet.will)
+        share, _ = self._share_of(peer)
+        try:
+            standing = server.ledger.standing_of(peer.name)
+            self._will_place = server.will_room.take(will, share, standing)
+        except QuotaExceededError as exc:
+            full = ConnectReturnCode.SERVER_UNAVAILABLE
+            self._deny(full if self._mqtt5 is None else Reason.QUOTA_EXCEEDED, str(exc))
+        return will
+
+    def _welcome(self, packet: Connect, kept: PersistentSession | None) -> Properties:
+        """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
+        five = self._mqtt5
+        if five is None:
+            return NO_PROPERTIES
+        server = self._server
+        settings = server.settings
+        expiry: int | None = None
+        granted = 0.0 if kept is None else kept.expiry
+        if granted != five.expiry:
+            expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
+        most = server.receive_maximum
+        alive = server.keep_alive_of(packet.keep_alive)
+        return Properties(
+            session_expiry=expiry,
+            server_keep_alive=alive if alive != packet.keep_alive else None,
+            receive_maximum=most if most < MAX_PACKET_ID else None,
+            maximum_packet_size=settings.max_packet_size,
+            assigned_client_id=None if packet.client_id else self.client_id,
+            topic_alias_maximum=settings.max_topic_alias or None,
+            shared_available=1 if settings.max_share_groups else 0,
+            authentication_method=packet.properties.authentication_method,
+            authentication_data=None if self._authentication is None else self._authentication.last,
+        )
+
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what its rights are may be something else now.
+
+        What is on its way in bytes cannot be told apart any more: if something of that may not be
+        read, the connection ends. A session that is kept goes on when its client is back.
+        """
+        self._single = None
+        rights, inflight = self._rights, self._inflight
+        if rights is None:
+            return
+        if inflight is not None:
+            inflight.look_again(rights)
+        account, shares, kept = self.account, self._shares, self._kept
+        standing = None if shares is None else shares.standing
+        # Its session's stand also before it is served: it may be on its way in.
+        if account is not None and (found := standing if kept is None else kept.subscriptions):
+            lost = lost_shares(rights, found)
+            with account.turn() as turn:
+                for text in lost:
+                    stop(self._server.dataspace, turn, self._unsubscribed(text))
+            if lost and kept is not None:
+                kept.write()
+        if self.outlet.unsent and rights.reads_less:
+            rights.denied.connection += 1
+            self._parting = Reason.NOT_AUTHORIZED
+            self.cut("it may not read any more what is on its way to it")
+
+    @property
+    def _adopts(self) -> bool:
+        """Whether what is kept for nobody is from before all had to say who they are."""
+        settings = self._server.settings
+        return settings.verifies and not settings.anonymous
+
+    def _find_session(self, packet: Connect, name: str) -> tuple[PersistentSession | None, bool]:
+        """Take up the client's session, or begin one that is kept; and say whether there was one.
+
+        Raises:
+            RemoteProtocolError: If there is no room for one; the client has been told.
+        """
+        sessions = self._server.kept
+        if sessions is None:
+            return None, False
+        five = self._mqtt5
+        session = sessions.find(self.client_id, self._user, adopts=self._adopts)
+        if packet.clean_session:
+            if session is not None:
+                sessions.discard(session.key)
+                session = None
+            if five is None or five.expiry == 0:
+                return None, False
+        present = session is not None
+        if session is None and five is not None and five.expiry == 0:
+            return None, False
+        if session is None:
+            session = sessions.create(self.client_id, name, self._user)
+        if session is None:
+            why = (
+                f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
+                "with a clean session, or end some"
+            )
+            full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
+            self._deny(full, why)
+        if five is None:
+            session.expire_as_set()
+        else:
+            session.expiry = self._server.expiry_of(five.expiry)
+        return session, present
+
+    def _attach(self, session: PersistentSession) -> Iterator[None]:
+        """Have what is kept for the client go to this connection, one filter in each step.
+
+        Raises:
+            RemoteProtocolError: If its subscriptions are more than its account may have standing;
+                the client has been told.
+        """
+        assert self.account is not None
+        try:
+            selects = self._selects
+            own = None if selects is None else selects.is_own
+            yield from session.attaching(
+                self.account, self.name, self._way, own=own, rights=self._rights
+            )
+        except QuotaExceededError as exc:
+            self._server.counters.refused += 1
+            why = f"its session cannot be taken up: {exc}"
+            self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
+            raise RemoteProtocolError(why) from exc
+
+    def _resume_session(self, session: PersistentSession) -> None:
+        """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
+        session.resume_releasing(lambda packet_id: self._send_later(PubRel(packet_id)))
+        self._awaiting = session.awaiting
+        inflight = PersistentInflight(
+            session,
+            self.outlet,
+            self._window(),
+            framing=self._framing(),
+            leaves=self._says_disconnect,
+        )
+        self._inflight = inflight
+        if self._rights is not None:
+            inflight.look_again(self._rights)  # they may have been others when it was queued
+        inflight.begin(self.cut)
+        for text, each in session.subscriptions.items():
+            if each.group is not None:
+                self._sharing().join(text, each.granted | each.options, each.identifier, inflight)
+
+    def _says_disconnect(self) -> bool:
+        """Whether the client has said DISCONNECT, as far as that can be told before its turn.
+
+        It is not looked for where something is to be sent already: what comes next goes with it.
+        """
+        unparsed = self._unparsed()
+        if self.outlet.unsent or unparsed > PEEK_BYTES:
+            return False
+        if unparsed:
+            return has_disconnect(self._connection.buffer[self._connection.position :])
+        return disconnect_has_come(self._link.sock)
+
+    @property
+    def _selects(self) -> Mqtt5 | Bridge | None:
+        """What selects publications for the client, if something does."""
+        return self._bridge if self._mqtt5 is None else self._mqtt5
+
+    def _framing(self) -> Framing:
+        return Framing(self._server.wall) if self._mqtt5 is None else self._mqtt5
+
+    def _window(self) -> int:
+        """Return how much may be under way to the client that it has not acknowledged."""
+        most = self._server.settings.max_inflight
+        return most if self._mqtt5 is None else min(most, self._mqtt5.receive_maximum)
+
+    # -- PUBLISH --------------------------------------------------------------------------------
+
+    def _handle_publish(self, packet: Publish) -> None:
+        server = self._server
+        account = self.account
+        assert account is not None
+        server.counters.received += 1
+        packet_id = packet.packet_id
+        kept = self._kept
+        answer: PublisherAck | None = None
+        duplicate = False
+        if packet.qos:
+            answers = self._answers
+            if answers is None:
+                refusal = None if self._mqtt5 is None else self._refusal
+                note = partial(server.ledger.faults.note, self, ANSWERING)
+                answers = self._answers = PublisherAcks(self._send, self.cut, refusal, note)
+            if self._mqtt5 is not None:
+                self._check_receive_maximum(answers, packet)
+            if packet.qos == 1:
+                answer = answers.begin(PubAck(packet_id))
+            else:
+                if self._awaiting is None:
+                    self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
+                duplicate = not self._awaiting.add(packet_id)
+                unanswered = None if kept is None else kept.still_unanswered(packet_id)
+                if duplicate and unanswered is not None:
+                    # It is being written still: it is answered once, when that is done.
+                    unanswered.moved_to(answers)
+                    return
+                identifier: Identifier | None = None
+                if kept is not None and not duplicate:
+                    identifier = PersistentIdentifier(kept, packet_id)
+                answer = answers.begin(PubRec(packet_id), identifier)
+                if identifier is not None and kept is not None:
+                    kept.begun(packet_id, answer)
+        if not duplicate:
+            if self._mqtt5 is None:
+                publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
+            else:
+                publication = server.publication(packet)
+            payer = account if self._payers is None else self._payers.of(packet.topic)
+            unrouted = server.dataspace.unrouted
+            refused = server.publish(payer, publication, answer, self._rights)
+            if answer is not None and self._mqtt5 is not None:
+                answer.note_reached(server.dataspace.unrouted == unrouted)
+            if refused is not None:
+                # 3.1.1 has no way to say so but to close; the publication is acknowledged and
+                # dropped, as section 3.3.5 has it for one that is not authorized.
+                server.counters.rejected += 1
+                self.complain(f"a publication was dropped: {refused.why}")
+                if refused.reason is Reason.NOT_AUTHORIZED:
+                    server.authority.denied.publish += 1
+                if answer is not None and self._mqtt5 is not None:
+                    answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
+        if answer is not None:
+            if packet.retain and server.keeps_for_later and server.kept is not None:
+                answer.expect()
+                server.kept.keeping.when_durable(answer.taken, self)
+            # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
+            answer.handed_over()
+
+    def _check_receive_maximum(self, answers: PublisherAcks, packet: Publish) -> None:
+        """See that a client that speaks MQTT 5 has no more under way than it was told it may.
+
+        Raises:
+            RemoteProtocolError: If it has.
+        """
+        most = self._server.receive_maximum
+        awaiting = self._awaiting
+        if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
+            return  # the same again
+        if answers.pending_pubacks + (0 if awaiting is None else len(awaiting)) >= most:
+            msg = (
+                f"more than {most} publications are under way and not acknowledged, which is the "
+                "receive maximum that it was told"
+            )
+            raise ReasonedError(msg, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+
+    def _refusal(
+        self, packet: PubAck | PubRec, why: str, reason: Reason = Reason.QUOTA_EXCEEDED
+    ) -> PubAck | PubRec:
+        """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
+        five = self._mqtt5
+        properties = NO_PROPERTIES if five is None else five.explain(why)
+        if isinstance(packet, PubRec):
+            # The exchange is over: the identifier may mean another publication (section 4.3.3).
+            if self._kept is not None:
+                self._kept.forget_identifier(packet.packet_id)
+            elif self._awaiting is not None:
+                self._awaiting.release(packet.packet_id)
+        return type(packet)(packet.packet_id, reason, properties)
+
+    # -- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
+
+    def _handle_subscribe(self, packet: Subscribe) -> Iterator[None]:
+        """Subscribe to one filter in each step; say so when all have been."""
+        server = self._server
+        settings = server.settings
+        account = self.account
+        assert account is not None
+        five = self._mqtt5
+        identifier = next(iter(packet.properties.subscription_ids), 0)
+        faults: dict[str, tuple[str, int]] = {}
+        # Of equal filters in one packet the last counts; to do what the others say first would let
+        # one packet hold up everybody.
+        for text, options in dict(packet.filters).items():
+            fault = settings.topics.filter_fault(text)
+            reason = Reason.TOPIC_FILTER_INVALID
+            if is_shared(text):
+                fault, reason = self._share_fault(text, fault)
+            if fault is None:
+                reason = Reason.NOT_AUTHORIZED
+                fault = None if self._rights is None else not_readable(self._rights, text)
+            if fault is None:
+                reason = Reason.QUOTA_EXCEEDED
+                new = not self._has_subscribed(text)
+                if new and self._subscriptions >= settings.max_subscriptions:
+                    fault = (
+                        f"{settings.max_subscriptions} subscriptions are the limit for one client"
+                    )
+                else:
+                    fault = self._subscribe(account, text, options, identifier, new)
+            if fault is not None:
+                failed = SUBSCRIPTION_FAILED if five is None else reason
+                # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
+                is_31 = self._connection.version == PROTOCOL_LEVEL_31
+                faults[text] = fault, options if is_31 else failed
+            yield
+        properties = NO_PROPERTIES
+        if faults:
+            count, (first, _) = len(faults), next(iter(faults.values()))
+            self.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
+            if five is not None:
+                properties = five.explain(first)
+        codes = (
+            faults[text][1] if text in faults else options & HIGHEST_QOS
+            for text, options in packet.filters
+        )
+        self._confirm(SubAck(packet.packet_id, tuple(codes), properties))
+
+    def _confirm(self, packet: Packet) -> None:
+        """Say that subscriptions have changed; of a kept session's, when that is on disk."""
+        kept = self._kept
+        if kept is None:
+            self._send(packet)
+            self._begin_sharing()
+            return
+        kept.write()
+        hold = trio.Event()
+
+        def kept_it() -> None:
+            self._send_later(packet)
+            self._begin_sharing()
+            hold.set()
+
+        self._server.keep(kept_it, self)
+        if not hold.is_set():
+            self._hold = hold  # what comes next, and what is retained, comes after it
+
+    def _subscribe(
+        self, account: Account, text: str, options: int, identifier: int, new: bool
+    ) -> str | None:
+        """Subscribe to one filter; return why not."""
+        server = self._server
+        qos = options & HIGHEST_QOS
+        if is_shared(text):
+            return self._join_group(account, text, options, identifier)
+        told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
+        if self._kept is not None:
+            try:
+                with account.turn() as turn:
+                    kept = self._kept.observe(turn, text, qos, self._way, options=told)
+            except QuotaExceededError as exc:
+                return str(exc)
+            self._kept.subscribed(text, qos, kept, options=told, identifier=identifier)
+        else:
+            if qos:
+                self._have_inflight(account)
+            topic_filter = TopicFilter(text)
+            try:
+                with account.turn() as turn:
+                    old = self._observations.get(text)
+                    if old is not None:  # replaced, without a gap [MQTT-3.8.4-3]
+                        server.dataspace.unobserve(turn, old)
+                    observation = server.dataspace.observe(
+                        turn,
+                        topic_filter,
+                        self._way,
+                        acked=self._acked(qos),
+                        granted=qos,
+                        consumer=self.outlet,
+                        replay=False,
+                        allows=None if self._rights is None else self._rights.allows(text),
+                    )
+            except QuotaExceededError as exc:
+                return str(exc)
+            self._observations[text] = observation
+            if self._mqtt5 is not None:
+                self._mqtt5.filters.add(text, told, identifier)
+        if self._mqtt5 is not None:
+            # What is queued may have the identifiers of more than there are now.
+            outlet = self.outlet
+            outlet.framing_bytes = max(outlet.framing_bytes, self._mqtt5.framing_bytes)
+        handling = options & RETAIN_HANDLING
+        if (
+            len(server.dataspace.retained)
+            and handling != RETAINED_TO_NONE
+            and (new or handling != RETAINED_TO_NEW)
+        ):
+            self._replays.add(text, qos)
+        return None
+
+    def _has_subscribed(self, text: str) -> bool:
+        """Whether the client has subscribed to a filter."""
+        if self._kept is not None:
+            return text in self._kept.subscriptions
+        shares = self._shares
+        return text in self._observations or (shares is not None and text in shares.standing)
+
+    @property
+    def _subscriptions(self) -> int:
+        """How many filters the client has subscribed to."""
+        if self._kept is not None:
+            return len(self._kept.subscriptions)
+        shares = self._shares
+        return len(self._observations) + (0 if shares is None else len(shares.standing))
+
+    def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
+        """Say why a shared subscription is not granted, of what is wrong with its filter.
+
+        Raises:
+            ReasonedError: In MQTT 5, if it is none [MQTT-4.8.2-1][MQTT-4.8.2-2]. To 3.1.1 it is a
+                filter as any other, which may be refused.
+        """
+        malformed = shared_fault(text)
+        if malformed is not None and self._mqtt5 is not None:
+            raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
+        if not self._server.settings.max_share_groups:
+            no = "there are no shared subscriptions here (max_share_groups)"
+            return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return malformed or fault, Reason.TOPIC_FILTER_INVALID
+
+    def _join_group(self, account: Account, text: str, options: int, identifier: int) -> str | None:
+        """Have a part in a group; return why not. What is retained is not told of (4.8.2)."""
+        if options & HIGHEST_QOS and self._kept is None:
+            self._have_inflight(account)
+        taker = self._inflight
+        return self._sharing().subscribe(account, text, options, identifier, taker)
+
+    def _sharing(self) -> Shares:
+        if self._shares is None:
+            self._shares = Shares(
+                self._server.groups, self._peer, self.outlet, self._mqtt5, self._kept, self.cut
+            )
+        return self._shares
+
+    def _begin_sharing(self) -> None:
+        if self._shares is not None:
+            self._shares.begin()
+
+    def _have_inflight(self, account: Account) -> None:
+        if self._inflight is None:
+            self._inflight = self._make_inflight(account)
+            self._at_least_once = AtLeastOnce(self._inflight)
+
+    def _make_inflight(self, account: Account) -> Inflight:
+        server = self._server
+        dealing = self.outlet.dealing
+        assert dealing is not None
+        inflight = server.make_inflight(
+            server.ledger,
+            self.outlet,
+            self.name,
+            window=self._window(),
+            on_broken=self._link.cut,
+            patience=dealing.kept_patience,
+            policy=dealing.kept,
+            open_spool=dealing.open_spool,
+            framing=self._framing(),
+        )
+        inflight.owner = account
+        return inflight
+
+    def _acked(self, granted: int) -> Recipient | None:
+        """Return who takes what this client is to acknowledge, for a subscription."""
+        assert not isinstance(self._inflight, PersistentInflight)
+        acked = (None, self._at_least_once, self._inflight)[granted]
+        selects = self._selects
+        return acked if acked is None or selects is None else Selecting(acked, selects.select)
+
+    def _handle_unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
+        """Unsubscribe from one filter in each step; say so when that is done."""
+        account = self.account
+        assert account is not None
+        five = self._mqtt5
+        reasons = tuple(
+            0 if self._has_subscribed(text) else Reason.NO_SUBSCRIPTION_EXISTED
+            for text in packet.filters
+        )
+        for text in dict.fromkeys(packet.filters):
+            observation = self._unsubscribed(text)
+            if observation is not None:
+                with account.turn() as turn:
+                    stop(self._server.dataspace, turn, observation)
+            yield
+        self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))
+
+    def _unsubscribed(self, text: str) -> Observation | Assertion | None:
+        """Forget a subscription; return what there is to end."""
+        shares = self._shares
+        if shares is not None and is_shared(text):
+            shares.leave(text)
+        if self._kept is not None:
+            return self._kept.unsubscribed(text)
+        if shares is not None and text in shares.standing:
+            return shares.standing.pop(text)
+        if self._mqtt5 is not None:
+            self._mqtt5.filters.remove(text)
+        return self._observations.pop(text, None)

@@ -1,0 +1,78 @@
+"""Policies for slow consumers among MQTT clients, by client and by topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ....accounts import Holder, Limit
+from ..._outlet_backlog import ConsumerPolicy
+from ..._subscription_policies import PolicyRule, SubscriptionPolicies
+from ...queues._spool import SPOOL_PREFIX, Spool
+from ._droppable import QOS_ZERO
+
+if TYPE_CHECKING:
+    from ..._outlet import Outlet
+    from ._persistent_sessions import PersistentSessions
+    from ._server import MqttServer
+
+
+class ConsumerPolicies:
+    """One relay's policies for its slow MQTT clients.
+
+    Args:
+        server: The server; its settings have the policies.
+    """
+
+    __slots__ = ("_others", "_policies", "_server", "_spools")
+
+    def __init__(self, server: MqttServer) -> None:
+        settings = server.settings
+        self._server = server
+        self._policies = SubscriptionPolicies(
+            settings.subscription_policies, PolicyRule(settings.stuck, settings.patience)
+        )
+        self._others: ConsumerPolicy | None = None
+        self._spools = 0
+
+    def begin(self, outlet: Outlet, *names: str) -> None:
+        """Apply the policies for a client with these names to its outlet.
+
+        Raises:
+            UnfitPolicyError: If a policy is to spill, but the relay has no persistent sessions.
+        """
+        treatments = self._policies.of(*names)
+        settings = self._server.settings
+        outlet.keep, limit = settings.behind, settings.behind_limit
+        kept = self._server.kept
+        open_spool = None if kept is None else self._open_spool
+        if treatments.only is None or treatments.only != self._policies.default:
+            outlet.deal_by(ConsumerPolicy(treatments, QOS_ZERO, open_spool, limit))
+            return
+        others = self._others
+        if others is None or (others.open_spool is None) != (kept is None):
+            others = self._others = ConsumerPolicy(treatments, QOS_ZERO, open_spool, limit)
+        outlet.deal_by(others)
+
+    def _open_spool(
+        self,
+        holder: Holder,
+        on_more: Callable[[], object],
+        on_over: Callable[[str], object],
+    ) -> Spool:
+        kept = self._server.kept
+        assert kept is not None
+        # A new name each time: a client of the same name may come before the spool is erased.
+        self._spools += 1
+        name = f"{SPOOL_PREFIX}{self._spools}/{holder.name}"
+        client_id = next(
+            (each.client_id for each in self._server.sessions.values() if each.name == holder.name),
+            "",
+        )
+        above = kept.at_rest_of(holder.name, client_id)
+        account = self._server.ledger.open(name, limit=_limit(kept), parent=above)
+        return Spool(holder, kept.keeping, account, name, on_more=on_more, on_over=on_over)
+
+
+def _limit(kept: PersistentSessions) -> Limit:
+    return Limit(items=kept.settings.max_queued, bytes=kept.settings.max_queued_bytes)
