@@ -1,4 +1,4 @@
-"""What is to survive: segments of messages on disk, written by a thread of its own."""
+"""Durable storage: message segments on disk, written by a thread of their own."""
 
 from ._changes import Body as Body
 from ._changes import Changes as Changes

@@ -1,4 +1,4 @@
-"""Where the bodies are that several queues share, and how many messages have each."""
+"""The places of bodies that several queues share, and their reference counts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Places of bodies that are gone are kept until there are this many.
+#: Places of removed bodies are kept until there are this many.
 _SPARE = 1024
 
 
 class Place(NamedTuple):
-    """Where a body is."""
+    """The place of a body on disk."""
 
     segment: int
     offset: int
@@ -36,12 +36,12 @@ class Bodies:
 
     @property
     def columns(self) -> tuple[array[int], ...]:
-        """The table as it is: for a snapshot."""
+        """The columns of the table, not copied: for a snapshot."""
         return self._columns
 
     @classmethod
     def restored(cls, columns: list[array[int]]) -> Bodies:
-        """Make a table of what a snapshot had."""
+        """Make a table from the columns of a snapshot."""
         made = cls()
         for mine, theirs in zip(made._columns, columns, strict=True):
             mine.extend(theirs)
@@ -54,7 +54,7 @@ class Bodies:
         return place if place < len(ids) and ids[place] == body else None
 
     def where(self, body: int) -> Place | None:
-        """Return where a body is, or None if it is gone."""
+        """Return the place of a body, or None if it is gone."""
         place = self._place(body)
         if place is None or not self._columns[4][place]:
             return None
@@ -62,13 +62,13 @@ class Bodies:
         return Place(segment[place], offset[place], length[place])
 
     def add(self, body: int, place: Place) -> None:
-        """Note where a body is; its id is above all others. It is there once it is referred to."""
+        """Add a body; its id is above all others. It is kept once a message refers to it."""
         for column, value in zip(self._columns, (body, *place, 0), strict=True):
             column.append(value)
         self._dead += 1
 
     def move(self, body: int, place: Place) -> Place | None:
-        """Note that a body is elsewhere now; return where it was, or None if it is gone."""
+        """Change the place of a body; return the old one, or None if the body is gone."""
         old = self.where(body)
         at = self._place(body)
         if old is not None and at is not None:
@@ -77,7 +77,7 @@ class Bodies:
         return old
 
     def refer(self, body: int) -> Place | None:
-        """Count one more message that has it; return where it is if that is the first."""
+        """Add a reference; return the body's place if it is the first."""
         at = self._place(body)
         if at is None:
             return None
@@ -89,7 +89,7 @@ class Bodies:
         return self.where(body)
 
     def release(self, body: int) -> Place | None:
-        """Count one less; return where it was if that was the last."""
+        """Remove a reference; return the body's place if it was the last."""
         at = self._place(body)
         if at is None or not self._columns[4][at]:
             return None
@@ -104,7 +104,7 @@ class Bodies:
         return place
 
     def places(self) -> Iterator[Place]:
-        """Yield where each body is."""
+        """Yield the place of each body."""
         _, segments, offsets, sizes, references = self._columns
         for at, count in enumerate(references):
             if count:

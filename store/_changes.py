@@ -1,4 +1,4 @@
-"""What is to be written, all or nothing."""
+"""Atomic batches of changes: all or nothing is written."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 _MAX_SEQ: Final = (1 << 63) - 1
 
-#: Nothing is ever added to it. A list more for each `Changes` is one more for the collector of
-#: garbage, which comes the sooner, and looks at all the messages that are not written yet.
+#: Nothing is ever added to it. One list more for each `Changes` makes the garbage collector run
+#: sooner, and it then looks at all unwritten messages.
 _NONE: Final[list[Any]] = []
 
 _COMMITTED: Final = "these changes were committed before: begin new ones"
 
 
 class Body:
-    """A body for several queues, kept once; for the `Changes` that it was made by."""
+    """A body that several queues share and that is kept once, for the `Changes` that made it."""
 
     __slots__ = ("_size", "changes", "data", "ident")
 
     def __init__(self, changes: Changes, data: bytes) -> None:
-        # None once they are committed: a cycle would keep all their bytes until somebody collects
-        # garbage, and that is seldom.
+        # None once they are committed: a cycle would keep all their bytes until the garbage
+        # collector runs, and that is seldom.
         self.changes: Changes | None = changes
         self.data = data
         self._size = len(data)
-        self.ident = 0  # Given when the changes are committed.
+        self.ident = 0  # Assigned when the changes are committed.
 
     def __len__(self) -> int:
         return self._size
@@ -56,12 +56,12 @@ class Puts:
         self.first = first
         self.last = first - 1
         self.gaps: Sequence[int] = ()
-        """Their sequence numbers, once they are not those from `first` to `last`."""
+        """The sequence numbers, if they are not all those from `first` to `last`."""
         self.headers: list[bytes] = []
         self.bodies: list[bytes | Body] = []
         self.explicit: dict[int, int] | None = None
-        """What some of them count for, by sequence number, where it is not their lengths."""
-        # From here on: when they are sealed.
+        """Sizes of the messages whose size is not their length, by sequence number."""
+        # Set when the messages are sealed.
         self.seqs: Sequence[int] = ()
         self.count = self.nbytes = 0
         self.shared = False
@@ -70,10 +70,10 @@ class Puts:
         self.sizes: int | array[int] = 0
 
     def skip_to(self, first: int, count: int) -> None:
-        """Take so many numbers from `first` on, which do not follow the last, or not all did.
+        """Take `count` numbers from `first` on, after a gap, or where there has been one.
 
         Raises:
-            StoreUsageError: they are not above the last, or the changes are committed.
+            StoreUsageError: They are not above the last, or the changes are committed.
         """
         if self.count:
             raise StoreUsageError(_COMMITTED)
@@ -86,16 +86,16 @@ class Puts:
         self.gaps += range(first, first + count)
 
     def count_up(self) -> None:
-        """See what the last number is: while there are no gaps, nobody keeps it up to date."""
+        """Update the last number: as long as there are no gaps, `put` does not."""
         if not self.gaps:
             self.last = self.first + len(self.headers) - 1
 
     def seal(self) -> None:
-        """Work out what is known of them once they are complete."""
+        """Compute sizes and numbers, once all messages are here."""
         self.count_up()
         self.seqs = self.gaps or range(self.first, self.last + 1)
         self.count = len(self.seqs)
-        self.gaps = (self.last,)  # So that what comes late is refused, see `skip_to`.
+        self.gaps = (self.last,)  # Refuses what is put later, see `skip_to`.
         self.header_lengths = lengths(self.headers)
         self.body_lengths = lengths(self.bodies)
         self.sizes = sums(self.header_lengths, self.body_lengths, self.count)
@@ -109,7 +109,7 @@ class Puts:
 
     @classmethod
     def together(cls, several: Sequence[Puts]) -> Puts:
-        """Return one of several that follow each other."""
+        """Join several that follow each other."""
         if len(several) == 1:
             return several[0]
         one = cls()
@@ -134,7 +134,7 @@ class Puts:
         return one
 
     def part(self, start: int, stop: int) -> Puts:
-        """Return some of them."""
+        """Return the messages from `start` up to `stop`."""
         if start == 0 and stop == self.count:
             return self
         some = Puts()
@@ -149,7 +149,7 @@ class Puts:
         return some
 
     def indices(self, low: int, high: int) -> tuple[int, int]:
-        """Return which of them have numbers from `low` to `high`: from, up to."""
+        """Return the range of indices with numbers from `low` to `high`: from, up to."""
         if self.last - self.first == self.count - 1:
             start, stop = max(low - self.first, 0), min(high - self.first + 1, self.count)
         else:
@@ -158,15 +158,15 @@ class Puts:
 
     @property
     def detail(self) -> Detail:
-        """Their sizes, as the index has them."""
-        # Shared bodies are counted by what refers to them, so the index does not ask here.
+        """The sizes in the index's form."""
+        # The index does not ask here for shared bodies: references count them.
         return detail_of(None, self.sizes, None)
 
 
 class Changes:
     """One atomic batch: all of it survives, or nothing. Made by `Store.begin`.
 
-    It holds on to the bytes it is given, and does not copy them.
+    It keeps references to the bytes it is given, without copying them.
     """
 
     __slots__ = (
@@ -187,22 +187,22 @@ class Changes:
         self.nbytes = 0
         self.sealed = False
         self.since = 0.0
-        """When it was committed."""
-        # Of the message that was put last: its queue, the number behind it, and where its parts
-        # are. No number (None): what comes next has to be looked at.
+        """The time of the commit."""
+        # Of the last message: its queue, the next number, and its columns. Without a number (None),
+        # the next message takes the slow path.
         self._queue = 0
         self._next: int | None = None
         self._headers: list[bytes] = _NONE
         self._bodies: list[bytes | Body] = _NONE
 
     def __bool__(self) -> bool:
-        """Whether there is anything in it."""
+        """Whether it has any change."""
         return bool(self.declared or self.dropped or self.puts or self.dones or self.values)
 
     def declare(self, name: str, meta: bytes = b"") -> int:
-        """Make a queue, and return its id, which is never used again for another one.
+        """Declare a queue, and return its id, which is never reused.
 
-        If there is a queue of that name, its id is returned, and `meta` takes the place of its.
+        If a queue of that name exists, return its id and replace its `meta`.
         """
         known = self._named.get(name)
         if known is not None:
@@ -234,16 +234,16 @@ class Changes:
         """Add a message to a queue.
 
         Args:
-            queue_id: Which queue.
+            queue_id: The queue.
             seq: Its sequence number: above all that this queue has had, gaps allowed.
-            header: What belongs to this message in this queue.
-            body: What may be shared with others (see `share`).
-            size: What it counts for (`Record.nbytes`, `StoredQueue.live_bytes`), in bytes; None:
+            header: The part that belongs to this message in this queue.
+            body: The part that queues may share (see `share`).
+            size: Bytes that it counts for (`Record.nbytes`, `StoredQueue.live_bytes`); None:
                 header and body together.
 
         Raises:
-            StoreUsageError: `seq` is not above the last one here; what stands in the store
-                already is looked at by `commit`.
+            StoreUsageError: `seq` is not above the last one here; `commit` compares it with the
+                store's.
         """
         if (
             seq == self._next
@@ -251,7 +251,7 @@ class Changes:
             and size is None
             and type(body) is not Body
         ):
-            # It follows the last one, as most do.
+            # It follows the last one, as usual.
             self._next = seq + 1
             self._headers.append(header)
             self._bodies.append(body)
@@ -286,7 +286,7 @@ class Changes:
             puts.explicit[seq] = size
 
     def _puts(self, queue_id: int, first: int) -> Puts:
-        """Return what is put to a queue, with its `last` as it is."""
+        """Return the messages put to a queue, with an up-to-date `last`."""
         puts = self.puts.get(queue_id)
         if puts is not None:
             puts.count_up()
@@ -302,10 +302,10 @@ class Changes:
     def put_run(
         self, queue_id: int, first: int, headers: Sequence[bytes], bodies: Sequence[bytes]
     ) -> None:
-        """Add messages with the numbers from `first` on, at less cost than one by one.
+        """Add messages with the numbers from `first` on, cheaper than one by one.
 
         Raises:
-            StoreUsageError: as `put`; or there are more of the ones than of the others.
+            StoreUsageError: As `put`; or the numbers of headers and bodies differ.
         """
         if len(headers) != len(bodies):
             msg = f"{len(headers)} headers for {len(bodies)} bodies"
@@ -321,9 +321,9 @@ class Changes:
         puts.bodies += bodies
 
     def share(self, body: bytes) -> bytes | Body:
-        """Return what to `put` to several queues so that `body` is kept once.
+        """Return a body for `put` to several queues, so that it is stored once.
 
-        Below `StoreSettings.embed_below` that is the body itself, which each queue then keeps.
+        Below `StoreSettings.embed_below` it is the body itself, of which each queue keeps a copy.
         """
         if len(body) < self._store.settings.embed_below:
             return body
@@ -336,7 +336,7 @@ class Changes:
     def done(self, queue_id: int, first: int, last: int | None = None) -> None:
         """Remove the messages from `first` to `last` (None: only `first`) from a queue.
 
-        Those that are not there, or not any more, do not matter.
+        Numbers without a message are ignored.
         """
         if last is None:
             last = first
@@ -358,14 +358,14 @@ class Changes:
         self.values[key] = value
 
     def delete(self, key: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it exists."""
         self.values[key] = None
 
     def seal(self) -> None:
-        """Work out what is known of it once it is complete.
+        """Compute sizes and counts, once all changes are here.
 
         Raises:
-            StoreUsageError: it is too large, or was committed before.
+            StoreUsageError: It is too large, or was committed before.
         """
         if self.sealed:
             raise StoreUsageError(_COMMITTED)

@@ -1,4 +1,4 @@
-"""Copying forward: what is live in a segment that is mostly dead."""
+"""Compaction: copying forward the live messages of a segment that is mostly dead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REACH: Final = (1 << 32) - 1
 
 
 class BadExtentError(CorruptRecordError):
-    """An extent that was to be copied is not what was written."""
+    """An extent that was to be copied is corrupt."""
 
     def __init__(self, why: str, queue: int, extent: Extent) -> None:
         super().__init__(why)
@@ -46,7 +46,7 @@ class BadExtentError(CorruptRecordError):
 
 
 class _Columns:
-    """Messages that are copied, whether in the same run before or not."""
+    """Messages to be copied, from one run or several."""
 
     def __init__(self) -> None:
         self.seqs: list[int] = []
@@ -73,10 +73,10 @@ def _part(values: int | array[int], start: int, stop: int) -> Iterable[int]:
 
 
 class Mover:
-    """Puts what is live in one segment into batches, a bounded piece at a time.
+    """Puts the live messages of one segment into batches, a bounded piece at a time.
 
-    To be used only when all that is written is durable. What is done in what is written after
-    such a batch is applied after it, to where it has put things.
+    Use it only when everything written is durable. Acknowledgements that are written after such a
+    batch are applied after it, to the new places.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Mover:
         """Make one.
 
         Args:
-            index: Whose messages.
-            segment: What is to be copied.
-            read: Gives so many bytes from an offset of the segment.
-            pending: Gives the numbers of a queue, between two, whose being done is not durable.
+            index: The index of the messages.
+            segment: The segment to copy.
+            read: Reads a number of bytes at an offset of the segment.
+            pending: Returns a queue's numbers in a range that are done, but not durably.
         """
         self.index = index
         self.segment = segment
@@ -102,12 +102,11 @@ class Mover:
         self._queues = list(index.durable)
 
     def step(self, batch: Batch, limit: int) -> bool:
-        """Put about `limit` bytes more into a batch; return whether there was anything.
+        """Put about `limit` bytes more into a batch; return whether any were left.
 
         Raises:
-            OSError: the segment cannot be read.
-            CorruptRecordError: something in it is not what was written (`BadExtentError`: a
-                message).
+            OSError: The segment cannot be read.
+            CorruptRecordError: Something in it is corrupt (`BadExtentError`: a message).
         """
         number = self.segment.number
         while self._queues:
@@ -130,7 +129,7 @@ class Mover:
         return bool(batch.ops)
 
     def _neighbours(self, queue: StoredQueue, place: int) -> list[Extent]:
-        """Return extents that follow each other and make one record together."""
+        """Return adjacent extents that together make one record."""
         found: list[Extent] = []
         size = 0
         for at in queue.extents.from_place(queue.extents.at(place).first):

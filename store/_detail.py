@@ -1,4 +1,4 @@
-"""What an index knows of the messages of one extent, one by one, in as little as it takes."""
+"""The sizes and numbers of the messages of one extent, in the shortest form."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import attrs
 
 @attrs.define(slots=True, eq=False)
 class Mixed:
-    """The messages of an extent, where they are not alike and without gaps."""
+    """The messages of an extent with gaps, different sizes or shared bodies."""
 
     offsets: array[int] | None
     """Their sequence numbers, counted from the first; None: there are no gaps."""
     sizes: int | array[int]
-    """What each counts for, in bytes."""
+    """The size of each, in bytes."""
     bodies: array[int] | None
-    """The shared bodies, by id, 0 for a message that has its own; None: none is shared."""
+    """The ids of the shared bodies, 0 for a message with its own; None: none is shared."""
 
 
 Detail: TypeAlias = int | Mixed
-"""A number: messages without gaps and without shared bodies, each of that size."""
+"""A number is the size of each message, without gaps and shared bodies."""
 
 
 def detail_of(
     offsets: array[int] | None, sizes: int | array[int], bodies: array[int] | None
 ) -> Detail:
-    """Put a detail in its shortest form."""
+    """Return a detail in its shortest form."""
     if offsets is None and bodies is None and isinstance(sizes, int):
         return sizes
     return Mixed(offsets, sizes, bodies)
 
 
 def indices(first: int, count: int, detail: Detail, low: int, high: int) -> tuple[int, int]:
-    """Return which messages have sequence numbers from `low` to `high`: from, up to.
+    """Return the range of indices with sequence numbers from `low` to `high`: from, up to.
 
     `first` and `count` are those of the extent.
     """
@@ -56,7 +56,7 @@ def number(first: int, detail: Detail, index: int) -> int:
 
 
 def weight(detail: Detail, start: int, stop: int) -> int:
-    """Return what these messages count for together."""
+    """Return the size of these messages together."""
     sizes = detail if isinstance(detail, int) else detail.sizes
     if isinstance(sizes, int):
         return sizes * (stop - start)
@@ -64,7 +64,7 @@ def weight(detail: Detail, start: int, stop: int) -> int:
 
 
 def fitting(detail: Detail, start: int, stop: int, room: int, least: int) -> int:
-    """Return up to where messages fit into `room` bytes; but `least` of them in any case."""
+    """Return the end of the messages that fit into `room` bytes, but `least` of them at least."""
     sizes = detail if isinstance(detail, int) else detail.sizes
     if isinstance(sizes, int):
         if sizes == 0:
@@ -80,7 +80,7 @@ def fitting(detail: Detail, start: int, stop: int, room: int, least: int) -> int
 
 
 def shared(detail: Detail, start: int, stop: int) -> array[int] | None:
-    """Return the shared bodies of these messages, 0 where there is none."""
+    """Return the shared bodies of these messages, 0 for a message without one."""
     if isinstance(detail, int) or detail.bodies is None:
         return None
     return detail.bodies[start:stop]

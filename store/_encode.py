@@ -1,4 +1,4 @@
-"""Changes to bytes: one batch of what several `Changes` say."""
+"""Encoding: one batch of bytes from several `Changes`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RUN_BYTES: Final = 64 << 10
-"""About so much is one record of messages: what is read at least, to get at one of them."""
+"""Approximate size of a record of messages: the least that is read to get at one of them."""
 
 
 class Batch:
-    """A batch in the making: its records, and what the index is to know of them."""
+    """A batch in the making: its records, and its operations for the index."""
 
     __slots__ = ("_parts", "_salt", "ops", "size")
 
@@ -41,10 +41,10 @@ class Batch:
         self._parts: list[bytes] = []
         self.ops: list[Op] = []
         self.size = HEAD_SIZE
-        """Of the whole batch, in bytes."""
+        """Size of the whole batch, in bytes."""
 
     def add(self, op: Op, head: bytes, payload: bytes) -> None:
-        """Add a record; `op.offset` is where it begins, in the batch."""
+        """Add a record; `op.offset` becomes its offset in the batch."""
         op.offset = self.size
         op.length = len(head) + len(payload)
         self._parts += (head, payload)
@@ -62,7 +62,7 @@ class Batch:
         last: int = 0,
         count: int = 0,
     ) -> None:
-        """Add a record that is no run of messages."""
+        """Add a record other than a run of messages."""
         head = record_head(
             self._salt, kind, payload, queue=queue, first=first, last=last, count=count
         )
@@ -103,10 +103,10 @@ class Batch:
 
 
 def encode(batch: Batch, group: Sequence[Changes]) -> None:
-    """Put what these changes say, in their order, into a batch.
+    """Put changes into a batch, in their order.
 
-    Operations of a kind come together. That changes nothing: queues and bodies come before what
-    is put, that before what is done, and queues go at the end; ids are never used twice.
+    Operations of one kind are grouped. That changes nothing: queues and bodies come before the
+    messages put, those before the acknowledgements, and drops at the end; ids are never reused.
     """
     puts: dict[int, list[Puts]] = {}
     dones: dict[int, list[tuple[int, int]]] = {}

@@ -1,10 +1,10 @@
-"""What goes wrong with a store: it is used wrongly, cannot be used, or something in it is bad."""
+"""Errors of a store: it is used wrongly, cannot be used, or something in it is corrupt."""
 
 import attrs
 
 
 class StoreError(Exception):
-    """Something is wrong with a store; see the subclasses for what."""
+    """Base of the store's errors."""
 
 
 class StoreUsageError(StoreError):
@@ -20,11 +20,11 @@ class StoreLockedError(StoreError):
 
 
 class StoreFormatError(StoreError):
-    """The directory is no store, or one of another version."""
+    """The directory is no store, or is a store of another version."""
 
 
 class StoreExposedError(StoreError):
-    """Others on this machine can read the store, and it is not ours to change that."""
+    """Others on this machine can read the store, and this process may not change that."""
 
 
 class StoreDiskError(StoreError):
@@ -32,23 +32,23 @@ class StoreDiskError(StoreError):
 
 
 class CorruptRecordError(StoreError):
-    """A record is not what was written: its checksum or its form is wrong."""
+    """A record is corrupt: its checksum or its form is wrong."""
 
 
 @attrs.frozen(slots=True)
 class Damage:
-    """Something that was durable and cannot be read any more. The rest is served."""
+    """Something that was durable and is unreadable. The rest is served."""
 
     file: str
-    """In which file of the store."""
+    """The file of the store."""
     offset: int
-    """Where in it, in bytes from its start."""
+    """Its offset in the file, in bytes."""
     length: int
-    """How many bytes are concerned; 0 where the file is missing."""
+    """Bytes concerned; 0 if the file is missing."""
     what: str
     """A sentence for people."""
     queue_id: int | None = None
-    """Whose messages are lost; None where nobody can tell."""
+    """The queue of the lost messages; None if it is unknown."""
     queue: str | None = None
     """The name of that queue, if it is known."""
     first: int | None = None
@@ -56,11 +56,11 @@ class Damage:
     last: int | None = None
     """The last sequence number lost."""
     count: int = 0
-    """How many live messages are lost, as far as is known."""
+    """Live messages lost, as far as known."""
     size: int = 0
     """Their bytes."""
     quarantined: str | None = None
-    """The file in which the bytes in question were put aside."""
+    """The file to which the bytes in question were moved."""
 
     def __str__(self) -> str:
         whose = ""

@@ -1,4 +1,4 @@
-"""Where the messages of one queue are: a table of extents, a few dozen bytes each."""
+"""The places of the messages of one queue: a table of extents, a few dozen bytes each."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from ._detail import Detail, indices, joined, shared, slice_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Extents that follow each other closely become one, up to this many bytes of their segment...
+#: Neighbouring extents are joined, up to this many bytes of their segment...
 _JOIN_BYTES: Final = 64 << 10
-#: ...of which at least a quarter is their own, unless there are only so many...
+#: ...of which at least a quarter is their own, unless they are this small...
 _JOIN_ANYHOW: Final = 16 << 10
-#: ...and up to so many messages.
+#: ...and up to this many messages.
 _JOIN_COUNT: Final = 4096
 
-#: Emptied places at the front of the table are kept until there are this many.
+#: Emptied rows at the front of the table are kept until there are this many.
 _SPARE: Final = 1024
 
 
 class Extent(NamedTuple):
-    """Some messages of a queue that lie together in a segment."""
+    """Messages of a queue that lie together in a segment."""
 
     first: int
     last: int
     segment: int
     offset: int
-    """Where the first of their records begins."""
+    """The start of the first of their records."""
     length: int
-    """From there to the end of the last; records of others may lie between."""
+    """Bytes from there to the end of the last; records of other queues may lie between."""
     own: int
-    """How many bytes of it are theirs."""
+    """Bytes of these that belong to the messages."""
     items: int
-    """How many messages it was made with."""
+    """Messages that it was made with."""
     live: int
-    """How many of them are not done, as far as that is durable."""
+    """Messages that are not durably done."""
     detail: Detail
 
     @property
     def live_bytes(self) -> int:
-        """How much of the segment it keeps from being given back."""
+        """Bytes of the segment that it keeps from being freed."""
         return self.own * self.live // self.items
 
 
 class Freed(NamedTuple):
-    """What an operation made dead."""
+    """Bytes that an operation made dead."""
 
     segment: int
     nbytes: int
@@ -57,7 +57,7 @@ class Freed(NamedTuple):
 class Extents:
     """The extents of a queue, in the order of their sequence numbers; they do not overlap.
 
-    Kept in columns, 56 bytes an extent: an object for each would take five times as much.
+    Columns take 56 bytes an extent: one object each would take five times as much.
     """
 
     __slots__ = ("_columns", "_details", "_head")
@@ -69,7 +69,7 @@ class Extents:
             *(array("I"), array("I"), array("I"), array("I")),
         )
         self._details: list[Detail] = []
-        # Of the places before this one the extents are gone: the front is where they go.
+        # Rows before this one are empty: extents mostly go at the front.
         self._head = 0
 
     def __len__(self) -> int:
@@ -81,17 +81,17 @@ class Extents:
 
     @property
     def columns(self) -> tuple[array[int], ...]:
-        """The table as it is: for a snapshot."""
+        """The columns of the table, not copied: for a snapshot."""
         return tuple(column[self._head :] for column in self._columns)
 
     @property
     def details(self) -> list[Detail]:
-        """What belongs to each row of the columns."""
+        """The details of the rows."""
         return self._details[self._head :]
 
     @classmethod
     def restored(cls, columns: list[array[int]], details: list[Detail]) -> Extents:
-        """Make a table of what a snapshot had."""
+        """Make a table from the columns and details of a snapshot."""
         made = cls()
         for mine, theirs in zip(made._columns, columns, strict=True):
             mine.extend(theirs)
@@ -107,22 +107,22 @@ class Extents:
         )
 
     def places(self, first: int, last: int) -> range:
-        """Return the places of the extents that have numbers between `first` and `last`."""
+        """Return the places of the extents with numbers between `first` and `last`."""
         firsts, lasts = self._columns[0], self._columns[1]
         low = bisect_left(lasts, first, self._head)
         high = bisect_right(firsts, last, self._head)
         return range(low, max(low, high))
 
     def from_place(self, first: int) -> range:
-        """Return the places of the extents that have numbers from `first` on."""
+        """Return the places of the extents with numbers from `first` on."""
         return range(bisect_left(self._columns[1], first, self._head), len(self._details))
 
     def append(self, extent: Extent) -> int:
-        """Add an extent behind all others, or make it one with the last.
+        """Add an extent behind all others, or join it with the last.
 
         Returns:
-            how many bytes more of its segment are needed. Those of the last one, where some of its
-            messages are done, are a share, and become another one when the two are one.
+            the additional bytes needed in its segment. If some messages of the last extent are
+            done, its needed bytes are a share, which changes when the two are joined.
         """
         if len(self):
             more = self._join(extent)
@@ -159,7 +159,7 @@ class Extents:
         self._details[place] = extent.detail
 
     def insert(self, extent: Extent) -> None:
-        """Add an extent at its place among the others, which have none of its numbers."""
+        """Insert an extent at its place; no other extent has any of its numbers."""
         place = bisect_left(self._columns[1], extent.first, self._head)
         for column, value in zip(self._columns, extent[:8], strict=True):
             column.insert(place, value)
@@ -179,10 +179,10 @@ class Extents:
         del self._details[start:stop]
 
     def done(self, first: int, last: int) -> tuple[list[Freed], list[tuple[int, int]]]:
-        """Count live messages between `first` and `last` as done; each number is done once only.
+        """Count live messages between `first` and `last` as done; each number only once.
 
         Returns:
-            what became dead, and the ranges of the extents that are gone with it.
+            the bytes that became dead, and the ranges of the extents that went with them.
         """
         freed: list[Freed] = []
         gone: list[tuple[int, int]] = []
@@ -201,7 +201,7 @@ class Extents:
             if left == 0:
                 gone.append((extent.first, extent.last))
                 dead.append(place)
-        while dead:  # From the back, as what is behind moves up; neighbours at once.
+        while dead:  # From the back, as later rows move up; neighbours at once.
             stop = dead.pop()
             start = stop
             while dead and dead[-1] == start - 1:
@@ -210,7 +210,7 @@ class Extents:
         return freed, gone
 
     def cut(self, first: int, last: int) -> list[Freed]:
-        """Take everything between `first` and `last` out, done or not."""
+        """Remove everything between `first` and `last`, done or not."""
         freed: list[Freed] = []
         places = self.places(first, last)
         if not places:

@@ -1,4 +1,4 @@
-"""The segments that are open for reading: no more than so many at a time."""
+"""The segments that are open for reading, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Handles:
-    """Files by name, opened when they are needed; for any thread."""
+    """Files by name, opened on demand; for any thread."""
 
     def __init__(self, files: Files, limit: int) -> None:
         self._files = files
@@ -25,10 +25,10 @@ class Handles:
 
     @contextmanager
     def use(self, name: str) -> Generator[File]:
-        """Have the file of that name open for a while.
+        """Keep the file of that name open for the length of a block.
 
         Raises:
-            OSError: it is not there, or cannot be opened.
+            OSError: The file does not exist, or cannot be opened.
         """
         with self._lock:
             file = self._open.get(name)

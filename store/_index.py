@@ -1,8 +1,8 @@
-"""What is in a store: what is committed, and what of it is durable and where.
+"""The index of a store: its committed state, and its durable state with places on disk.
 
-Rule: `commit` changes what is committed, `apply` what is durable; a recovery does both for each
-operation it reads. Everything here is called under the store's lock; what is durable is changed by
-whoever writes, only.
+Rule: `commit` changes the committed state, `apply` the durable one; a recovery does both for each
+operation it reads. Every call here is made under the store's lock; only the writer changes the
+durable state.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Segment:
     batch: int
     """The number of its first batch."""
     size: int
-    """Up to where it is written."""
+    """The end of the written bytes."""
     synced: int
-    """Up to where it is durable."""
+    """The end of the durable bytes."""
     live: int = 0
-    """How many of its bytes are needed."""
+    """Bytes of it that are needed."""
 
 
 @attrs.define(slots=True, eq=False)
 class Op:
-    """One operation of a batch, as the index sees it."""
+    """One operation of a batch, in the index's view."""
 
     kind: int
     queue: int = 0
@@ -52,15 +52,15 @@ class Op:
     count: int = 0
     detail: Detail = 0
     offset: int = 0
-    """Where its record begins, in its segment."""
+    """Offset of its record in the segment."""
     length: int = 0
     value: Any = None
     """`DONE`: the ranges; `VALUES`: the changes; `DECLARE`: name and meta; `MOVE`: the reach."""
     gone: list[tuple[int, int]] | None = None
-    """`MOVE`: what was done durably within its reach; None: all that was done there."""
+    """`MOVE`: what was durably done within its reach; None: everything that was done there."""
 
     def pieces(self, ranges: int) -> Iterator[Op]:
-        """Yield it as several of so many ranges each, if it is a `DONE`."""
+        """Split a `DONE` into operations of `ranges` ranges each; others stay one."""
         if self.kind != DONE or len(self.value) <= ranges:
             yield self
             return
@@ -69,7 +69,7 @@ class Op:
 
 
 class Index:
-    """What is in a store."""
+    """The queues, values and segments of a store."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -78,11 +78,11 @@ class Index:
         self.by_id: dict[int, StoredQueue] = {}
         """Committed and not dropped."""
         self.dropping: dict[int, StoredQueue] = {}
-        """Dropped, though not durably."""
+        """Dropped, but not durably."""
         self.durable: dict[int, StoredQueue] = {}
-        """Declared and not dropped, durably; with what was durable as their name and meta."""
+        """Durably declared and not dropped."""
         self.declarations: dict[int, tuple[str, bytes]] = {}
-        """Of the durable ones: name and meta."""
+        """The durable name and meta of each."""
         self.values: dict[str, bytes] = {}
         self.durable_values: dict[str, bytes] = {}
         self.next_queue = 1
@@ -93,10 +93,10 @@ class Index:
     # What is committed.
 
     def commit(self, changes: Changes) -> None:
-        """Take changes in.
+        """Commit changes.
 
         Raises:
-            StoreUsageError: a queue is not there, or a sequence number is not above all others;
+            StoreUsageError: A queue does not exist, or a sequence number is not above all others;
                 nothing has changed then.
         """
         for queue_id, puts in changes.puts.items():
@@ -127,7 +127,7 @@ class Index:
             self.drop(queue_id)
 
     def declare(self, queue_id: int, name: str, meta: bytes) -> None:
-        """Make a queue, or give it another meta."""
+        """Make a queue, or replace its meta."""
         queue = self.by_id.get(queue_id)
         if queue is None:
             queue = StoredQueue(queue_id, name, meta, self.lock)
@@ -155,7 +155,7 @@ class Index:
     # What is durable.
 
     def apply(self, op: Op, segment: Segment) -> None:
-        """Take note that an operation is durable, in `segment`."""
+        """Record that an operation is durable, in `segment`."""
         if op.kind == PUT:
             queue = self.durable.get(op.queue)
             if queue is None:
@@ -178,7 +178,7 @@ class Index:
             if queue is None:
                 return
             self.free(queue.extents.cut(*op.value))
-            # What was done within its reach is not there any more.
+            # Messages done within its reach are gone.
             queue.finished.remove_all([op.value] if op.gone is None else op.gone)
             queue.extents.insert(self._extent(op, segment))
             segment.live += op.length
@@ -217,7 +217,7 @@ class Index:
                 self._less(place.segment, -place.length)
 
     def free(self, freed: Iterable[Freed]) -> None:
-        """Give back what became dead."""
+        """Free the bytes that became dead."""
         for segment, nbytes, bodies in freed:
             self._less(segment, nbytes)
             for body in bodies or ():
@@ -242,7 +242,7 @@ class Index:
             return
         gone = Freed(0, 0, None)
         for extent in queue.extents:
-            # What was done before is not released twice.
+            # Bodies of messages that were done before are not released twice.
             bodies = shared(extent.detail, 0, extent.items)
             if bodies is not None and extent.live < extent.items:
                 bodies = queue.live_bodies(extent)
@@ -253,17 +253,17 @@ class Index:
     # Recovery.
 
     def replay(self, op: Op, segment: Segment) -> None:
-        """Take an operation in that was read from the disk."""
+        """Take in an operation that was read from the disk."""
         queue = self.by_id.get(op.queue)
         if op.kind == PUT and queue is None:
-            # Nothing is put to a queue that was dropped: so its declaration is lost. It is found
-            # under a name of its own.
+            # Nothing is put to a dropped queue: so the declaration is lost. The queue gets a name
+            # made from its id.
             name = f"nameless-{op.queue}"
             self.replay(Op(DECLARE, op.queue, value=(name, b"")), segment)
             queue = self.by_id[op.queue]
         if op.kind == PUT and queue is not None:
             if op.first < queue.next_seq:
-                return  # It cannot be, in what a store has written.
+                return  # A store never writes this.
             queue.next_seq = op.last + 1
             queue.live_count += op.count
             queue.live_bytes += weight(op.detail, 0, op.count)
@@ -284,7 +284,7 @@ class Index:
         self.apply(op, segment)
 
     def settle(self, changes: Changes) -> None:
-        """Take note that all operations of these changes have been applied."""
+        """Record that all operations of these changes have been applied."""
         for queue_id, puts in changes.puts.items():
             queue = self.by_id.get(queue_id)
             if queue is not None and queue.pending and queue.pending[0] is puts:

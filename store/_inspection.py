@@ -1,4 +1,4 @@
-"""A store as it lies there: looked at, and not changed."""
+"""Read-only inspection of a store."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 
 @attrs.frozen(slots=True)
 class Verification:
-    """What came of reading everything that a store has."""
+    """The result of reading everything in a store."""
 
     recovery: Recovery
-    """What was found when it was opened."""
+    """The result of opening it."""
     queues: int
-    """Queues that are there."""
+    """Number of queues."""
     messages: int
-    """Messages that can be read."""
+    """Readable messages."""
     message_bytes: int
-    """What they count for."""
+    """Their size, in bytes."""
     read_bytes: int
-    """Bytes of segments that were read for that."""
+    """Bytes of segments read for that."""
     damages: tuple[Damage, ...]
-    """What cannot be read, what was found at opening included."""
+    """Everything unreadable, including what the recovery found."""
 
 
 class Inspection:
     """A store that nobody has open, read without changing anything: use it in a `with` block.
 
-    It is locked for that long, where the file system lets it be.
+    It stays locked for that time, where the file system allows it.
 
     Attributes:
-        recovery: What was found; what a `Store.open` would cut off or put aside stays.
-        damages: What cannot be read, as far as it was come across.
+        recovery: The result of opening it; nothing is cut off or put aside as `Store.open` would.
+        damages: Everything unreadable that was found so far.
 
     Raises:
-        StoreLockedError: a process has it open.
-        StoreFormatError: it is no store, or of another version.
-        StoreDiskError: it cannot be read.
+        StoreLockedError: A process has it open.
+        StoreFormatError: It is no store, or a store of another version.
+        StoreDiskError: It cannot be read.
     """
 
     def __init__(self, files: Files, progress: Progress | None = None) -> None:
@@ -93,7 +93,7 @@ class Inspection:
             if not any(map(is_ours, there)):
                 msg = f"{self._files.where} is not a store: there is no file {LOCK} in it"
                 raise StoreFormatError(msg)
-            return  # A relay would make it anew; so whoever has it open is none.
+            return  # A relay would make it anew; so no relay has it open.
         file = self._files.open(LOCK)
         try:
             mark = file.pread(4096, 0)
@@ -108,7 +108,7 @@ class Inspection:
             msg = f"the store in {self._files.where} is in use: end the relay that has it open"
             raise StoreLockedError(msg) from error
         except OSError as error:
-            # Where nothing can be written, nobody writes.
+            # On a read-only file system nobody writes.
             if error.errno not in (errno.EROFS, errno.EACCES):
                 raise
 
@@ -123,10 +123,10 @@ class Inspection:
         return self._index.values
 
     def records(self, queue: StoredQueue) -> Iterator[Record]:
-        """Yield the messages of a queue that are not done, in order; note what cannot be read.
+        """Yield the messages of a queue that are not done, in order; note the unreadable ones.
 
         Raises:
-            StoreDiskError: the disk fails.
+            StoreDiskError: The disk fails.
         """
         at = 0
         while plan := queue.plan(at, 1 << 20, 1 << 20):
@@ -193,10 +193,10 @@ class Inspection:
         return data
 
     def verify(self) -> Verification:
-        """Read every message that is not done, and look at every checksum on the way.
+        """Read every message that is not done, and check every checksum on the way.
 
         Raises:
-            StoreDiskError: the disk fails.
+            StoreDiskError: The disk fails.
         """
         total = sum(queue.live_count for queue in self.queues.values())
         messages = size = told = 0

@@ -1,4 +1,4 @@
-"""Sets of whole numbers that are mostly runs: where each begins and ends."""
+"""Sets of whole numbers that are mostly runs, kept as ranges."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-#: So many ranges are kept together. To add one among a million moves a few thousand bytes then, and
-#: not millions.
+#: Ranges in a block. To add one among a million moves a few thousand bytes then, and not millions.
 _BLOCK: Final = 512
 
 
 class Intervals:
     """A set of numbers below 2**64, kept as disjoint ranges: 16 bytes a range.
 
-    The ranges are sorted, inclusive, and neither overlap nor touch. They are in blocks, none of
-    which is empty.
+    The ranges are sorted, inclusive, and neither overlap nor touch. They are kept in blocks; no
+    block is empty.
     """
 
     __slots__ = ("_ends", "_firsts", "_lasts")
@@ -38,7 +37,7 @@ class Intervals:
         return sum(map(len, self._firsts))
 
     def __bool__(self) -> bool:
-        """Return whether there is any number in it."""
+        """Return whether the set has any number."""
         return bool(self._ends)
 
     def __repr__(self) -> str:
@@ -51,7 +50,7 @@ class Intervals:
         return self._firsts[block][bisect_left(self._lasts[block], number)] <= number
 
     def copy(self) -> Intervals:
-        """Return a set of its own with the same numbers."""
+        """Return a copy."""
         twin = Intervals()
         twin._firsts = [firsts[:] for firsts in self._firsts]
         twin._lasts = [lasts[:] for lasts in self._lasts]
@@ -73,7 +72,7 @@ class Intervals:
             if len(firsts) >= 2 * _BLOCK:
                 self._split(block)
             return
-        # Those that it touches become one with it.
+        # Ranges that it touches are joined with it.
         first = min(first, self._firsts[block][low])
         last = max(last, self._lasts[until][high - 1] if high else ends[until - 1])
         if block == until and high == low + 1:
@@ -99,18 +98,18 @@ class Intervals:
             self.add(first, last)
 
     def without(self, ranges: Iterable[tuple[int, int]]) -> Intervals:
-        """Return a set of its own without these ranges, which may come in any order."""
+        """Return a copy without these ranges, which may come in any order."""
         twin = self.copy()
         twin.remove_all(ranges)
         return twin
 
     def remove_all(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Take ranges out."""
+        """Remove ranges."""
         for first, last in ranges:
             self.remove(first, last)
 
     def remove(self, first: int, last: int) -> None:
-        """Take the numbers from `first` to `last` out."""
+        """Remove the numbers from `first` to `last`."""
         if not self._ends or first > self._ends[-1]:
             return
         block, low = self._from(first)
@@ -129,12 +128,12 @@ class Intervals:
     # -- places: a block, and a place in it -----------------------------------------------------
 
     def _from(self, number: int) -> tuple[int, int]:
-        """Return where the first range is that does not end before `number`; there is one."""
+        """Return the place of the first range that ends at `number` or later; one exists."""
         block = bisect_left(self._ends, number)
         return block, bisect_left(self._lasts[block], number)
 
     def _upto(self, number: int) -> tuple[int, int]:
-        """Return where the ranges end that do not begin after `number`."""
+        """Return the place after the last range that begins at `number` or before."""
         block = bisect_left(self._ends, number)
         if block == len(self._ends):
             return block - 1, len(self._firsts[-1])
@@ -143,7 +142,7 @@ class Intervals:
     def _replace(
         self, block: int, low: int, until: int, high: int, ranges: Sequence[tuple[int, int]]
     ) -> None:
-        """Put ranges in place of all from one place up to another."""
+        """Replace all ranges from one place up to another."""
         firsts, lasts = self._firsts[block], self._lasts[block]
         new_firsts = array("Q", [first for first, _ in ranges])
         new_lasts = array("Q", [last for _, last in ranges])
@@ -173,7 +172,7 @@ class Intervals:
     # -- looking --------------------------------------------------------------------------------
 
     def _overlapping(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges that have numbers between `first` and `last`."""
+        """Yield the ranges with numbers between `first` and `last`."""
         for block in range(bisect_left(self._ends, first), len(self._ends)):
             firsts, lasts = self._firsts[block], self._lasts[block]
             for at in range(bisect_left(lasts, first), len(firsts)):

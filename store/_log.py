@@ -1,4 +1,4 @@
-"""The end of the log: the segment that is appended to, and what of it is not durable yet."""
+"""The end of the log: the segment being written, and its batches that are not durable yet."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: The disk is to begin with what is written each time that it is so much, in bytes: then it is busy
-#: while more is put together, and an fsync does not wait for all that came in 200 ms. As RocksDB's
-#: `bytes_per_sync`, for which 1 MB is advised, and PostgreSQL's `checkpoint_flush_after`.
+#: Each time this many bytes are written, the disk is told to begin with them: it is busy while
+#: more is encoded, and an fsync does not wait for all of 200 ms. As RocksDB's `bytes_per_sync`,
+#: for which 1 MB is advised, and PostgreSQL's `checkpoint_flush_after`.
 _WRITE_BACK_BYTES: Final = 1 << 20
 
 #: A page that is not full is left out: it would be written twice.
@@ -35,24 +35,24 @@ _PAGE: Final = 4096
 
 @attrs.define(slots=True, eq=False)
 class Written:
-    """A batch that is written and not durable yet."""
+    """A batch that is written, but not durable yet."""
 
     number: int
     ticket: int
     ops: list[Op]
     group: list[Changes]
-    """Empty for what the store itself has copied."""
+    """Empty for a batch that compaction copied."""
     size: int
 
 
 class Log:
-    """Appends batches to segments; for the one thread that is the writer at the time.
+    """Appends batches to segments; for the thread that is the writer at the time.
 
     Attributes:
         current: The segment that is appended to; None: the next batch begins one.
-        next_segment: The number of the next one.
+        next_segment: The number of the next segment.
         next_batch: The number of the next batch.
-        unsynced: What was written to the current segment since the last fsync.
+        unsynced: Batches written to the current segment since the last fsync.
     """
 
     def __init__(self, files: Files, index: Index, next_segment: int, next_batch: int) -> None:
@@ -63,20 +63,19 @@ class Log:
         self.next_segment = next_segment
         self.next_batch = next_batch
         self.unsynced: deque[Written] = deque()
-        # Up to where the disk was told to begin with the current segment.
+        # The end of the bytes of the current segment that the disk was told to begin with.
         self._begun = 0
 
     def begin(self) -> Segment:
-        """Return the current segment, making one where there is none.
+        """Return the current segment, making one if needed.
 
         Raises:
-            OSError: the disk refused.
+            OSError: The disk refused.
         """
         if self.current is not None:
             return self.current
         number = self.next_segment
-        # As the recovery wants it: its header and its name are durable before anything else is
-        # written to it.
+        # The recovery relies on it: header and name are durable before anything else is written.
         head = FileHead(random.getrandbits(32), number, self.next_batch)
         file = self._files.create(segment_name(number))
         try:
@@ -95,10 +94,10 @@ class Log:
         return segment
 
     def append(self, batch: Batch, ticket: int, group: list[Changes]) -> Written:
-        """Write a batch to the current segment. What an error leaves there is written over.
+        """Write a batch to the current segment. It overwrites what a failed write left there.
 
         Raises:
-            OSError: the disk refused.
+            OSError: The disk refused.
         """
         segment = self.current
         assert segment is not None
@@ -118,11 +117,10 @@ class Log:
         return written
 
     def fsync(self) -> None:
-        """Have all of the current segment on the disk; `unsynced` is the caller's to empty.
+        """Put all of the current segment on the disk; the caller empties `unsynced`.
 
         Raises:
-            OSError: the disk refused. What was written is to be given up, as nothing is known of
-                it any more.
+            OSError: The disk refused. Give up what was written: its state is unknown.
         """
         assert self._file is not None
         self._file.fsync()
@@ -130,7 +128,7 @@ class Log:
         self._begun = self.current.size - self.current.size % _PAGE
 
     def give_up(self) -> Iterator[Written]:
-        """End the current segment where it was last durable; yield what came after, last first."""
+        """End the current segment where it was last durable; yield the rest, last first."""
         segment = self.current
         assert segment is not None
         assert self._file is not None
@@ -142,12 +140,12 @@ class Log:
         try:
             self._file.truncate(segment.synced)
         except OSError as error:
-            # The next segment's header says where this one ends.
+            # The next segment's header shows where this one ends.
             _logger.debug("store %s: %s", self._files.where, reason(error))
         self.end()
 
     def end(self) -> None:
-        """Have the next batch begin a segment. All that is written has to be durable."""
+        """Let the next batch begin a segment. Everything written has to be durable."""
         if self._file is not None:
             self._file.close()
         self._file = self.current = None

@@ -1,10 +1,10 @@
-"""What the files of a store are called."""
+"""The names of the files of a store."""
 
 import re
 from typing import Final
 
 LOCK: Final = "clearfunds-store"
-"""The file that makes a directory a store, and that is locked by whoever has it open."""
+"""The file that makes a directory a store, and that a process locks while the store is open."""
 
 QUARANTINE: Final = "quarantine"
 TEMPORARY: Final = "snapshot.tmp"
@@ -14,22 +14,22 @@ _SNAPSHOT: Final = re.compile(r"snapshot-(\d{10})\.idx")
 
 
 def segment_name(number: int) -> str:
-    """Return the file of a segment."""
+    """Return the name of a segment's file."""
     return f"segment-{number:010d}.log"
 
 
 def snapshot_name(number: int) -> str:
-    """Return the file of the snapshot that has all before segment `number`."""
+    """Return the name of the snapshot that covers everything before segment `number`."""
     return f"snapshot-{number:010d}.idx"
 
 
 def segment_number(name: str) -> int | None:
-    """Return which segment a file is, if it is one."""
+    """Return the number of the segment that a file is, if it is one."""
     match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def snapshot_number(name: str) -> int | None:
-    """Return which snapshot a file is, if it is one."""
+    """Return the number of the snapshot that a file is, if it is one."""
     match = _SNAPSHOT.fullmatch(name)
     return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Taking a directory: is it a store, and does nobody else have it?"""
+"""Taking a directory: check that it is a store, and lock it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def take(files: Files) -> None:
     """Make sure that the directory is a store, and lock it.
 
     Raises:
-        StoreLockedError: somebody else has it.
-        StoreFormatError: it is something else.
-        StoreExposedError: others can read it, and it is not ours to change that.
-        OSError: it cannot be read or written.
+        StoreLockedError: Another process has it.
+        StoreFormatError: It is something else.
+        StoreExposedError: Others can read it, and this process may not change that.
+        OSError: It cannot be read or written.
     """
     files.prepare()
     there = files.list()

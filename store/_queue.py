@@ -23,37 +23,37 @@ _last = attrgetter("last")
 
 
 class Record(NamedTuple):
-    """A message as it is read."""
+    """A message as returned by a read."""
 
     seq: int
     header: bytes
     body: bytes
     nbytes: int
-    """What it counts for: header and body together, unless its `put` said otherwise."""
+    """Its size: header and body together, unless its `put` gave another."""
 
 
 class Columns(NamedTuple):
-    """Messages as they are read, in columns that are equally long."""
+    """Messages as returned by a read, in columns of equal length."""
 
     seqs: Sequence[int]
     headers: Sequence[bytes]
     bodies: Sequence[bytes]
     sizes: Sequence[int]
-    """What each counts for, see `Record.nbytes`."""
+    """The size of each, see `Record.nbytes`."""
 
 
 class OnDisk(NamedTuple):
-    """Messages to be read from an extent: those with numbers in `ranges`."""
+    """Messages to read from an extent: those with numbers in `ranges`."""
 
     extent: Extent
     ranges: list[tuple[int, int]]
     number: int
-    """How many there are."""
+    """Number of messages."""
     bodies: set[int]
 
 
 class InMemory(NamedTuple):
-    """Messages to be read from what is not durable yet: `start` up to `stop`."""
+    """Messages to read from those that are not durable yet: `start` up to `stop`."""
 
     puts: Puts
     start: int
@@ -65,15 +65,15 @@ Plan: TypeAlias = "list[OnDisk | InMemory]"
 
 @attrs.define(slots=True, eq=False)
 class StoredQueue:
-    """One queue of the store: what is committed, whether or not it is durable yet.
+    """One queue of the store: its committed messages, durable or not.
 
     Attributes:
-        id: Never used again for another queue.
-        name: What its owner calls it.
-        meta: What its owner noted with it.
+        id: Never reused for another queue.
+        name: The name that its owner gave it.
+        meta: The owner's note about it.
         next_seq: Above all sequence numbers it has had.
         live_count: Messages that are not done.
-        live_bytes: What they count for, in bytes.
+        live_bytes: Their size, in bytes.
     """
 
     id: int
@@ -84,17 +84,17 @@ class StoredQueue:
     live_count: int = 0
     live_bytes: int = 0
     extents: Extents = attrs.field(factory=Extents, repr=False)
-    """What is durable; changed only by whoever writes, and under the lock."""
+    """The durable messages; only the writer changes it, under the lock."""
     pending: deque[Puts] = attrs.field(factory=deque[Puts], repr=False)
-    """What is committed and not durable."""
+    """Messages that are committed but not durable."""
     durable_seq: int = 0
     """Above all sequence numbers that are durable."""
     finished: Intervals = attrs.field(factory=Intervals, repr=False)
-    """Numbers of messages that are done, among those in `extents` and `pending`."""
+    """Numbers of done messages, among those in `extents` and `pending`."""
 
     @property
     def first_live_seq(self) -> int | None:
-        """The lowest sequence number that is not done; None: there is none."""
+        """The lowest sequence number that is not done; None: all are done."""
         with self.lock:
             for place in self.extents.from_place(0):
                 extent = self.extents.at(place)
@@ -110,14 +110,14 @@ class StoredQueue:
         return None
 
     def put(self, puts: Puts) -> None:
-        """Take messages in that are committed."""
+        """Add committed messages."""
         self.pending.append(puts)
         self.next_seq = puts.last + 1
         self.live_count += puts.count
         self.live_bytes += weight(puts.detail, 0, puts.count)
 
     def finish(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Take note that messages are done; return the ranges in which some were not before.
+        """Record messages as done; return the ranges in which some were not done before.
 
         The ranges are sorted and do not overlap.
         """
@@ -148,14 +148,14 @@ class StoredQueue:
                     found.append((a, b))
 
     def _pending_from(self, first: int) -> Iterator[Puts]:
-        """Yield what is not durable yet and has numbers from `first` on."""
-        # There may be thousands, of which all but a few are behind what is asked for, or before it.
+        """Yield the messages that are not durable yet, from number `first` on."""
+        # There may be thousands, of which only a few have the numbers asked for.
         pending = self.pending
         for at in range(bisect_left(pending, first, key=_last), len(pending)):
             yield pending[at]
 
     def plan(self, first: int, count: int, nbytes: int) -> Plan:
-        """Say where the first live messages from `first` on are, as many as are asked for."""
+        """Return the places of the first live messages from `first` on, within both limits."""
         plan: Plan = []
         taken = 0
         for place in self.extents.from_place(first):
@@ -195,7 +195,7 @@ class StoredQueue:
         return plan
 
     def live_bodies(self, extent: Extent) -> array[int]:
-        """Return the shared bodies of those messages of an extent that are not done."""
+        """Return the shared bodies of the messages of an extent that are not done."""
         found = array("Q")
         for low, high in self.finished.missing(extent.first, extent.last):
             start, stop = indices(extent.first, extent.items, extent.detail, low, high)

@@ -1,4 +1,4 @@
-"""Reading what the index says, in any thread."""
+"""Reading the messages that the index lists, in any thread."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ._queue import Columns, Plan
     from ._records import Head, Run
 
-#: So many extents that were read are kept in memory, if they are no larger than that.
+#: Extents that stay in memory after a read, if they are no larger than this.
 _RECENT: Final = 16
 _RECENT_BYTES: Final = 80 << 10
 
 
 class Reader:
-    """Reads messages from segments. A segment that is gone is a `FileNotFoundError`."""
+    """Reads messages from segments. It raises `FileNotFoundError` for a removed segment."""
 
     def __init__(self, index: Index, handles: Handles) -> None:
         self._index = index
@@ -35,7 +35,7 @@ class Reader:
         self._recent: dict[tuple[int, int, int, int], list[tuple[Head, Run, bytes]]] = {}
 
     def places(self, plan: Plan) -> dict[int, Place]:
-        """Say where the shared bodies of a plan are. Under the lock."""
+        """Return the places of the shared bodies of a plan. Call it under the lock."""
         found: dict[int, Place] = {}
         for piece in plan:
             if isinstance(piece, OnDisk):
@@ -49,8 +49,8 @@ class Reader:
         """Return the messages of a piece of a plan.
 
         Raises:
-            OSError: the disk fails.
-            CorruptRecordError: some of it is not what was written.
+            OSError: The disk fails.
+            CorruptRecordError: Some of it is corrupt.
         """
         bodies: dict[int, bytes] = {}
         for body in piece.bodies:
@@ -68,7 +68,7 @@ class Reader:
         return found
 
     def _runs(self, queue_id: int, extent: Extent) -> list[tuple[Head, Run, bytes]]:
-        """Return the runs of an extent; who reads a queue in order comes for some of them again."""
+        """Return the runs of an extent; a reader that goes in order asks for some of them again."""
         key = (extent.segment, extent.offset, extent.length, queue_id)
         runs = self._recent.get(key)
         if runs is None:
@@ -94,10 +94,10 @@ class Reader:
         return segment.salt
 
     def readable(self, queue_id: int, extent: Extent) -> tuple[Intervals, bytes]:
-        """Return the numbers of what can be read of an extent, and its bytes as they are.
+        """Return the numbers of the readable messages of an extent, and its bytes unchanged.
 
         Raises:
-            OSError: the disk fails.
+            OSError: The disk fails.
         """
         with self._handles.use(segment_name(extent.segment)) as file:
             data = file.pread(extent.length, extent.offset)

@@ -1,4 +1,4 @@
-"""Bytes of an extent to messages."""
+"""Decoding the bytes of an extent into messages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Tuple(tuple[Any, ...]):
 
 
 class _Read(_Tuple, Record):
-    """A record, made from a tuple at half of the cost, as no function is called for it.
+    """A record, made from a tuple at half of the cost, because no function is called for it.
 
-    For that the first base has to be one that is made as tuples are: the interpreter takes how
-    to make an object from there.
+    For that, the first base has to be one that is made as tuples are: the interpreter takes the
+    way to make an object from there.
     """
 
     __slots__ = ()
@@ -42,9 +42,9 @@ _make = cast("Callable[[Iterable[Any]], Record]", _Read)
 def runs_of(
     salt: int, queue: int, extent: Extent, data: bytes
 ) -> tuple[list[tuple[Head, Run, bytes]], bool]:
-    """Return the runs of an extent, whose bytes are `data`, and whether all of them are whole.
+    """Return the runs in the bytes of an extent, and whether all of them are whole.
 
-    Those that are damaged are left out.
+    Damaged runs are left out.
     """
     found: list[tuple[Head, Run, bytes]] = []
     whole = True
@@ -69,9 +69,9 @@ def columns_of(
     ranges: Iterable[tuple[int, int]],
     bodies: Mapping[int, bytes],
 ) -> list[Columns]:
-    """Return those messages of a run whose numbers are in `ranges`.
+    """Return the messages of a run whose numbers are in `ranges`.
 
-    `bodies` has the shared ones.
+    `bodies` has the shared bodies.
     """
     found: list[Columns] = []
     header_blob = run.blob
@@ -106,7 +106,7 @@ def _sizes(sizes: int | array[int], start: int, stop: int) -> Sequence[int]:
 
 
 def records_of(columns: Columns) -> list[Record]:
-    """Return messages one by one."""
+    """Return the messages one by one."""
     return list(map(_make, zip(*columns, strict=True)))
 
 

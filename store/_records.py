@@ -1,19 +1,20 @@
-"""The form of what is on disk: records, one after another.
+"""The on-disk format: records, one after another.
 
 Rules:
 
 1. A segment is a header, twice (so that one bad sector does not cost the whole segment), and then
    batches. A batch is a `BEGIN` record and the records of its operations, `length` bytes of them.
-   A batch counts when every one of its records is whole; so what a batch has is there or is not.
+   A batch counts only if every one of its records is whole: it is there completely or not at all.
 2. A record is a fixed head and a payload, with a checksum each. The checksum of a head starts from
-   the salt of its file: what an older file left on the same blocks of the disk is not ours.
-3. The head of a run of messages says whose it is and from where to where. So when a payload is
-   bad, what is lost can be named.
+   the salt of its file: the remains of an older file on the same blocks of the disk do not match.
+3. The head of a run of messages has the queue and the range of sequence numbers. So the messages
+   lost with a bad payload can be named.
 4. Batches have numbers without gaps, across segments. The header of a segment has the number of
-   its first batch; what the segment before it has with that number or a later one was given up
+   its first batch. Batches of the segment before it with that number or a later one were given up
    after a failed fsync and written anew.
-5. A `BEGIN` says up to where its segment had been fsynced when it was written. A bad batch before
-   that point was durable and is damage; one behind it is the torn end of what was never confirmed.
+5. A `BEGIN` has the offset up to which its segment was fsynced when the batch was written. A bad
+   batch before that offset was durable and is damage; one behind it is the torn end of a write
+   that was never confirmed.
 
 Everything is little-endian.
 """
@@ -58,7 +59,7 @@ DONE: Final = 6
 VALUES: Final = 7
 DECLARE: Final = 8
 DROP: Final = 9
-#: Of snapshots only.
+#: In snapshots only.
 EXTENTS: Final = 10
 BODIES: Final = 11
 SEGMENTS: Final = 12
@@ -71,16 +72,16 @@ _SIZES: Final = 8
 _SHARED: Final = 16
 
 ABSENT: Final = 0xFFFF_FFFF
-"""In place of the length of a value: the key is deleted."""
+"""Stands for the length of a value: the key is deleted."""
 
 MAX_LENGTH: Final = 1 << 30
 
-#: So many pieces of a size are cut at once.
+#: Pieces of one size that are cut at once.
 _AT_ONCE: Final = 64
 
 
 class Head(NamedTuple):
-    """The head of a record. What the numbers mean depends on its kind."""
+    """The head of a record. The meaning of the numbers depends on its kind."""
 
     kind: int
     flags: int
@@ -109,7 +110,7 @@ def pack_array(values: array[int]) -> bytes:
 
 
 def unpack_array(code: str, data: bytes | memoryview) -> array[int]:
-    """Make an array of such bytes."""
+    """Make an array from such bytes."""
     values: array[int] = array(code)
     values.frombytes(data)
     if sys.byteorder != "little":  # pragma: no cover
@@ -127,7 +128,7 @@ def read_file_head(data: bytes) -> FileHead:
     """Read the header of a file.
 
     Raises:
-        CorruptRecordError: neither copy is whole, or the version is another one.
+        CorruptRecordError: Neither copy is whole, or the version is another one.
     """
     for start in (0, _COPY):
         copy = data[start : start + _FILE_HEAD.size]
@@ -164,7 +165,7 @@ def read_head(salt: int, data: bytes | memoryview, at: int) -> Head:
     """Read the head of the record at `at`.
 
     Raises:
-        CorruptRecordError: there is no whole one.
+        CorruptRecordError: There is no whole head.
     """
     end = at + HEAD_SIZE
     if end > len(data):
@@ -184,7 +185,7 @@ def read_payload(head: Head, data: bytes, at: int) -> bytes:
     """Return the payload of the record whose head is at `at`.
 
     Raises:
-        CorruptRecordError: it is not whole.
+        CorruptRecordError: It is not whole.
     """
     start = at + HEAD_SIZE
     payload = data[start : start + head.length]
@@ -198,7 +199,7 @@ def read_payload(head: Head, data: bytes, at: int) -> bytes:
 
 
 def find_begin(salt: int, data: bytes, at: int) -> int | None:
-    """Return where the next whole `BEGIN` is, at `at` or behind it."""
+    """Return the offset of the next whole `BEGIN`, at `at` or behind it."""
     mark = MAGIC + bytes((BEGIN,))
     while (at := data.find(mark, at)) >= 0:
         try:
@@ -223,16 +224,16 @@ class Run:
     sizes: int | array[int]
     shared: array[int] | None
     blob: int
-    """Where in the payload the headers begin."""
+    """Offset in the payload where the headers begin."""
 
     @property
     def detail(self) -> Detail:
-        """What an index keeps of it."""
+        """The sizes and numbers for the index."""
         return detail_of(self.offsets, self.sizes, self.shared)
 
 
 def lengths(things: Collection[Sized]) -> int | array[int]:
-    """Return the lengths of these, as one number where they are alike."""
+    """Return the lengths of these, as one number if they are equal."""
     found = set(map(len, things))
     return found.pop() if len(found) == 1 else array("I", map(len, things))
 
@@ -245,7 +246,7 @@ def alike(numbers: list[int]) -> int | array[int]:
 
 
 def together(columns: Sequence[int | array[int]], counts: Sequence[int]) -> int | array[int]:
-    """Return several columns of so many numbers as one."""
+    """Join columns of `counts` numbers each."""
     one = columns[0]
     if isinstance(one, int) and all(
         isinstance(column, int) and column == one for column in columns
@@ -293,8 +294,8 @@ def run_record(
 ) -> tuple[bytes, bytes]:
     """Return the record of a run, head and payload.
 
-    `bodies` are those that are embedded. `explicit`: the sizes are not the sums of the lengths.
-    `reach` is for a `MOVE`: the range of sequence numbers of which nothing else is live.
+    `bodies` are the embedded ones. `explicit`: the sizes are not the sums of the lengths.
+    `reach` is for a `MOVE`: a range of sequence numbers in which nothing else is live.
     """
     flags = 0
     columns: list[bytes] = []
@@ -355,13 +356,13 @@ def _unpacking(size: int, number: int) -> struct.Struct:
 
 
 def pieces(payload: bytes, start: int, sizes: int | array[int], low: int, high: int) -> list[bytes]:
-    """Cut pieces number `low` up to `high` out of a payload that has them from `start` on."""
+    """Return pieces number `low` up to `high` of a payload that has them from `start` on."""
     if not isinstance(sizes, int):
         bounds = list(accumulate(sizes[low:high], initial=start + sum(sizes[:low])))
         return [payload[a:b] for a, b in pairwise(bounds)]
     if sizes == 0:
         return [b""] * (high - low)
-    # A third of the time that slicing takes; the forms are few, so that they stay in the cache.
+    # A third of the time of slicing; the formats are few, so they stay in the cache.
     at = start + low * sizes
     many, few = divmod(high - low, _AT_ONCE)
     found = list(_unpacking(sizes, few).unpack_from(payload, at))
@@ -378,7 +379,7 @@ def total(sizes: int | array[int], count: int) -> int:
 
 
 def embedded(run: Run) -> int | array[int]:
-    """Return the lengths of the bodies that are in the run itself."""
+    """Return the lengths of the bodies that the run itself has."""
     if run.shared is None:
         return run.bodies
     every = repeat(run.bodies, run.count) if isinstance(run.bodies, int) else run.bodies

@@ -1,4 +1,4 @@
-"""From the files of a store to its index: what is there, what was torn, what is damaged."""
+"""Recovery: rebuilding the index from the files of a store, with torn writes and damage."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
     from ._files import Files
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
-"""Called during what takes long: what is done, how much of it is done, how much it is in all."""
+"""Called during long work: its description, the amount done, and the amount in all."""
 
 MARK: Final = f"clearfunds store, format {VERSION}\n".encode()
 
 
 @attrs.frozen(slots=True)
 class Recovery:
-    """What was found when a store was opened."""
+    """The result of opening a store."""
 
     segments: int
-    """Segments that are there."""
+    """Number of segments."""
     replayed_bytes: int
-    """Bytes of the log that were read; what a snapshot covers is not."""
+    """Bytes of the log that were read; the part that a snapshot covers is not."""
     batches: int
     """Batches in them."""
     torn_bytes: int
-    """Bytes of batches that were not complete, and never confirmed; they were cut off."""
+    """Bytes of incomplete batches that were never confirmed; they were cut off."""
     damages: tuple[Damage, ...]
-    """What was durable and cannot be read."""
+    """Everything that was durable and is unreadable."""
 
 
 class Recoverer:
@@ -69,23 +69,23 @@ class Recoverer:
         self.files = files
         self.progress = progress
         self.repair = repair
-        """Cut what is torn and put aside what is bad, rather than only look."""
+        """Cut torn ends off and put bad bytes aside, rather than only look."""
         self.index = Index()
         self.damages: list[Damage] = []
         self.batches = self.torn = self.replayed = 0
         self.ticket = 0
         self.next_batch = 1
         self.next_segment = 1
-        #: The numbers of the snapshots that are there and whole, oldest first.
+        #: The numbers of the whole snapshots, oldest first.
         self.snapshots: list[int] = []
         self.snapshot_bytes = 0
 
     def recover(self) -> Recovery:
-        """Read it all.
+        """Read everything.
 
         Raises:
-            OSError: a file that is there cannot be read.
-            StoreFormatError: it is of another version.
+            OSError: A file cannot be read.
+            StoreFormatError: The store is of another version.
         """
         sizes = self.files.list()
         numbers = sorted(n for n in map(segment_number, sizes) if n is not None)
@@ -94,7 +94,7 @@ class Recoverer:
         total = sum(sizes[segment_name(number)] for number in replayed)
         heads = {number: self._read_file_head(number) for number in numbers}
         for number in set(self.index.segments) - set(numbers):
-            # Removed, though after the snapshot; or lost: what needs it will tell.
+            # Removed, though after the snapshot; or lost: messages that need it will show it.
             del self.index.segments[number]
         for number in numbers:
             if number < start:
@@ -117,7 +117,7 @@ class Recoverer:
             self.progress(what, done, total)
 
     def _load_snapshot(self, sizes: dict[str, int]) -> int:
-        """Load the newest snapshot that is whole; return from which segment on to replay."""
+        """Load the newest whole snapshot; return the segment from which to replay."""
         numbers = sorted(n for n in map(snapshot_number, sizes) if n is not None)
         while numbers:
             number = numbers[-1]
@@ -173,7 +173,7 @@ class Recoverer:
         if segment is not None:
             segment.size = segment.synced = min(size, segment.size)
         else:
-            # Nothing in it is needed; it was to be removed when the process ended.
+            # Nothing in it is needed; the process ended before it removed the file.
             base = 0 if head is None else head.batch
             self.index.segments[number] = Segment(number, 0, base, size, size)
 
@@ -204,13 +204,13 @@ class Recoverer:
                 if self.repair:
                     file.truncate(end)
             if self.repair:
-                # After the end of a process this may still be in memory only.
+                # When a process has ended, this may still be in memory only.
                 file.fsync()
         finally:
             file.close()
 
     def _headless(self, name: str, data: bytes, next_base: int | None) -> None:
-        # The header is durable before anything else is written: without it there was nothing.
+        # The header is durable before anything else is written: without it nothing was written.
         if len(data) <= FILE_HEAD_SIZE or not any(data[:FILE_HEAD_SIZE]):
             self.torn += len(data)
             if self.repair:
@@ -224,7 +224,7 @@ class Recoverer:
             self.next_batch = next_base
 
     def _replay_batches(self, segment: Segment, data: bytes, next_base: int | None) -> int:
-        """Take the batches in; return where what is good ends."""
+        """Take in the batches; return the end of the good ones."""
         at = FILE_HEAD_SIZE
         while at < len(data):
             if next_base is not None and self.next_batch >= next_base:
@@ -251,7 +251,7 @@ class Recoverer:
         return len(data)
 
     def _durable(self, salt: int, data: bytes, at: int, next_base: int | None) -> bool:
-        """Whether what is at `at` had been fsynced: a batch behind it says so, or a segment."""
+        """Whether the batch at `at` had been fsynced, according to a later batch or segment."""
         if next_base is not None:
             return self.next_batch < next_base
         place = find_begin(salt, data, at + 1)
@@ -272,7 +272,7 @@ class Recoverer:
             )
         for op in batch.ops:
             self.index.replay(op, segment)
-        # Afterwards: the numbers of what is lost are not given again.
+        # Afterwards: the numbers of lost messages are not given again.
         for bad in batch.bad:
             self._bad(name, data, bad)
         self.next_batch = batch.number + 1
@@ -324,7 +324,7 @@ class Recoverer:
         self.damages.append(damage)
 
     def _look_for_what_is_missing(self) -> None:
-        """Give up what lies in files that are not there."""
+        """Give up messages in files that are gone or too short."""
         index = self.index
         lost: dict[tuple[int, int], Damage] = {}
         for queue in list(index.durable.values()):
@@ -365,12 +365,12 @@ _LOST: Final = {
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file is one that only stores have."""
+    """Whether a file has a name that only stores use."""
     return segment_number(name) is not None or snapshot_number(name) is not None
 
 
 def put_aside(files: Files, name: str, offset: int, data: bytes) -> str:
-    """Keep bytes that could not be read where somebody can look at them."""
+    """Keep unreadable bytes in a file, where somebody can look at them."""
     files.mkdir(QUARANTINE)
     aside = f"{QUARANTINE}/{name}.{offset}"
     file = files.create(aside)

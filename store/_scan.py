@@ -1,4 +1,4 @@
-"""Bytes to operations: what a file of a store says, and what of it is bad."""
+"""Decoding the bytes of a store's file into operations, and finding the bad ones."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
 
 @attrs.define(slots=True, eq=False)
 class Bad:
-    """Some bytes that are not what was written."""
+    """Corrupt bytes."""
 
     offset: int
     length: int
     what: str
     head: Head | None = None
-    """The head of the record, where that is whole."""
+    """The head of the record, if it is whole."""
 
 
 @attrs.define(slots=True, eq=False)
 class ScannedBatch:
-    """A batch as it was read."""
+    """A batch as read."""
 
     number: int
     ticket: int
     synced: int
     offset: int
-    """Where it begins in its file."""
+    """Its offset in the file."""
     length: int
     ops: list[Op]
     bad: list[Bad]
-    """What of it could not be read; the batch is whole if there is none."""
+    """Its unreadable parts; the batch is whole if there are none."""
 
 
 def scan_batch(salt: int, data: bytes, at: int) -> ScannedBatch:
-    """Read the batch at `at` in `data`, which is all of its file.
+    """Read the batch at `at` in `data`, the content of its whole file.
 
     Raises:
-        CorruptRecordError: there is no whole `BEGIN`.
+        CorruptRecordError: There is no whole `BEGIN`.
     """
     begin = read_head(salt, data, at)
     if begin.kind != BEGIN:
@@ -80,7 +80,7 @@ def scan_batch(salt: int, data: bytes, at: int) -> ScannedBatch:
                 msg = "a record goes beyond the end of its batch"
                 raise CorruptRecordError(msg)
         except CorruptRecordError as error:
-            # Where the next record begins has to be looked for.
+            # The start of the next record has to be searched for.
             ops, bads = salvage(salt, data, place, min(end, len(data)), str(error))
             batch.ops += ops
             batch.bad += bads or [Bad(place, end - place, str(error))]
@@ -101,7 +101,7 @@ def scan_batch(salt: int, data: bytes, at: int) -> ScannedBatch:
 
 
 def read_op(head: Head, payload: bytes) -> Op:
-    """Read one operation; `offset` and `length` are the caller's to set."""
+    """Read one operation; the caller sets `offset` and `length`."""
     op = Op(head.kind, head.queue, head.first, head.last, head.items)
     if head.kind in (PUT, MOVE):
         run, op.value = read_run(head, payload)
@@ -120,7 +120,7 @@ def read_op(head: Head, payload: bytes) -> Op:
 
 
 def heads(salt: int, data: bytes) -> Iterator[tuple[int, Head]]:
-    """Yield where records begin, and their heads; those that are not whole are left out."""
+    """Yield the offsets of records, and their heads; heads that are not whole are left out."""
     at = 0
     while at < len(data):
         try:
@@ -134,7 +134,7 @@ def heads(salt: int, data: bytes) -> Iterator[tuple[int, Head]]:
 
 
 def salvage(salt: int, data: bytes, at: int, end: int, what: str) -> tuple[list[Op], list[Bad]]:
-    """Find whole records between `at` and `end`, where the batch around them is bad."""
+    """Find whole records between `at` and `end`, inside a bad batch."""
     ops: list[Op] = []
     bads: list[Bad] = []
     lost = at

@@ -1,4 +1,4 @@
-"""What the disk says, in sentences for people: what, where and what to do."""
+"""Sentences for people about disk errors: what failed, where, and what to do."""
 
 import errno
 import os
@@ -20,11 +20,11 @@ _ADVICE: Final = {
 
 
 def reason(error: OSError) -> str:
-    """Return what the operating system says, without the file's name."""
+    """Return the operating system's message, without the file's name."""
     return error.strerror or (os.strerror(error.errno) if error.errno else str(error))
 
 
 def trouble(error: OSError, doing: str, where: str) -> str:
-    """Say what failed, where, and what to do about it."""
+    """Return the failure, the place and an advice in one sentence."""
     advice = _ADVICE.get(error.errno or 0, "see the system's log")
     return f"cannot {doing} the store in {where}: {reason(error)}; {advice}"

@@ -1,7 +1,7 @@
 """The index as a file, so that opening a store need not read its whole log.
 
-A snapshot has what was durable when the segment of its number was begun: what is in the log from
-there on is replayed on top. It is written beside the last one and renamed, and the two last ones
+A snapshot has the durable state of the moment when the segment of its number was begun: the log
+from there on is replayed on top. It is written beside the last one and renamed, and the last two
 are kept with the log since the older: so a bad snapshot costs time and no messages.
 """
 
@@ -63,18 +63,18 @@ _SHARED: Final = 4
 def write_snapshot(
     files: Files, number: int, batch: int, ticket: int, index: Index, done: dict[int, Intervals]
 ) -> int:
-    """Write a snapshot of what is durable, and return its size in bytes.
+    """Write a snapshot of the durable state, and return its size in bytes.
 
     Args:
-        files: Where.
-        number: The segment from which on the log is to be replayed on top.
+        files: The directory.
+        number: The segment from which the log is to be replayed on top.
         batch: The number of the first batch there.
-        ticket: The highest one that is durable.
-        index: Whose extents, bodies and durable values nobody changes meanwhile.
-        done: What is done in each queue, durably.
+        ticket: The highest durable ticket.
+        index: Its extents, bodies and durable values must not change meanwhile.
+        done: The durably done numbers of each queue.
 
     Raises:
-        OSError: the disk refused. There may be a file more, which the next snapshot replaces.
+        OSError: The disk refused. It may leave one more file, which the next snapshot replaces.
     """
     salt = random.getrandbits(32)
     file = files.create(TEMPORARY)
@@ -206,7 +206,7 @@ def read_snapshot(data: bytes) -> Snapshot:
     """Read a snapshot.
 
     Raises:
-        CorruptRecordError: it is not whole.
+        CorruptRecordError: It is not whole.
     """
     file = read_file_head(data)
     index = Index()

@@ -1,18 +1,18 @@
-"""What a store says of itself."""
+"""Statistics of a store."""
 
 import attrs
 
 
 @attrs.frozen(slots=True)
 class StoreStatistics:
-    """The state of a store, and what it has done since it was opened."""
+    """The state of a store, and its counters since it was opened."""
 
     queues: int
-    """Queues that are declared."""
+    """Declared queues."""
     messages: int
     """Messages that are not done, in all queues."""
     message_bytes: int
-    """What they count for."""
+    """Their size."""
     segments: int
     """Files of the log."""
     disk_bytes: int
@@ -20,7 +20,7 @@ class StoreStatistics:
     live_bytes: int
     """Bytes of them that are needed."""
     dead_bytes: int
-    """Bytes of them that wait to be given back."""
+    """Bytes of them that wait to be freed."""
     snapshot_bytes: int
     """Size of the last snapshot of the index."""
     pending_bytes: int
@@ -28,28 +28,28 @@ class StoreStatistics:
     unsynced_bytes: int
     """Bytes written and not fsynced yet; they are kept in memory, too."""
     written_bytes: int
-    """Bytes written to the log, copying included."""
+    """Bytes written to the log, including copies."""
     commits: int
     """`Changes` committed."""
     batches: int
-    """Batches written: several `Changes` share one."""
+    """Batches written: several `Changes` may share one."""
     fsyncs: int
-    """Fsyncs of the log that went well."""
+    """Successful fsyncs of the log."""
     fsync_seconds: float
-    """How long they took in all."""
+    """Their total duration."""
     slowest_fsync_seconds: float
-    """How long the slowest of them took."""
+    """The longest duration of one."""
     failures: int
-    """How often the disk refused."""
+    """Number of times that the disk refused."""
     compacted_segments: int
     """Segments copied forward."""
     compacted_bytes: int
-    """Bytes copied for that."""
+    """Bytes copied for them."""
     deleted_segments: int
-    """Segments given back."""
+    """Segments removed."""
     snapshots: int
     """Snapshots written."""
     damages: int
-    """What could not be read any more, since it was opened or then."""
+    """Damages found when it was opened, and since."""
     trouble: str | None
-    """What is wrong with the disk at present, in a sentence."""
+    """The present trouble with the disk, in a sentence."""

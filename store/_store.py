@@ -1,15 +1,15 @@
-"""The store: what is to survive the process.
+"""The store: queues and values that survive the process.
 
-Theory of operation. `commit` takes `Changes` in under a lock and returns; nothing there touches
-the disk. One thread at a time is the writer (`run`, or whoever calls `flush`): it joins what is
-pending into batches, appends them to the current segment and fsyncs that, and only then moves them
-from what is pending to the index of what is durable. So a reader sees what was committed from one
-of the two, a snapshot of the index is a snapshot of what is durable, and a disk that refuses costs
-nothing but memory: what it refused is still pending.
+Theory of operation. `commit` takes `Changes` in under a lock and returns; it does not touch the
+disk. One thread at a time is the writer (`run`, or a caller of `flush`): it joins pending changes
+into batches, appends these to the current segment and fsyncs that. Only then does it move them
+from the pending messages to the index of durable ones. So a reader finds every committed message
+in one of the two, and a snapshot of the index is a snapshot of the durable state. A disk that
+refuses costs nothing but memory: changes that it refused are still pending.
 
-After a failed fsync nothing is known of what was written since the last good one, and a second
-fsync may well say that all is fine (PostgreSQL, "fsyncgate", 2018). So the segment is given up
-from there on, and what it had is written anew to another one.
+After a failed fsync, nothing is known about the bytes written since the last good one, and a second
+fsync may well succeed (PostgreSQL, "fsyncgate", 2018). So the writer gives up the segment from
+there on, and writes those batches anew to another one.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: A batch is about so large: more would not stay in the processor's cache from being put together
-#: to being written, which takes three times as long...
+#: Approximate size of a batch: a larger one would leave the processor's cache between its encoding
+#: and its write, which takes three times as long...
 _BATCH_BYTES = 128 << 10
-#: ...but larger with each queue that is in it, or their extents would be small and many.
+#: ...but this is added for each queue in it, or their extents would be small and many.
 _QUEUE_BYTES = 8 << 10
 
-#: Under load, what is dead is given back from so many segments' worth on, if it is more than half.
+#: Under load, dead bytes are freed from this many segments' worth on, if they are more than half.
 _DEAD_SEGMENTS = 4
 
-#: When it is compacted, what is not worth another segment to give it back, in bytes.
+#: Dead bytes that do not justify another segment to free them, in a compaction.
 _LITTLE = 4096
 
-#: So many ranges of what is done are taken note of without letting go of the lock: half a
-#: millisecond's worth...
+#: Ranges of done messages that are recorded without releasing the lock: half a millisecond's
+#: worth...
 _DONE_AT_ONCE = 64
-#: ...and so long somebody who waits for it is given time to take it.
+#: ...and the time that a waiting thread then has to take the lock.
 _GIVE_WAY_SECONDS = 0.0002
 
-#: After the disk has refused, so much is tried at a time: a little may fit where much does not.
+#: Bytes tried at a time after the disk has refused: a little may fit where much does not.
 _SMALL_BYTES = 64 << 10
 
 
@@ -88,21 +88,21 @@ class Store:
 
     Everything but `read`, `flush`, `run` and `close` returns at once and is for the owner's
     thread; those four block and are for a thread of their own. `on_durable`, `on_trouble` and
-    `on_damage` are called in the thread in which it happened; they must not wait for a thread that
-    is in one of those four.
+    `on_damage` are called in the thread that notices; they must not wait for a thread that is in
+    one of those four.
 
     Attributes:
-        settings: How it behaves.
-        recovery: What was found when it was opened.
-        queues: The queues that are committed, by name.
-        written: The highest ticket handed to the operating system; back at `durable` after an fsync
-            that failed.
+        settings: The settings.
+        recovery: The result of opening it.
+        queues: The committed queues, by name.
+        written: The highest ticket handed to the operating system; back at `durable` after a failed
+            fsync.
         durable: The highest ticket that is on the disk.
         on_durable: Called with `durable` when that has grown.
-        on_trouble: Called with a sentence when the disk refuses, and with None when all that was
+        on_trouble: Called with a sentence when the disk refuses, and with None when everything
             refused is durable.
-        on_damage: Called when something that was durable cannot be read any more. Its messages
-            count as done then.
+        on_damage: Called when something that was durable is unreadable. Its messages then count as
+            done.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Store:
         self.on_trouble: Callable[[str | None], None] = _ignore
         self.on_damage: Callable[[Damage], None] = _ignore
         self._damages: list[Damage] = list(recovery.damages)
-        # The writer's: whoever has `_work` is the writer.
+        # The writer's: the thread that has `_work` is the writer.
         self._work = threading.RLock()
         self._handles = Handles(files, settings.open_files)
         self._reader = Reader(self._index, self._handles)
@@ -142,14 +142,14 @@ class Store:
         self._closed = False
         self._trouble: str | None = None
         self._retry_at = 0.0
-        # Counted.
+        # Counters.
         self._commits = self._batches = self._written_bytes = self._failures = 0
         self._fsyncs = 0
         self._fsync_seconds = self._slowest_fsync = 0.0
         self._compacted_segments = self._compacted_bytes = self._deleted_segments = 0
         self._snapshots = 0
-        # Of the index: the segments from which on the log is to be replayed on top of each, the
-        # size of the last, and how much log there is since.
+        # The index's snapshots: the segments from which to replay the log on top of each, the size
+        # of the last, and the size of the log since.
         self._kept = recoverer.snapshots
         self._snapshot_bytes = recoverer.snapshot_bytes
         self._log_bytes = recovery.replayed_bytes
@@ -167,22 +167,22 @@ class Store:
         files: Files | None = None,
         progress: Progress | None = None,
     ) -> Store:
-        """Open the store in `directory`, making it if there is none, and recover what it has.
+        """Open the store in `directory`, making it if needed, and recover it.
 
         Blocks for as long as reading the log since the last snapshot takes.
 
         Args:
-            directory: Where it is.
-            settings: How it behaves.
-            files: The files in place of those of the operating system.
-            progress: Called now and then with what is being done, how much of it is done, and how
-                much it is in all; later, too, in the writer's thread, when a segment is copied.
+            directory: Its directory.
+            settings: Its settings.
+            files: Replaces the files of the operating system.
+            progress: Called now and then with a description of the work, the amount done, and the
+                amount in all; later, too, in the writer's thread, when a segment is copied.
 
         Raises:
-            StoreLockedError: another process has it open.
-            StoreFormatError: the directory is something else, or of another version.
-            StoreExposedError: others can read it, and it is not ours to change that.
-            StoreDiskError: it cannot be read, or not be written to.
+            StoreLockedError: Another process has it open.
+            StoreFormatError: The directory is something else, or a store of another version.
+            StoreExposedError: Others can read it, and this process may not change that.
+            StoreDiskError: It cannot be read, or not be written to.
         """
         if files is None:
             files = RealFiles(directory)
@@ -226,18 +226,18 @@ class Store:
             return ident
 
     def commit(self, changes: Changes) -> int:
-        """Take changes in, to be written soon; readers see them from now on.
+        """Commit changes, to be written soon; readers see them from now on.
 
-        Never blocks, and never raises for the disk's sake. The changes are spent afterwards,
-        whatever comes of it.
+        Never blocks, and never raises because of the disk. The changes are used up afterwards, also
+        after an error.
 
         Returns:
-            a ticket: they are durable when `durable` has reached it.
+            a ticket: the changes are durable when `durable` has reached it.
 
         Raises:
-            StoreUsageError: a queue is not there, a sequence number is not above all others of
-                its queue, or it is more than 1 GiB. Nothing has changed then.
-            StoreClosedError: the store is closed.
+            StoreUsageError: A queue does not exist, a sequence number is not above all others of
+                its queue, or the changes exceed 1 GiB. Nothing has changed then.
+            StoreClosedError: The store is closed.
         """
         changes.seal()
         lock = self._acquire()
@@ -251,7 +251,7 @@ class Store:
             lock.release()
 
     def _take_in(self, changes: Changes) -> int:
-        """Have changes written that the index has. Under the lock."""
+        """Queue changes for the writer; the index has them already. Call it under the lock."""
         self._ticket += 1
         changes.ticket = self._ticket
         self._pending.append(changes)
@@ -267,7 +267,7 @@ class Store:
         return self._ticket
 
     def hurry(self) -> None:
-        """Have everything committed so far on the disk as soon as possible."""
+        """Put everything committed so far on the disk as soon as possible."""
         lock = self._acquire()
         try:
             self._hurried = True
@@ -276,7 +276,7 @@ class Store:
             lock.release()
 
     def _acquire(self) -> threading.RLock:
-        """Have the lock, before the writer has it again: what has it holds up its owner's loop."""
+        """Take the lock before the writer takes it again: the writer delays the owner's loop."""
         if not self._lock.acquire(blocking=False):
             self._asked_for = True
             self._lock.acquire()
@@ -284,7 +284,7 @@ class Store:
         return self._lock
 
     def ahead(self) -> int:
-        """Return how many bytes are committed and not yet written."""
+        """Return the number of bytes that are committed and not yet written."""
         return self._pending_bytes
 
     def statistics(self) -> StoreStatistics:
@@ -322,7 +322,7 @@ class Store:
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """What could not be read any more, when it was opened and since."""
+        """All damages found when it was opened, and since."""
         return tuple(self._damages)
 
     # Reading, in any thread.
@@ -330,26 +330,25 @@ class Store:
     def read(self, queue_id: int, first_seq: int, *, count: int, nbytes: int) -> list[Record]:
         """Return the first messages of a queue, from `first_seq` on, that are not done.
 
-        Blocks for the disk; for a thread. What was committed is seen, written or not.
+        Blocks for the disk: call it in a thread. It returns committed messages, written or not.
 
         Args:
-            queue_id: Which queue; of one that is not there (any more) nothing is returned.
-            first_seq: From which sequence number on.
-            count: How many at most.
-            nbytes: How many bytes at most; but one message in any case, if there is one.
+            queue_id: The queue; for a queue that does not exist (any more) it returns nothing.
+            first_seq: The first sequence number.
+            count: The largest number of messages.
+            nbytes: The largest number of bytes; but at least one message, if there is one.
 
         Raises:
-            StoreDiskError: the disk fails. (What it returns and is not what was written is
-                reported as damage and left out.)
+            StoreDiskError: The disk fails. (Corrupt messages are reported as damage and left out.)
         """
         runs = self.read_runs(queue_id, first_seq, count=count, nbytes=nbytes)
         return list(chain.from_iterable(map(records_of, runs)))
 
     def read_runs(self, queue_id: int, first_seq: int, *, count: int, nbytes: int) -> list[Columns]:
-        """Do as `read` does, at less cost: the same messages, in columns.
+        """Return the same messages as `read`, in columns, which costs less.
 
         Raises:
-            StoreDiskError: as `read`.
+            StoreDiskError: As `read`.
         """
         if count < 1:
             return []
@@ -376,7 +375,7 @@ class Store:
                     raise StoreDiskError(str(error)) from error
                 continue
             except FileNotFoundError as error:
-                # It was copied forward in the meantime: look again where it is.
+                # It was copied forward in the meantime: find its new place.
                 again += 1
                 if again > 10:
                     raise StoreDiskError(trouble(error, "read", self._files.where)) from error
@@ -388,21 +387,21 @@ class Store:
     # Writing.
 
     def flush(self, *, sync: bool) -> None:
-        """Write everything that is pending; with `sync`, have it on the disk.
+        """Write everything pending; with `sync`, put it on the disk.
 
-        Blocks. Whoever calls it is the writer for that time.
+        Blocks. The calling thread is the writer for that time.
 
         Raises:
-            StoreDiskError: the disk refused; what was pending is pending still.
+            StoreDiskError: The disk refused; everything not written is still pending.
         """
         with self._work:
             if not self._attempt(sync=sync):
                 raise StoreDiskError(self._trouble)
 
     def run(self) -> None:
-        """Write what is committed, until `stop`: the writer, for a thread of the owner's.
+        """Write committed changes until `stop`: the writer, for a thread of the owner's.
 
-        What is pending then is written before it returns, if the disk takes it.
+        It writes the pending changes before it returns, if the disk takes them.
         """
         while True:
             with self._lock:
@@ -420,15 +419,15 @@ class Store:
                 return
 
     def stop(self) -> None:
-        """Have `run` write what is pending, and return."""
+        """Make `run` write the pending changes and return."""
         with self._lock:
             self._stopping = True
             self._wake.notify_all()
 
     def close(self) -> None:
-        """Write what is pending, if the disk takes it, and let go of the directory.
+        """Write the pending changes, if the disk takes them, and release the directory.
 
-        Blocks; for when `run` has returned. Afterwards nothing can be committed.
+        Blocks. Call it when `run` has returned. Afterwards nothing can be committed.
         """
         self.stop()
         with self._work:
@@ -443,7 +442,7 @@ class Store:
             self._files.unlock()
 
     def _idle_seconds(self) -> float | None:
-        """Return for how long there is nothing to do; None: until somebody calls."""
+        """Return the seconds without work ahead; None: until a call."""
         if self._trouble is not None:
             return 0 if self._hurried else max(0.0, self._retry_at - monotonic())
         if self._sync_is_due():
@@ -467,12 +466,12 @@ class Store:
         )
 
     def _attempt(self, *, sync: bool) -> bool:
-        """Write, and sync; say whether the disk took it. For whoever has `_work`."""
+        """Write, and sync; return whether the disk took it. The caller has `_work`."""
         try:
             with self._lock:
                 until = self._ticket
                 if sync:
-                    # Whoever is in a hurry from now on is so about what comes after this.
+                    # A later `hurry` is for later changes.
                     self._hurried = False
             self._write(until)
             if sync:
@@ -504,16 +503,16 @@ class Store:
             self.on_trouble(sentence)
 
     def _write(self, until: int) -> None:
-        """Write what is pending, up to a ticket.
+        """Write the pending changes, up to a ticket.
 
         Raises:
-            OSError: the disk refused; what it did not take is pending still.
+            OSError: The disk refused; everything it did not take is still pending.
         """
         while True:
             with self._lock:
                 if not self._pending or self._pending[0].ticket > until:
                     return
-            # First, as it may put what was written before back to what is pending.
+            # First, as it may make written batches pending again.
             segment = self._segment_to_write()
             with self._lock:
                 group = self._group(until)
@@ -521,16 +520,16 @@ class Store:
                 batch = Batch(segment.salt)
                 encode(batch, group)
                 written = self._log.append(batch, group[-1].ticket, group)
-            except BaseException:  # What is not written is pending, whatever went wrong.
+            except BaseException:  # Changes that are not written stay pending after any error.
                 with self._lock:
                     self._pending.extendleft(reversed(group))
                 raise
             self._note(written)
 
     def _group(self, until: int) -> list[Changes]:
-        """Take the next changes that share a batch, up to a ticket."""
+        """Take the next changes for a common batch, up to a ticket."""
         limit = self.settings.write_bytes if self._trouble is None else _SMALL_BYTES
-        # Rather one that is somewhat larger than another one with little in it.
+        # Rather one batch somewhat larger than a second one with little in it.
         slack = _BATCH_BYTES // 2 if self._pending_bytes < 3 * _BATCH_BYTES // 2 else 0
         group: list[Changes] = []
         queues: set[int] = set()
@@ -545,7 +544,7 @@ class Store:
         return group
 
     def _note(self, written: Written) -> None:
-        """Take note that a batch is written."""
+        """Record that a batch is written."""
         self._batches += 1
         self._written_bytes += written.size
         self._log_bytes += written.size
@@ -555,10 +554,10 @@ class Store:
             self.written = written.ticket
 
     def _segment_to_write(self) -> Segment:
-        """Return the segment to append to, beginning a new one where there is none or it is full.
+        """Return the segment to append to, beginning a new one if there is none or it is full.
 
         Raises:
-            OSError: the disk refused.
+            OSError: The disk refused.
         """
         current = self._log.current
         if current is not None and current.size >= self.settings.segment_bytes:
@@ -570,10 +569,10 @@ class Store:
         return self._log.begin()
 
     def _sync(self) -> None:
-        """Have all that is written on the disk, and take note of it.
+        """Put everything written on the disk, and record that it is durable.
 
         Raises:
-            OSError: the disk refused; what was not durable is pending again.
+            OSError: The disk refused; everything not durable is pending again.
         """
         segment = self._log.current
         if segment is None or not self._log.unsynced:
@@ -602,9 +601,9 @@ class Store:
             self.on_durable(ticket)
 
     def _apply(self, written: Written, segment: Segment) -> None:
-        """Take note that a batch is durable."""
-        # What was put stops being pending in the same step, or it would be read twice. What was
-        # copied forward is elsewhere in a step for each of its records.
+        """Record that a batch is durable."""
+        # Messages stop being pending in the same step, or they would be read twice. Copied messages
+        # move in one step for each of their records.
         later = [op for op in written.ops if not written.group or op.kind in (DONE, DROP)]
         with self._lock:
             if written.group:
@@ -615,7 +614,7 @@ class Store:
                 self._index.settle(changes)
             self._unsynced_bytes -= written.size
             segment.synced += written.size
-        # Readers know already of what is done, of which there may be tens of thousands.
+        # Readers know of the done messages already. There may be tens of thousands.
         for op in later:
             for some in op.pieces(_DONE_AT_ONCE):
                 if self._asked_for:
@@ -624,12 +623,12 @@ class Store:
                     self._index.apply(some, segment)
 
     def _rest(self) -> None:
-        """Note since when there is something to write, after an fsync."""
+        """Note the time from which written bytes wait, after an fsync."""
         with self._lock:
             self._oldest = self._pending[0].since if self._pending else None
 
     def _give_up_segment(self) -> None:
-        """End the current segment where it was last durable; what came after is pending again."""
+        """End the current segment where it was last durable; everything later is pending again."""
         with self._lock:
             for written in self._log.give_up():
                 self._pending.extendleft(reversed(written.group))
@@ -640,12 +639,12 @@ class Store:
     # Keeping the log short.
 
     def compact(self) -> None:
-        """Write what is pending, and give back what can be given back, copying as needed.
+        """Write the pending changes, and free dead bytes, copying as needed.
 
         Blocks. `run` does the same, bit by bit, between writes.
 
         Raises:
-            StoreDiskError: the disk refused.
+            StoreDiskError: The disk refused.
         """
         with self._work:
             self.flush(sync=True)
@@ -659,9 +658,9 @@ class Store:
                         raise StoreDiskError(self._trouble)
 
     def _have_something_since(self) -> None:
-        """Have an empty batch behind the last snapshot, if something waits for a newer one.
+        """Write an empty batch behind the last snapshot, if a segment waits for a newer snapshot.
 
-        There is one snapshot for a segment, so a store to which nothing comes would have no newer.
+        A segment has one snapshot, so without new messages the store would get no newer one.
         """
         if not self._kept or self._kept[-1] < self._log.next_segment:
             return
@@ -678,9 +677,9 @@ class Store:
             self._failed(error)
 
     def tend(self) -> bool:
-        """Give back what is dead, and copy a piece forward where that is due.
+        """Free dead bytes, and copy a piece forward if that is due.
 
-        Blocks. `run` does this between writes, again and again while there is something to do.
+        Blocks. `run` calls it between writes, as long as there is something to do.
 
         Returns:
             whether the disk took it.
@@ -721,12 +720,12 @@ class Store:
             with self._lock:
                 del segments[number]
             self._deleted_segments += 1
-        # They wait for newer snapshots, which nothing else may bring about for a long time.
+        # They wait for newer snapshots, and nothing else may cause one for a long time.
         if waiting >= 2 * self.settings.segment_bytes:
             self._end_with_snapshot()
 
     def _falls_behind(self) -> bool:
-        """Whether so much is dead that it cannot wait until nothing has to be written."""
+        """Whether too much is dead to wait until the writer is idle."""
         if not self._tending:
             return False
         segments = self._index.segments.values()
@@ -736,11 +735,11 @@ class Store:
         )
 
     def _floor(self) -> int:
-        """Return the first segment that is needed to replay: of the older of two snapshots."""
+        """Return the first segment needed to replay the log: that of the older of two snapshots."""
         return self._kept[-2] if len(self._kept) > 1 else 0
 
     def _choose(self) -> Mover | None:
-        """Choose the segment to copy forward: the one with the least in it."""
+        """Choose the segment to copy forward: the one with the fewest live bytes."""
         floor = self._floor()
         found = [
             segment
@@ -764,10 +763,10 @@ class Store:
         """Copy a piece forward.
 
         Raises:
-            OSError: the disk refused.
+            OSError: The disk refused.
         """
         number = mover.segment.number
-        # First, as what is done in what is not durable yet would be applied too early.
+        # First: acknowledgements that are not durable yet would be applied too early.
         self._sync()
         segment = self._segment_to_write()
         batch = Batch(segment.salt)
@@ -799,12 +798,12 @@ class Store:
             self._progress(f"copying {segment_name(number)} forward", done, mover.total)
 
     def _pending_dones(self, queue_id: int, low: int, high: int) -> Intervals:
-        """Return what is done in a part of a queue, and not durably so. Under the lock."""
+        """Return a queue's numbers in a range that are done, but not durably. Under the lock."""
         found = Intervals()
         groups = [*(written.group for written in self._log.unsynced), self._pending]
         for changes in chain.from_iterable(groups):
             ranges = changes.dones.get(queue_id, ())
-            # They are in order, and what is looked for is few of them.
+            # They are in order, and only a few of them match.
             for at in range(max(bisect_right(ranges, (low,)) - 1, 0), len(ranges)):
                 first, last = ranges[at]
                 if first > high:
@@ -814,7 +813,7 @@ class Store:
         return found
 
     def _end_with_snapshot(self) -> None:
-        """Begin a new segment with the next write, and have a snapshot of all before it."""
+        """Begin a new segment with the next write, and take a snapshot of everything before it."""
         try:
             self._sync()
             self._log.end()
@@ -824,7 +823,7 @@ class Store:
             self._failed(error)
 
     def _snapshot(self) -> None:
-        """Write a snapshot of the index; where the disk refuses, go on with the last one."""
+        """Write a snapshot of the index; if the disk refuses, go on with the last one."""
         index = self._index
         pending: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
@@ -841,7 +840,7 @@ class Store:
                 self._files, number, self._log.next_batch, self.durable, index, done
             )
         except OSError as error:
-            # The log has it all; so it only takes longer to read, and more room.
+            # The log has everything; so reading takes longer, and more room.
             self._failures += 1
             sentence = trouble(error, "write a snapshot of", self._files.where)
             _logger.error("store %s: %s", self._files.where, sentence)
@@ -857,10 +856,10 @@ class Store:
     # Damage.
 
     def _lose(self, queue_id: int, extent: Extent, what: str) -> bool:
-        """Give up what cannot be read of an extent; say whether there was anything.
+        """Give up the unreadable messages of an extent; return whether there were any.
 
         Raises:
-            OSError: it cannot be read at all.
+            OSError: It cannot be read at all.
         """
         readable, data = self._reader.readable(queue_id, extent)
         name = segment_name(extent.segment)
@@ -891,4 +890,4 @@ class Store:
 
 
 def _ignore(_: object) -> None:
-    """Do nothing: nobody has asked to be told."""
+    """Do nothing: no callback was set."""
