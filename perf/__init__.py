@@ -1,4 +1,4 @@
-"""A load generator for MQTT servers: what was due when, what came when, and who had to wait."""
+"""A load generator for MQTT servers: it measures latency, losses, and stalls of publishers."""
 
 from ._errors import PerfError as PerfError
 from ._errors import ScenarioError as ScenarioError

@@ -1,4 +1,4 @@
-"""A client of the generator's: it connects, comes back when it was cut off, and is pinged."""
+"""A client of the generator: it connects, reconnects after a loss, and sends pings."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 PING: Final = b"\xc0\x00"
 
 KEPT_LOSSES: Final = 20
-"""Of how many lost connections of one client it is known when they were; of the rest, how many."""
+"""Lost connections of one client that are listed with time and reason; the rest is counted."""
 
 
 @attrs.define
 class Loss:
-    """A connection that was lost."""
+    """A lost connection."""
 
     at: float
     """Seconds from the beginning of the run."""
@@ -39,23 +39,23 @@ class Loss:
 
 
 def clock_of(scenario: Scenario) -> Callable[[], int]:
-    """Return the clock that is in the messages, in nanoseconds."""
+    """Return the clock for the times in the messages, in nanoseconds."""
     return time.time_ns if scenario.clock == "wall" else time.monotonic_ns
 
 
 class Client(abc.ABC):
-    """One connection, again and again.
+    """One client with its connection, which it opens again after a loss.
 
     Args:
-        tls: What it is encrypted with, where the server is one with TLS; None: what the scenario
-            says is read for this client alone.
+        tls: The TLS context, for a server with TLS; None: this client reads the scenario's files
+            itself.
 
     Attributes:
-        number: Which of its sort it is.
-        run_id: What the messages of this run have in them, and those of others hardly ever.
-        lost: The first of the connections that it lost.
-        losses: How many it lost.
-        granted: What the server lets it do, on the connection that is open.
+        number: Its number among the clients of its kind.
+        run_id: Identifies the messages of this run; those of other runs hardly ever have it.
+        lost: The first of its lost connections.
+        losses: Number of lost connections.
+        granted: The server's limits for it, on the open connection.
     """
 
     def __init__(
@@ -76,33 +76,33 @@ class Client(abc.ABC):
         self.granted = Granted()
         self._tls = tls_of(scenario) if tls is None else tls
         self._sock: Connected | None = None
-        # Whether a packet has been begun and not yet sent in full.
+        # Whether a packet is sent in part.
         self._sending = False
-        # Set when a ping has been sent in full of which only some was at first; None: none is.
+        # Set when a partly sent ping has been sent in full. None: no ping is partly sent.
         self._pinged: trio.Event | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
+        """Whether it is connected."""
         return self._sock is not None
 
     def filters(self) -> list[tuple[str, int]]:
-        """Return what it subscribes to."""
+        """Return its subscriptions."""
         return []
 
     def receive_buffer(self) -> int | None:
-        """Return how large its socket's buffer is to be."""
+        """Return the size of its socket's receive buffer."""
         return None
 
     def prefetch(self) -> int | None:
-        """Return how many messages it takes that it has not acknowledged."""
+        """Return its prefetch: the largest number of unacknowledged messages."""
         return None
 
     async def open(self) -> None:
         """Connect.
 
         Raises:
-            PerfError: It could not.
+            PerfError: The connection failed.
         """
         host, port = server_of(self.scenario.uri)
         opened = await connect(
@@ -125,26 +125,26 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def opened(self, rest: bytes) -> None:
-        """Begin anew, with what has been read already.
+        """Begin anew on a new connection, with the bytes that were read already.
 
         Raises:
-            PerfError: The server does not let it do what it is there for.
+            PerfError: The server does not allow the load that it is to make.
         """
 
     @abc.abstractmethod
     async def serve(self, sock: Connected) -> None:
-        """Deal with the connection until it ends.
+        """Serve the connection until it ends.
 
         Raises:
-            OSError: It broke.
-            PerfError: What came was no MQTT.
+            OSError: The connection broke.
+            PerfError: The server sent something other than MQTT.
         """
 
     async def run(self, clock: Callable[[], float]) -> None:
-        """Serve the connection that is open, and each one after it, until cancelled.
+        """Serve the open connection, and each one after it, until cancelled.
 
         Args:
-            clock: Seconds from the beginning of the run.
+            clock: Returns seconds from the beginning of the run.
         """
         while True:
             sock = self._sock
@@ -169,10 +169,10 @@ class Client(abc.ABC):
                     await self.open()
 
     def ping(self) -> bytes:
-        """Say that it is alive, unless a packet is half sent: then that says so.
+        """Send a ping, unless a packet is partly sent: the rest of it shows that it is alive.
 
         Returns:
-            What the kernel has not taken of it, for `finish_ping`: nothing else may come before.
+            the rest that the kernel has not taken, for `finish_ping`: send nothing before it.
         """
         sock = self._sock
         if sock is None or self._sending:
@@ -187,11 +187,11 @@ class Client(abc.ABC):
         return rest
 
     async def finish_ping(self, rest: bytes) -> None:
-        """Send the rest of a ping, however long that takes."""
+        """Send the rest of a ping, without a time limit."""
         sock, pinged = self._sock, self._pinged
         if sock is None or pinged is None:
             return
-        # Who reads hears of it, too.
+        # The reading task notices an error, too.
         with suppress(OSError, trio.ClosedResourceError):
             await send_all(sock, rest)
         if pinged is self._pinged:
@@ -210,7 +210,7 @@ class Client(abc.ABC):
 
 
 async def keep_alive(clients: list[Client]) -> None:
-    """Ping now and then, as often as the most anxious of the servers wants it, until cancelled."""
+    """Ping periodically, as often as the shortest keep-alive asks for, until cancelled."""
     async with trio.open_nursery() as nursery:
         while True:
             told = (client.granted.keep_alive for client in clients)

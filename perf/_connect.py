@@ -1,4 +1,4 @@
-"""Getting to a server: a socket on which CONNECT, and the subscriptions, were accepted."""
+"""Connecting to a server: a socket on which it has accepted CONNECT and the subscriptions."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ KEEP_ALIVE: Final = 60
 """Seconds; a ping goes out each half of it, stalled or not."""
 
 TIMEOUT: Final = 10.0
-"""Seconds until a server must have answered."""
+"""Seconds within which a server must answer."""
 
 READ_BYTES: Final = 1 << 18
 
 ANSWERS: Final = frozenset({CONNACK, SUBACK, PUBLISH, DISCONNECT})
-"""What may come until a client is connected and subscribed."""
+"""Packets that may come until a client is connected and subscribed."""
 
 
 @attrs.frozen
 class Opened:
-    """A connection that a server has accepted."""
+    """A connection that the server has accepted."""
 
     sock: Connected
-    """It does not block."""
+    """A non-blocking socket."""
     rest: bytes
-    """What has come already of what the client is subscribed to."""
+    """Bytes of the client's subscriptions that have come already."""
     granted: Granted
 
 
 async def _open(host: str, port: int, receive_buffer: int | None) -> socket.socket:
-    """Connect to the first address of a name that takes it, as the system orders them.
+    """Connect to the first address of a name that accepts, in the system's order.
 
     Raises:
-        OSError: None does; what was said of the last.
+        OSError: No address accepts; the error of the last.
     """
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     wrong: OSError | None = None
     for family, _, protocol, _, address in found:
-        # One that says nothing must not take the time of the others.
+        # An address that does not answer must not use up the time of the others.
         with trio.move_on_after(TIMEOUT / len(found)):
             try:
                 return await _open_one(family, protocol, address, receive_buffer)
@@ -77,7 +77,7 @@ async def _open_one(
         if wrong == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(sock)
             wrong = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if wrong:  # at once where there are no ports left, for one
+        if wrong:  # At once if no ports are left, for example.
             raise OSError(wrong, os.strerror(wrong))
     except BaseException:
         sock.close()
@@ -86,7 +86,7 @@ async def _open_one(
 
 
 async def send_all(sock: Connected, data: bytes) -> None:
-    """Send all of it, however long that takes.
+    """Send all of it, without a time limit.
 
     Raises:
         OSError: The connection has ended.
@@ -106,7 +106,7 @@ async def readable(sock: Connected) -> None:
         OSError: The connection has ended.
     """
     if isinstance(sock, TlsSocket) and sock.is_at_end:
-        await trio.lowlevel.checkpoint()  # the socket itself need not become readable for that
+        await trio.lowlevel.checkpoint()  # The socket need not become readable for it.
     else:
         await trio.lowlevel.wait_readable(sock)
 
@@ -140,10 +140,10 @@ async def connect(
     """Connect a client, and subscribe it.
 
     Args:
-        tls: What the connection is encrypted with; None: nothing is.
+        tls: The TLS context; None: without TLS.
 
     Raises:
-        PerfError: The server is not there, refuses, or speaks something else.
+        PerfError: The server is not reachable, refuses, or speaks something else.
     """
     who = f"{client_id} at {host}:{port}"
     try:
@@ -182,15 +182,15 @@ async def connect(
 
 
 async def _secure(sock: Connected, tls: ssl.SSLContext, host: str) -> TlsSocket:
-    """Do TLS's handshake. What it raises leaves the socket to whoever has opened it.
+    """Do the TLS handshake. After an error, the caller closes the socket.
 
     Raises:
-        PerfError: The host's name is none, or the server went away.
-        ssl.SSLError: There is no agreement.
+        PerfError: The host's name is invalid, or the server closed the connection.
+        ssl.SSLError: The two sides do not agree.
     """
     try:
         secure = TlsSocket(sock, tls, server_side=False, server_hostname=host)
-    except ValueError as error:  # as with a leading dot
+    except ValueError as error:  # For example with a leading dot.
         raise PerfError(str(error)) from error
     try:
         await shake_hands(secure)
@@ -206,7 +206,7 @@ async def _introduce(
     try:
         await send_all(sock, speaks.connect())
     except OSError:
-        # Who has hung up may have said why: TLS 1.3 looks at a client's certificate only now.
+        # A server that closed may have sent the reason: TLS 1.3 checks a client's certificate late.
         with suppress(BlockingIOError):
             sock.recv(READ_BYTES)
         raise
@@ -222,8 +222,8 @@ async def _introduce(
             kind, whole, body = await _answer(packets, sock, "the server closed the connection")
             if kind != PUBLISH:
                 break
-            # Retained ones may come first (section 3.8.4 of both versions); they, too, are among
-            # those that are unacknowledged.
+            # Retained messages may come first (section 3.8.4 of both versions); they, too, count
+            # as unacknowledged.
             early.append(whole)
         if kind != SUBACK:
             msg = f"SUBSCRIBE was answered with a packet of type {kind}, which is no SUBACK"
@@ -233,11 +233,11 @@ async def _introduce(
 
 
 async def _answer(packets: Packets, sock: Connected, ended: str) -> tuple[int, bytes, bytes]:
-    """Return the next packet: its type, all of it, and its body."""
+    """Return the next packet: its type, the whole packet, and its body."""
     while True:
         begin = packets.at
         if packets.has_begun and packets.buffer[begin] >> 4 not in ANSWERS:
-            raise PerfError("what answers is no MQTT server")
+            raise PerfError("the server's answer is not MQTT")
         found = packets.next()
         if found is not None:
             first, body, end = found

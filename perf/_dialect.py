@@ -1,4 +1,4 @@
-"""The versions of MQTT, as far as a connection's beginning differs in them."""
+"""The versions of MQTT, as far as the beginning of a connection differs between them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ NOT_5: Final = (
     "With MQTT 3.1.1 (no --mqtt, no --prefetch) the prefetch is an option of the server's: "
     "--max-inflight of clearfunds relay, max_inflight_messages of mosquitto"
 )
-"""What one can do whose server does not speak MQTT 5."""
+"""Advice for a server without MQTT 5."""
 
 
 @attrs.frozen
 class Hello:
-    """Who a client is."""
+    """A client's identity and login."""
 
     client_id: str
     keep_alive: int
@@ -52,7 +52,7 @@ class Hello:
 
 
 class Dialect(Protocol):
-    """How a client introduces itself, and what it makes of the answers."""
+    """The introduction of a client, and the reading of the server's answers."""
 
     def connect(self) -> bytes:
         """Return a CONNECT."""
@@ -63,7 +63,7 @@ class Dialect(Protocol):
 
         Raises:
             PerfError: The server has refused.
-            ProtocolError: It is none.
+            ProtocolError: It is malformed.
         """
         ...
 
@@ -76,13 +76,13 @@ class Dialect(Protocol):
 
         Raises:
             PerfError: The server has refused.
-            ProtocolError: It is none.
+            ProtocolError: It is malformed.
         """
         ...
 
     @property
     def hint(self) -> str:
-        """What may be the matter with a server that does not answer."""
+        """A possible reason why a server does not answer."""
         ...
 
 
@@ -93,7 +93,6 @@ class Mqtt311:
     hello: Hello
 
     def connect(self) -> bytes:
-        """See `Dialect.connect`."""
         hello = self.hello
         return encode(
             Connect(
@@ -105,7 +104,6 @@ class Mqtt311:
         )
 
     def granted(self, body: bytes) -> Granted:
-        """See `Dialect.granted`."""
         packet = decode(CONNACK << 4, body)
         assert isinstance(packet, ConnAck)
         code = packet.return_code
@@ -116,11 +114,9 @@ class Mqtt311:
         return Granted()
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> bytes:
-        """See `Dialect.subscribe`."""
         return encode(Subscribe(1, tuple(filters)))
 
     def subscribed(self, body: bytes) -> None:
-        """See `Dialect.subscribed`."""
         packet = decode(SUBACK << 4, body)
         assert isinstance(packet, SubAck)
         if SUBSCRIPTION_FAILED in packet.return_codes:
@@ -128,7 +124,6 @@ class Mqtt311:
 
     @property
     def hint(self) -> str:
-        """See `Dialect.hint`."""
         return ""
 
 
@@ -140,15 +135,13 @@ class Mqtt5:
     prefetch: int | None
 
     def connect(self) -> bytes:
-        """See `Dialect.connect`."""
         hello = self.hello
         return _mqtt5.connect(
             hello.client_id, hello.keep_alive, self.prefetch, hello.user, hello.password
         )
 
     def granted(self, body: bytes) -> Granted:
-        """See `Dialect.granted`."""
-        # One that does not know this version answers in its own (section 3.1.2.2).
+        # A server that does not know this version answers in its own (section 3.1.2.2).
         code = body[1] if len(body) > 1 else None
         old = ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL
         if code == Reason.UNSUPPORTED_PROTOCOL_VERSION or (len(body) == 2 and code == old):
@@ -160,14 +153,11 @@ class Mqtt5:
         return _mqtt5.granted(body)
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> bytes:
-        """See `Dialect.subscribe`."""
         return _mqtt5.subscribe(1, filters)
 
     def subscribed(self, body: bytes) -> None:
-        """See `Dialect.subscribed`."""
         _mqtt5.subscribed(body)
 
     @property
     def hint(self) -> str:
-        """See `Dialect.hint`."""
         return f": it may not speak MQTT 5. {NOT_5}"

@@ -1,9 +1,9 @@
-"""What can be wrong with a measurement."""
+"""Errors of a measurement."""
 
 
 class PerfError(Exception):
-    """A measurement that cannot be made, or was broken off; the message says why."""
+    """A measurement that cannot be made, or was broken off; the message has the reason."""
 
 
 class ScenarioError(PerfError, ValueError):
-    """A scenario that cannot be what it is said to be."""
+    """A scenario with an invalid value or combination."""

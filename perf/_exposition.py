@@ -1,4 +1,4 @@
-"""What is being measured, for Prometheus, beside what was to be."""
+"""The figures of the running measurement, and the expected ones, for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PREFIX: Final = "clearfunds_perf"
 
 
 class Exposition:
-    """The figures of the run that goes on; rates are of its last second.
+    """The figures of the running measurement; rates are of its last second.
 
     Attributes:
-        registry: What they are in.
-        port: Where they are served.
+        registry: The metrics' registry.
+        port: The port of the HTTP server.
     """
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class Exposition:
                 gauge.labels(scenario).set(value)
         for percent in PERCENTILES:
             value = sample.latencies.percentile(percent)
-            # What was before would look well while nothing comes at all.
+            # The old value would look good although nothing comes at all.
             self._latency.labels(scenario, f"{percent / 100:g}").set(
                 math.nan if value is None else value
             )
         self._samples.labels(scenario).inc()
 
     def over(self, scenario: str) -> None:
-        """Show nothing of a run any more but how long it was: there is no last second of it."""
+        """Remove a run's figures, except for its length: it has no last second any more."""
         for gauge in self._gauges:
             with suppress(KeyError):
                 gauge.remove(scenario)
@@ -88,7 +88,7 @@ def exposed(host: str, port: int) -> Generator[Exposition]:
     """Serve the figures over HTTP, from a thread, for the length of a block.
 
     Raises:
-        PerfError: The address cannot be had.
+        PerfError: The address is not available.
     """
     shown = Exposition()
     try:

@@ -1,4 +1,4 @@
-"""Scenarios in a file: TOML, `[[scenario]]` for each; a list of values is a run for each."""
+"""Scenarios from a TOML file: each `[[scenario]]` is one; a list of values makes a run for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._scenario import TLS_FILES, Scenario, parse_stalls, shown
 from ._sizes import Sizes
 
 MAX_RUNS: Final = 1_000
-"""Of one file: lists multiply."""
+"""Limit for one file: lists multiply."""
 
 _PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
     "size": Sizes.parse,
@@ -26,7 +26,7 @@ _PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
     "slow_stalls": parse_stalls,
     "receive_buffer": parse_size,
 }
-"""What is written as text, or as the number alone."""
+"""Fields that are written as text, or as the number alone."""
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("name", "uri", "mqtt", "topic", "filter", "clock", *TLS_FILES), (str,)),
@@ -44,10 +44,10 @@ _NONE: Final = "none"
 
 
 def _value(name: str, given: object) -> Any:
-    """Return the value of a field as `Scenario` wants it.
+    """Convert the value of a field for `Scenario`.
 
     Raises:
-        ScenarioError: It is of another kind.
+        ScenarioError: It has the wrong type.
     """
     if given == _NONE and name in ("rate", "reconnect"):
         return None
@@ -59,17 +59,17 @@ def _value(name: str, given: object) -> Any:
         except ValueError as error:
             msg = f"{name}: {error}"
             raise ScenarioError(msg) from error
-    if name == "mqtt" and given == 5:  # one writes it as it is: 3.1.1 is no number
+    if name == "mqtt" and given == 5:  # People write it as a number; 3.1.1 is none.
         return "5"
     if name == "tls_insecure":
         if not isinstance(given, bool):
-            msg = f"{name} = {given!r}: that is to be true or false"
+            msg = f"{name} = {given!r}: it must be true or false"
             raise ScenarioError(msg)
         return given
     kinds = _KINDS.get(name, (str,))
     if isinstance(given, bool) or not isinstance(given, kinds):
         wanted = " or a ".join("text" if k is str else "number" for k in kinds[:1])
-        msg = f"{name} = {given!r}: that is to be a {wanted}"
+        msg = f"{name} = {given!r}: it must be a {wanted}"
         raise ScenarioError(msg)
     if name in ("qos", "subscriber_qos") and given not in (0, 1, 2):
         msg = f"{name} = {given!r}: there are 0, 1 and 2"
@@ -84,19 +84,19 @@ def _value(name: str, given: object) -> Any:
 
 
 def _told(name: str, given: object) -> str:
-    """Return a value as it may be in the name of a run, which everybody reads."""
+    """Return a value for the name of a run, without a password or a folder: reports show it."""
     if name == "uri":
         return shown(str(given))
     return Path(str(given)).name if name in TLS_FILES else str(given)
 
 
 def scenarios_of(table: Mapping[str, object]) -> list[Scenario]:
-    """Return the scenarios that one table stands for: one for each combination of its lists.
+    """Return the scenarios of one table: one for each combination of its lists.
 
-    Those of a list have their values in their names.
+    The name of each has its values of these lists.
 
     Raises:
-        ScenarioError: Something in it is not known, or cannot be.
+        ScenarioError: A field is unknown, or has an invalid value.
     """
     fields = [field.name for field in attrs.fields(Scenario)]
     values: dict[str, list[object]] = {}
@@ -106,7 +106,7 @@ def scenarios_of(table: Mapping[str, object]) -> list[Scenario]:
         if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1)
             instead = f"; did you mean {close[0]}?" if close else ""
-            msg = f"{key} is nothing that a scenario has{instead}"
+            msg = f"a scenario has no field {key}{instead}"
             raise ScenarioError(msg)
         if isinstance(given, list):
             if not cast("list[object]", given):
@@ -134,14 +134,14 @@ def read_scenarios(file: Path) -> list[Scenario]:
     """Read a file of scenarios.
 
     Raises:
-        ScenarioError: It is not there, is no TOML, or has what cannot be.
+        ScenarioError: It does not exist, is no TOML, or has an invalid scenario.
     """
     try:
         tables = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         msg = f"{file}: {error.strerror}"
         raise ScenarioError(msg) from error
-    except ValueError as error:  # not UTF-8, or not TOML
+    except ValueError as error:  # Not UTF-8, or not TOML.
         msg = f"{file}: {error}"
         raise ScenarioError(msg) from error
     found: Any = tables.pop("scenario", None)

@@ -18,7 +18,7 @@ from ._result import Result
 
 
 def machine() -> str:
-    """Say on what machine this is, and when."""
+    """Return the machine, the software and the time, in a line."""
     system = platform.uname()
     cores = len(os.sched_getaffinity(0))
     now = datetime.now(UTC)
@@ -29,7 +29,7 @@ def machine() -> str:
 
 
 def as_csv(results: Sequence[Result]) -> str:
-    """Return the seconds of all runs, a line each."""
+    """Return the seconds of all runs, one line each."""
     text = StringIO()
     writer: csv.DictWriter[str] | None = None
     for result in results:
@@ -43,17 +43,17 @@ def as_csv(results: Sequence[Result]) -> str:
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """Return all that was measured."""
+    """Return all measurements."""
     whole = {"machine": machine(), "runs": [result.as_json() for result in results]}
     return json.dumps(whole, indent=1) + "\n"
 
 
 def check_files(files: Sequence[Path | None]) -> None:
-    """See that files can be written, before what is to be in them is measured.
+    """Check that the files can be written, before the measurement.
 
     Raises:
-        ScenarioError: One is given twice.
-        PerfError: One cannot be written.
+        ScenarioError: A file is given twice.
+        PerfError: A file cannot be written.
     """
     wanted = [path for path in files if path is not None]
     for place, path in enumerate(wanted):
@@ -79,10 +79,10 @@ def write(
     json_file: Path | None = None,
     html_file: Path | None = None,
 ) -> list[Path]:
-    """Write what is asked for; return the files.
+    """Write the results to the files asked for; return the files.
 
     Raises:
-        PerfError: One cannot be written; the others are.
+        PerfError: A file cannot be written; the others are written.
     """
     made: list[Path] = []
     wrong: list[str] = []

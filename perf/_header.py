@@ -1,12 +1,12 @@
-"""What the generator has in each payload, to know it again.
+"""The header of each payload, by which the generator recognises its messages.
 
-    8 bytes  when the message was due, in nanoseconds of the clock that was chosen
-    2 bytes  which run it is of: another generator may publish to the same topics
-    2 bytes  whose it is: the number of its publisher
-    4 bytes  the number of its topic, of those that its publisher has
-    8 bytes  how many messages this publisher has published to this topic before
+    8 bytes  the time when the message was due, in nanoseconds of the chosen clock
+    2 bytes  the run: another generator may publish to the same topics
+    2 bytes  the number of its publisher
+    4 bytes  the number of its topic, among its publisher's topics
+    8 bytes  the number of messages that its publisher had published to the topic before
 
-Big-endian. What comes after it is of no meaning.
+Big-endian. The rest of the payload has no meaning.
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ import attrs
 from ._errors import PerfError
 
 HIGHEST: Final = 3_600_000_000
-"""Microseconds; what takes longer than an hour counts as an hour."""
+"""Microseconds; a longer time counts as an hour."""
 
 DIGITS: Final = 3
-"""Significant ones: no value is off by more than one in a thousand."""
+"""Significant digits: no value is off by more than one in a thousand."""
 
 PERCENTILES: Final = (50.0, 75.0, 95.0, 99.0, 99.9)
 
 
 def check_histogram() -> None:
-    """See that the library is there.
+    """Check that the library is installed.
 
     Raises:
         PerfError: It is not.
@@ -33,14 +33,14 @@ def check_histogram() -> None:
 
 
 class Latencies:
-    """Latencies of some messages."""
+    """The latencies of messages."""
 
     def __init__(self, encoded: str | None = None, microseconds: int | None = None) -> None:
-        """Begin with none, or with what another process has encoded.
+        """Begin empty, or with the latencies that another process has encoded.
 
         Args:
-            encoded: That.
-            microseconds: What all of them are together, if that is known; the mean is exact then.
+            encoded: Those.
+            microseconds: Their sum, if known; the mean is exact then.
         """
         made: Any = import_module("hdrh.histogram").HdrHistogram
         if encoded is None:
@@ -52,20 +52,20 @@ class Latencies:
 
     @classmethod
     def told(cls, told: tuple[str, int | None]) -> Latencies:
-        """Return what `tell` has been told of."""
+        """Make latencies from the result of `tell`."""
         return cls(*told)
 
     def tell(self) -> tuple[str, int | None]:
-        """Return all there is to say to another process."""
+        """Return everything that another process needs, for `told`."""
         return self.encode(), self._sum
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return their number."""
         count: int = self._histogram.get_total_count()
         return count
 
     def add(self, microseconds: Iterable[int]) -> None:
-        """Add some, in microseconds."""
+        """Add latencies, in microseconds."""
         record = self._histogram.record_value
         values = [1 if value < 1 else min(value, HIGHEST) for value in microseconds]
         for value in values:
@@ -74,22 +74,22 @@ class Latencies:
             self._sum += sum(values)
 
     def merge(self, other: Latencies) -> None:
-        """Add all that another has."""
+        """Add all latencies of another."""
         self._histogram.add(other._histogram)
         self._sum = None if self._sum is None or other._sum is None else self._sum + other._sum
 
     def encode(self) -> str:
-        """Return them in HdrHistogram's own form, compressed, as text."""
+        """Return them in HdrHistogram's own format, compressed, as text."""
         encoded: bytes = self._histogram.encode()
         return encoded.decode("ascii")
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all."""
         self._histogram.reset()
         self._sum = 0
 
     def percentile(self, percent: float) -> float | None:
-        """Return in seconds what so many percent are at or below; None if there are none."""
+        """Return a percentile in seconds; None if there are none."""
         if not len(self):
             return None
         return float(self._histogram.get_value_at_percentile(percent)) / 1e6
@@ -97,7 +97,7 @@ class Latencies:
     def mean(self) -> float | None:
         """Return their mean in seconds; None if there are none.
 
-        Of some that were only encoded it is the histogram's, which takes a tenth of a second.
+        Without their sum it is the histogram's mean, which takes a tenth of a second.
         """
         count = len(self)
         if not count:
@@ -107,44 +107,44 @@ class Latencies:
         return self._sum / count / 1e6
 
     def least(self) -> float | None:
-        """Return the least in seconds; None if there are none."""
+        """Return the minimum in seconds; None if there are none."""
         return float(self._histogram.get_min_value()) / 1e6 if len(self) else None
 
     def most(self) -> float | None:
-        """Return the most in seconds; None if there are none."""
+        """Return the maximum in seconds; None if there are none."""
         return float(self._histogram.get_max_value()) / 1e6 if len(self) else None
 
     def marks(self) -> dict[str, float | None]:
-        """Return the least, the percentiles and the most, in seconds. Costs about a millisecond."""
+        """Return minimum, percentiles and maximum, in seconds. Takes about a millisecond."""
         found = {"min": self.least()}
         found.update({f"p{percent:g}": self.percentile(percent) for percent in PERCENTILES})
         found["max"] = self.most()
         return found
 
     def summary(self) -> dict[str, float | int | None]:
-        """Return what a file says of them, in seconds."""
+        """Return the figures for a file, in seconds."""
         return {"count": len(self), **self.marks(), "mean": self.mean()}
 
 
 @attrs.frozen
 class Marks:
-    """What latencies come to, without them: a run has one for each of its seconds, for hours."""
+    """The percentiles of latencies, without these: a run keeps one for each second, for hours."""
 
     count: int
     values: Mapping[str, float | None]
-    """As `Latencies.marks` has them."""
+    """As returned by `Latencies.marks`."""
 
     @classmethod
     def of(cls, latencies: Latencies) -> Marks:
-        """Return those of some latencies."""
+        """Return the percentiles of some latencies."""
         return cls(len(latencies), latencies.marks())
 
     def __len__(self) -> int:
-        """Return how many latencies there are."""
+        """Return the number of latencies."""
         return self.count
 
     def percentile(self, percent: float) -> float | None:
-        """Return in seconds what so many percent are at or below; None if there are none.
+        """Return a percentile in seconds; None if there are none.
 
         Args:
             percent: One of `PERCENTILES`.
@@ -152,5 +152,5 @@ class Marks:
         return self.values[f"p{percent:g}"]
 
     def most(self) -> float | None:
-        """Return the most in seconds; None if there are none."""
+        """Return the maximum in seconds; None if there are none."""
         return self.values["max"]

@@ -14,7 +14,7 @@ def seconds(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return so many a second, in full: `12,345`."""
+    """Return a rate a second, in full: `12,345`."""
     return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
@@ -27,7 +27,7 @@ def size(value: float) -> str:
 
 
 def many(count: int, one: str, more: str | None = None) -> str:
-    """Return so many of something: `1 publisher`, `2 publishers`."""
+    """Return a number with its noun: `1 publisher`, `2 publishers`."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 

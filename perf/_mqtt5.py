@@ -1,6 +1,6 @@
-"""What a load generator says in MQTT 5, and what it makes of a server's answers.
+"""MQTT 5 for the load generator: packets to send, and the server's answers.
 
-The packets are `clearfunds.transports.mqtt`'s; those that come in bulk are `_wire`'s, in both
+The packets are those of `clearfunds.transports.mqtt`; `_wire` has the frequent ones, for both
 versions. Sections and statements are those of the OASIS standard of 7 March 2019.
 """
 
@@ -28,7 +28,7 @@ from ..transports.mqtt import (
 from ._errors import PerfError
 
 FAILED: Final = 0x80
-"""Reason codes from here on say that something was not done (section 2.4)."""
+"""Reason codes from here on are failures (section 2.4)."""
 
 
 def connect(
@@ -41,15 +41,15 @@ def connect(
     """Encode a CONNECT.
 
     Args:
-        client_id: Who it is.
+        client_id: Its client identifier.
         keep_alive: Seconds.
-        receive_maximum: How many messages with QoS 1 and 2 the server may send that are not
-            acknowledged (section 3.1.2.11.3), 1 to 65,535; None: as many as it likes to.
-        user: Its user name (section 3.1.3.5); None: it has none.
-        password: Its password (section 3.1.3.6); likewise.
+        receive_maximum: Messages with QoS 1 and 2 that the server may send without an
+            acknowledgement (section 3.1.2.11.3), 1 to 65,535; None: no limit.
+        user: Its user name (section 3.1.3.5); None: without.
+        password: Its password (section 3.1.3.6); None: without.
 
-    A Session Expiry Interval that is not there is 0 (section 3.1.2.11.2), and the session is new:
-    it ends with its connection, as MQTT 3.1.1's clean ones do.
+    Without a Session Expiry Interval it is 0 (section 3.1.2.11.2), and the session is new: it ends
+    with its connection, as MQTT 3.1.1's clean sessions do.
     """
     properties = (
         NO_PROPERTIES if receive_maximum is None else Properties(receive_maximum=receive_maximum)
@@ -67,7 +67,7 @@ def connect(
 
 
 def subscribe(packet_id: int, filters: Sequence[tuple[str, int]]) -> bytes:
-    """Encode a SUBSCRIBE (section 3.8); of its options, QoS alone, as MQTT 3.1.1 has it."""
+    """Encode a SUBSCRIBE (section 3.8); QoS is its only option, as in MQTT 3.1.1."""
     return encode5(Subscribe(packet_id, tuple(filters)))
 
 
@@ -75,7 +75,7 @@ def granted(body: bytes) -> Granted:
     """Read the body of a CONNACK (section 3.2).
 
     Raises:
-        PerfError: The server has refused, or it is none.
+        PerfError: The server has refused, or it is malformed.
     """
     packet = _decoded(ConnAck.kind, body)
     assert isinstance(packet, ConnAck)
@@ -90,7 +90,7 @@ def subscribed(body: bytes) -> None:
     """Read the body of a SUBACK (section 3.9).
 
     Raises:
-        PerfError: Something was not granted, or it is none.
+        PerfError: The server has refused a filter, or it is malformed.
     """
     packet = _decoded(SubAck.kind, body)
     assert isinstance(packet, SubAck)
@@ -101,10 +101,10 @@ def subscribed(body: bytes) -> None:
 
 
 def disconnected(body: bytes) -> PerfError:
-    """Return what a DISCONNECT of the server's says (section 3.14); without a reason it has one.
+    """Return an error with the reason in a server's DISCONNECT (section 3.14), if it gives one.
 
     Raises:
-        PerfError: It is none.
+        PerfError: It is malformed.
     """
     packet = _decoded(Disconnect.kind, body)
     assert isinstance(packet, Disconnect)
@@ -119,5 +119,5 @@ def _decoded(kind: int, body: bytes) -> Packet:
     try:
         return decode5(kind << 4, body)
     except ReasonedError as error:
-        msg = f"the server sent what is not MQTT 5: {error}"
+        msg = f"the server sent something that is not MQTT 5: {error}"
         raise PerfError(msg) from error

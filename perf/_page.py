@@ -1,4 +1,4 @@
-"""The report of one or more runs, as a page that needs nothing else."""
+"""The report of one or more runs, as a self-contained page."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ._scenario import shown
 from ._summary import of_those_due
 
 SHOWN: Final = 50
-"""Subscribers of a run that have a row each; of more, the worst."""
+"""Subscribers of a run with a row of their own: the worst ones."""
 
 _HOW: Final = (
-    '<p class="about">Latency counts from the moment at which a message was due, not from when it '
-    "could be sent: what waits for a server that does not read is in it.</p>"
+    '<p class="about">Latency counts from the moment when a message was due, not from when it '
+    "could be sent: it includes the time of backpressure.</p>"
 )
 
 SHORT: Final = 0.5
-"""Seconds: rates of less look like nothing that was before."""
+"""Seconds: the rates of a shorter sample do not compare with the others."""
 
 CURVE: Final = (0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
-"""Where the curve of latencies is taken."""
+"""Percentiles of the latency curve."""
 
 
 def page(results: Sequence[Result], machine: str) -> str:
     """Return the page.
 
     Args:
-        results: What was measured, in the order in which it is to be shown.
-        machine: On what, and when.
+        results: The results, in the order of the page.
+        machine: The machine, and the time.
     """
     body = "".join(
         [
@@ -81,7 +81,7 @@ def _comparison(results: Sequence[Result]) -> str:
             ]
         )
     heads = ["run", "published/s", "received/s", "never came", "p50", "p99", "p99.9", "stalled"]
-    about = "Latencies are of the subscribers that were not slow ones."
+    about = "Latencies leave out the slow subscribers."
     return (
         f'<section><h2>All runs</h2><p class="about">{about}</p>{_table(heads, rows)}'
         f"{_curves(results)}</section>"
@@ -136,7 +136,7 @@ def _over_time(
 
 
 def _shown(result: Result) -> list[Sample]:
-    """Return the seconds of a run, without what little there may be after the last whole one."""
+    """Return the seconds of a run, without a short rest after the last whole one."""
     return [sample for sample in result.samples if sample.seconds > SHORT]
 
 

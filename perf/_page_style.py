@@ -1,4 +1,4 @@
-"""How the report looks: one column, light or dark as the reader has it, and on paper."""
+"""The style of the report: one column, light or dark as the reader prefers, and on paper."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Lines over time, or over whatever, as SVG."""
+"""Line charts as SVG."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 COLOURS: Final = 6
-"""Lines with a colour of their own; the page's style has as many."""
+"""Lines with a colour of their own; the page's style has the same number."""
 
 _WIDTH: Final = 960
 _HEIGHT: Final = 240
@@ -23,21 +23,21 @@ _MARKS: Final = 8
 
 @attrs.frozen
 class Line:
-    """A line; where there is no value there is a gap."""
+    """A line; it has a gap where a value is missing."""
 
     label: str
     values: Sequence[float | None]
     dashed: bool = False
-    """As what was wanted is, beside what was."""
+    """For expected values beside measured ones."""
 
 
 @attrs.frozen
 class Scale:
-    """What stands where on an axis."""
+    """The positions of values on an axis."""
 
     marks: tuple[float, ...]
     place: Callable[[float], float]
-    """From a value to between 0 and 1."""
+    """Maps a value to between 0 and 1."""
 
 
 def linear(values: Sequence[float], most: int = 4) -> Scale:
@@ -52,7 +52,7 @@ def linear(values: Sequence[float], most: int = 4) -> Scale:
 
 
 def logarithmic(values: Sequence[float]) -> Scale:
-    """Return a scale from a power of ten below all values that are above 0 to one above them."""
+    """Return a scale between powers of ten, around all values above 0."""
     known = [value for value in values if value > 0] or [1e-3]
     low = math.floor(math.log10(min(known)) + 1e-9)
     high = max(math.ceil(math.log10(max(known)) - 1e-9), low + 1)
@@ -74,7 +74,7 @@ def lines(
     y_scale: Scale,
     y_words: Callable[[float], str],
 ) -> str:
-    """Draw lines over the same places; those after the sixth are grey."""
+    """Draw lines over the same positions; those after the sixth are grey."""
 
     def x(value: float) -> float:
         return _LEFT + x_scale.place(value) * (_WIDTH - _LEFT - _RIGHT)
@@ -125,13 +125,13 @@ def _path(points: Sequence[tuple[float, float] | None]) -> str:
         found.append(f"{'L' if pen_is_down else 'M'}{point[0]:.1f} {point[1]:.1f}")
         after = points[place + 1] if place + 1 < len(points) else None
         if not pen_is_down and after is None:
-            found.append("h0.1")  # a value alone is a dot
+            found.append("h0.1")  # A value alone is a dot.
         pen_is_down = True
     return "".join(found)
 
 
 def keys(drawn: Sequence[Line]) -> str:
-    """Say which line is which."""
+    """Return the legend."""
     return "".join(
         f'<span class="key"><i class="{"c0" if place >= COLOURS else f"c{place + 1}"}'
         f'{" dashed" if line.dashed else ""}"></i>{escape(line.label)}</span>'

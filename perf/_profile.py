@@ -1,10 +1,10 @@
-"""How many messages are due by when: rates that change, again and again.
+"""Load profiles: the number of messages due by a given time, at rates that change in a cycle.
 
-`RATE:SECONDS`, several of them separated by commas, is a cycle, as `--variable-rate` of RabbitMQ's
-PerfTest has it; `FROM-TO:SECONDS` is a ramp within it, and a rate alone holds for ever.
+`RATE:SECONDS`, several of them separated by commas, is a cycle, as in `--variable-rate` of
+RabbitMQ's PerfTest; `FROM-TO:SECONDS` is a ramp within it, and a rate alone holds for ever.
 
-A message has a moment at which it is due, whether it could be sent then or not. Latency counts from
-that moment: a generator that waits until it can send, and counts from there, leaves out just the
+A message is due at a certain moment, whether it can be sent then or not. Latency counts from that
+moment: a generator that waits until it can send, and counts from there, leaves out just the
 messages that had to wait (Gil Tene calls it coordinated omission).
 """
 
@@ -20,7 +20,7 @@ from ._errors import ScenarioError
 
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _SLACK: Final = 1e-9
-"""Of a message: what sums of fractions may be off by."""
+"""Rounding error of sums of fractions, in messages."""
 
 _STEP: Final = re.compile(rf"({_NUMBER})(?:-({_NUMBER}))?:({_NUMBER})")
 
@@ -34,21 +34,21 @@ class Step:
     last: float
     """Messages a second at its end."""
     seconds: float
-    """How long it is."""
+    """Its length."""
 
     @property
     def count(self) -> float:
-        """How many messages are due in all of it."""
+        """The number of messages due in all of it."""
         return (self.first + self.last) / 2 * self.seconds
 
     def due(self, at: float) -> float:
-        """Return how many messages are due until `at` seconds from its beginning."""
+        """Return the number of messages due until `at` seconds from its beginning."""
         return self.first * at + (self.last - self.first) / (2 * self.seconds) * at * at
 
     def time_of(self, count: float) -> float:
-        """Return when so many are due, in seconds from its beginning."""
+        """Return the time when `count` messages are due, in seconds from its beginning."""
         slope = (self.last - self.first) / self.seconds
-        # Of the two ways to write the root, the one that holds without a slope, too.
+        # Of the two ways to write the root, this one holds without a slope, too.
         under = max(self.first * self.first + 2 * slope * count, 0.0)
         below = self.first + math.sqrt(under)
         return 2 * count / below if below else 0.0
@@ -56,21 +56,20 @@ class Step:
 
 @attrs.frozen
 class Profile:
-    """How many messages one publisher is to publish, by when.
+    """The number of messages that one publisher is to publish, by time.
 
     Args:
-        steps: What comes one after the other, and then from the beginning; there has to be a
-            message in them.
+        steps: The steps of a cycle, in order; at least one message has to be due in them.
     """
 
     steps: tuple[Step, ...]
     seconds: float = attrs.field(init=False)
-    """How long a cycle is."""
+    """Length of a cycle."""
     count: float = attrs.field(init=False)
-    """How many messages are due in one."""
+    """Messages due in a cycle."""
 
     def __attrs_post_init__(self) -> None:
-        """Sum it up."""
+        """Compute the sums of a cycle."""
         object.__setattr__(self, "seconds", sum(step.seconds for step in self.steps))
         object.__setattr__(self, "count", sum(step.count for step in self.steps))
         if not self.count > 0:
@@ -81,7 +80,7 @@ class Profile:
         """Read `1000`, or `1000:10,0:5`, or `0-1000:10,1000:20`.
 
         Raises:
-            ScenarioError: It is none.
+            ScenarioError: It is not a profile.
         """
         if re.fullmatch(_NUMBER, text):
             return cls((Step(float(text), float(text), 1.0),))
@@ -100,7 +99,7 @@ class Profile:
         return cls(tuple(steps))
 
     def due(self, at: float) -> int:
-        """Return how many are due by `at`, in seconds: those with a `time_of` until then."""
+        """Return the number of messages due by `at`, in seconds (`time_of` is `at` or less)."""
         if at < 0:
             return 0
         cycles, rest = divmod(at, self.seconds)
@@ -114,7 +113,7 @@ class Profile:
         return whole + 1 if self.time_of(whole) <= at else whole
 
     def time_of(self, number: int) -> float:
-        """Return when the message with this number, from 0, is due, in seconds."""
+        """Return the time when message `number`, from 0, is due, in seconds."""
         cycles, rest = divmod(float(number), self.count)
         at = cycles * self.seconds
         for step in self.steps:
@@ -125,5 +124,5 @@ class Profile:
         return at
 
     def mean_rate(self) -> float:
-        """Return messages a second, over a whole cycle."""
+        """Return the messages a second, averaged over a whole cycle."""
         return self.count / self.seconds

@@ -1,7 +1,7 @@
-"""Publishers: each sends what is due when it is due, as far as the server lets it.
+"""Publishers: each sends a message when it is due, as far as backpressure allows.
 
 One task sends for all publishers of a process, without blocking; a publisher has a task of its own
-only while its socket takes nothing.
+only while its socket accepts nothing.
 """
 
 from __future__ import annotations
@@ -40,41 +40,40 @@ if TYPE_CHECKING:
     from ..transports._layer import Connected
 
 CHUNK_BYTES: Final = 64 << 10
-"""The most that one write has."""
+"""The most bytes in one write."""
 
 FILLER: Final = os.urandom(1 << 16)
-"""What payloads are filled with; nothing that compresses."""
+"""Fills payloads: random bytes, which do not compress."""
 
 
 @attrs.frozen
 class PublisherLatencies:
-    """What the publishers of one process measure. A histogram has 180 KB: not one for each."""
+    """Measurements of all publishers of one process: a histogram each would take 180 KB."""
 
     confirms: Latencies = attrs.field(factory=Latencies)
-    """From when a message was due to its acknowledgement."""
+    """From the time a message was due to its acknowledgement."""
     late: Latencies = attrs.field(factory=Latencies)
-    """By how much messages were sent late through no fault of the server's."""
+    """Delays of messages for which the generator itself is to blame."""
     stalls: Latencies = attrs.field(factory=Latencies)
-    """How long each stretch was in which something was due and could not be sent."""
+    """Durations of the stretches in which a message was due and could not be sent."""
 
 
 class Publisher(Client):
     """One publisher.
 
     Args:
-        latencies: Where it adds what it measures.
+        latencies: The record for its measurements.
         tls: See `Client`.
 
     Attributes:
-        sent: By topic, how many messages the kernel has taken in full.
-        half_sent: Messages of writes that were cut short by the end of a connection, as a topic's
-            number, and those of the first of its messages and the one after the last.
-        confirmed: How many have been acknowledged (QoS 1 and 2).
-        refused: How many the server has answered with the reason why it has not taken them; these
-            are not among those that were sent.
-        refusals: How many of them for which reason.
-        stalled: Seconds of all stretches that are over.
-        sent_at: When the kernel last took messages, in seconds from the beginning of the run.
+        sent: Messages that the kernel has taken in full, by topic.
+        half_sent: Messages of writes that the end of a connection cut short: a topic's number, and
+            the numbers of the first of its messages and of the one after the last.
+        confirmed: Acknowledged messages (QoS 1 and 2).
+        refused: Messages that the server has refused with a reason; these do not count as sent.
+        refusals: Refused messages by reason.
+        stalled: Seconds of all stalls that are over.
+        sent_at: The time when the kernel last took messages, in seconds from the beginning.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Publisher(Client):
         self._latencies = latencies
         is_5 = scenario.version == "5"
         self._packets = Publications(topics, scenario.qos, properties=is_5)
-        # With MQTT 5 an acknowledgement can be a refusal: whose topic's is then looked at.
+        # With MQTT 5 an acknowledgement can be a refusal, which is counted for its topic.
         self._keeps_topics = is_5 and len(topics) > 1
         self._random = Random(f"{scenario.seed}/{number}")
         self._began = scenario.began(number)
@@ -123,7 +122,6 @@ class Publisher(Client):
         self._is_back = True
 
     def opened(self, rest: bytes) -> None:
-        """See `Client.opened`."""
         self.half_sent = self.uncertain()
         self._begin_connection()
         self._input.feed(rest)
@@ -131,10 +129,10 @@ class Publisher(Client):
         self.told_of()
 
     def _check_granted(self) -> None:
-        """See that what it is to publish is something that the server takes.
+        """Check that the server accepts the load to be published.
 
         Raises:
-            PerfError: It is not: [MQTT-3.2.2-11], [MQTT-3.2.2-15].
+            PerfError: It does not: [MQTT-3.2.2-11], [MQTT-3.2.2-15].
         """
         qos, most = self.granted.maximum_qos, self.granted.maximum_packet_size
         if self.scenario.qos > qos:
@@ -154,7 +152,7 @@ class Publisher(Client):
 
     @property
     def window(self) -> int:
-        """How many messages may be unacknowledged; 0: there is nothing to acknowledge.
+        """The in-flight window: the limit of unacknowledged messages; 0: none is acknowledged.
 
         The server's Receive Maximum counts, too [MQTT-3.3.4-7].
         """
@@ -163,7 +161,7 @@ class Publisher(Client):
         return min(self.scenario.in_flight, self.granted.receive_maximum, MAX_PACKET_ID)
 
     def uncertain(self) -> list[tuple[int, int, int]]:
-        """Return what was half sent, with what would be if the connection ended now."""
+        """Return the partly sent messages, as if the connection ended now."""
         return self.half_sent + [
             (topic, self._next_of_topic[topic] - count, self._next_of_topic[topic])
             for topic, count in self._in_chunk.items()
@@ -172,28 +170,27 @@ class Publisher(Client):
     # -- sending ------------------------------------------------------------------------------
 
     def due_at(self) -> float:
-        """Return when its next message is due, in seconds from the beginning of the run."""
+        """Return the time when its next message is due, in seconds from the run's beginning."""
         rate = self.scenario.rate
         if rate is None:
             return self._began
         return self._began + rate.time_of(self._number)
 
     def push(self, now: float, until: float, epoch_ns: int) -> float | None:
-        """Send what is due at `now`.
+        """Send the messages due at `now`.
 
         Args:
             now: Seconds from the beginning of the run.
-            until: When no more is published.
-            epoch_ns: The beginning of the run, on the clock that is in the messages.
+            until: The end of publishing.
+            epoch_ns: The beginning of the run, on the clock of the messages.
 
         Returns:
-            When there will be something to do again; None: when the server lets it (`wait`), or
-            never.
+            the time of the next call; None: when the server allows it (`wait`), or never.
         """
         sock = self._sock
         if sock is None:
             if self.is_due(now, until):
-                self._stall(now)  # until there is a connection again
+                self._stall(now)  # Until it is connected again.
             at = self.due_at()
             return at if now < at < until else None
         while True:
@@ -206,18 +203,18 @@ class Publisher(Client):
                     self._stall(now)
                     return None
             except OSError:
-                return None  # who reads hears of it, too
+                return None  # The reading task notices the error, too.
             if self.is_due(now, until):
-                # Others want to send, too, and the clock to go on.
+                # Other publishers want to send, too, and the clock has to go on.
                 return now
 
     def is_due(self, now: float, until: float) -> bool:
-        """Whether there is a message to be published at `now`; see `push`."""
+        """Whether a message is to be published at `now`; see `push`."""
         due = self.due_at()
         return due <= now and (now if self.scenario.rate is None else due) < until
 
     def _fill(self, now: float, until: float, epoch_ns: int) -> float | None:
-        """Make the next write of what is due; return when something will be, if nothing is."""
+        """Prepare the next write; if no message is due, return the time of the next."""
         window = self.window
         rate, sizes = self.scenario.rate, self.scenario.size
         frames: list[bytes] = []
@@ -233,7 +230,7 @@ class Publisher(Client):
                 break
             at = now if rate is None else due
             if rate is not None and self._stalled_since is None:
-                # It was free to send from the moment at which it was due, or ready again.
+                # It could have been sent when it was due, or when the publisher was ready again.
                 late.append(int((now - max(due, self._ready)) * 1e6))
             due_ns = epoch_ns + int(at * 1e9)
             topic = self._topic
@@ -271,7 +268,7 @@ class Publisher(Client):
         return packet_id
 
     def _flush(self, sock: Connected, now: float) -> bool:
-        """Send what there is; return whether the kernel has taken all of it."""
+        """Send the prepared write; return whether the kernel has taken all of it."""
         while True:
             if self._rest is None:
                 if not self._answers:
@@ -298,9 +295,9 @@ class Publisher(Client):
             self._stalled_since = now
 
     def go_on(self, now: float) -> None:
-        """Note that the server lets it send again."""
+        """Note that it may send again."""
         since, self._stalled_since = self._stalled_since, None
-        # Nobody but the generator is to blame if it only was told of an acknowledgement.
+        # If only the acknowledgement was noticed late, the generator alone is to blame.
         if since is not None or self._is_back:
             self._ready = now
             self._is_back = False
@@ -310,12 +307,12 @@ class Publisher(Client):
             self._latencies.stalls.add((int((now - since) * 1e6),))
 
     def stalled_until(self, now: float) -> float:
-        """Return seconds in which something was due and could not be sent, until `now`."""
+        """Return the stalled seconds until `now`: a message was due and could not be sent."""
         running = 0.0 if self._stalled_since is None else now - self._stalled_since
         return self.stalled + running
 
     def stalled_while_publishing(self, now: float) -> float:
-        """Return how many of them were before the end of publishing."""
+        """Return the stalled seconds before the end of publishing."""
         since = self._stalled_since
         running = 0.0 if since is None else self._afterwards(since, now)
         return self.stalled_until(now) - self._stalled_afterwards - running
@@ -325,16 +322,16 @@ class Publisher(Client):
 
     @property
     def unsent(self) -> int:
-        """How many messages a write has that the kernel has not taken in full."""
+        """Messages of the present write that the kernel has not taken in full."""
         return sum(self._in_chunk.values())
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages are not acknowledged."""
+        """Unacknowledged messages."""
         return len(self._due_of)
 
     def ping(self) -> bytes:
-        """See `Client.ping`: what is left of it comes first in what it sends itself."""
+        """See `Client.ping`: it sends the rest of a ping itself, before anything else."""
         rest = super().ping()
         if rest:
             self._rest = memoryview(rest)
@@ -342,7 +339,7 @@ class Publisher(Client):
         return b""
 
     async def writable(self) -> None:
-        """Wait until the kernel takes something; at once if there is nothing to be sent."""
+        """Wait until the kernel takes bytes; return at once if nothing is to be sent."""
         sock = self._sock
         if sock is not None and (self._rest is not None or self._answers):
             try:
@@ -352,13 +349,13 @@ class Publisher(Client):
 
     @property
     def waits_for_the_kernel(self) -> bool:
-        """Whether a write has been begun."""
+        """Whether a write is partly done."""
         return self._sock is not None and (self._rest is not None or bool(self._answers))
 
-    # -- what comes back ----------------------------------------------------------------------
+    # -- acknowledgements ---------------------------------------------------------------------
 
     async def serve(self, sock: Connected) -> None:
-        """See `Client.serve`: what comes are acknowledgements."""
+        """See `Client.serve`: it reads acknowledgements."""
         packets = self._input
         while True:
             now_ns = self.now_ns()
@@ -391,7 +388,7 @@ class Publisher(Client):
             packets.feed(data)
 
     def _refuse(self, buffer: bytes, at: int, end: int) -> None:
-        """Note that a message was not taken: there is nothing to come of it [MQTT-4.3.3-4]."""
+        """Count a refused message: no subscriber will get it [MQTT-4.3.3-4]."""
         packet_id = short_at(buffer, at, end)
         if self._due_of.pop(packet_id, None) is None:
             return
@@ -402,13 +399,13 @@ class Publisher(Client):
 
 
 class Pacemaker:
-    """Sends for all publishers of a process, when it is time.
+    """Sends for all publishers of a process, at the right time.
 
     Args:
-        publishers: Those.
-        clock: Seconds from the beginning of the run.
-        seconds: How long is published.
-        epoch_ns: The beginning, on the clock that is in the messages.
+        publishers: The publishers.
+        clock: Returns seconds from the beginning of the run.
+        seconds: The duration of publishing.
+        epoch_ns: The beginning, on the clock of the messages.
     """
 
     def __init__(
@@ -425,11 +422,11 @@ class Pacemaker:
         self._heap: list[tuple[float, int]] = []
         self._wake = trio.Event()
         self._scheduled: dict[int, float] = {}
-        # Whose socket takes nothing: a task waits for each of them.
+        # Publishers whose socket accepts nothing: a task waits for each of them.
         self._blocked: set[int] = set()
 
     def schedule(self, place: int, at: float) -> None:
-        """Have a publisher looked at, at a time."""
+        """Schedule a publisher for a time."""
         known = self._scheduled.get(place)
         if known is not None and known <= at:
             return
@@ -445,8 +442,8 @@ class Pacemaker:
                 self.schedule(place, publisher.due_at())
             while True:
                 self._wake = trio.Event()
-                # Each once: who is due again at once must not keep the others, and time, from
-                # going on, as one does without a rate whose server takes all that it sends.
+                # Each once: a publisher that is due again at once must not stop the others, and
+                # time, from going on, as one without a rate does if its server takes everything.
                 for place in self._due():
                     self._push(place, self._clock(), nursery)
                 if self._heap and self._heap[0][0] <= self._clock():
@@ -457,7 +454,7 @@ class Pacemaker:
                     await self._wake.wait()
 
     def _due(self) -> list[int]:
-        """Take out who is to be looked at by now."""
+        """Take out the publishers that are due by now."""
         found: list[int] = []
         now = self._clock()
         while self._heap and self._heap[0][0] <= now:

@@ -1,4 +1,4 @@
-"""What was measured."""
+"""The result of a measurement."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from ._latency import Latencies, Marks
 from ._scenario import TLS_FILES, Scenario, shown
 
 BUSY: Final = 0.9
-"""Of a core: a process of the generator that is busier than this sets the pace itself."""
+"""Share of a core: a process of the generator that is busier sets the pace itself."""
 
 BUSY_SHARE: Final = 0.2
-"""Of the seconds in which it may be, before the result is doubted."""
+"""Share of the seconds that may be busier, before the result is doubted."""
 
 LATE_SECONDS: Final = 0.010
-"""What 99 of 100 messages may be sent late by the generator's own fault: ten times what an event
-loop on an idle machine makes of it."""
+"""Allowed delay, by the generator's own fault, of 99 of 100 messages: ten times that of an event
+loop on an idle machine."""
 
 
 @attrs.frozen(kw_only=True)
 class Sample:
-    """One second of a run, or what there is after the last whole one; rates are per second."""
+    """One second of a run, or the rest after the last whole one; rates are per second."""
 
     at: float
     """Its end, in seconds from the beginning of the run."""
     seconds: float
-    """How long it is: the last can be a short one."""
+    """Its length: the last one may be short."""
     published: float
     """Messages that publishers have sent."""
     expected_published: float | None
-    """Messages that were due; None where publishers send as fast as they can."""
+    """Messages that were due; None if publishers send as fast as they can."""
     confirmed: float
     """Messages that were acknowledged to their publishers."""
     received: float
     """Messages that subscribers got."""
     expected_received: float
-    """Messages that subscribers were to get of those that were published."""
+    """Messages that subscribers should get of the published ones."""
     received_bytes: float
     """Their payloads."""
     stalled: float
-    """Publishers that had something to send and could not, on average."""
+    """Publishers that had a message to send and could not, on average."""
     connected: int
     """Clients with a connection."""
     busy: float
     """CPU of the busiest of the generator's processes, in cores."""
     latencies: Marks
-    """Of what was received."""
+    """Of the received messages."""
 
     def fields(self) -> dict[str, float | int | None]:
-        """Return it as a line of a table; seconds."""
+        """Return it as a line of a table; times in seconds."""
         return {
             "time_s": round(self.at, 3),
             "seconds": round(self.seconds, 3),
@@ -72,89 +72,89 @@ class Sample:
 
 @attrs.frozen(kw_only=True)
 class SubscriberResult:
-    """What became of one subscriber."""
+    """The result of one subscriber."""
 
     number: int
     slow: bool
-    """Whether it was one of the slow ones."""
+    """Whether it was a slow consumer."""
     expected: int
-    """Messages that it was to get."""
+    """Messages that it should get."""
     received: int
     """Messages that it got, each counted once."""
     uncertain: int
-    """Of them, those of which their publishers do not know that they were sent."""
+    """The part of these that their publishers do not know to be sent."""
     again: int
-    """Messages that it got once more."""
+    """Duplicates."""
     foreign: int
-    """Messages of somebody else, as of another load on the same topics."""
+    """Messages from outside, such as another load on the same topics."""
     most_unacknowledged: int
-    """Messages that it had been sent and had not acknowledged, at most."""
+    """The most messages that it had been sent and had not acknowledged."""
     held_back: int
     """Messages that it had in hand and had not acknowledged at the end."""
     longest_gap: float
-    """Seconds of the longest while in which it got nothing: also of the one before the end, which
-    is that of publishing for who got everything."""
+    """The longest time without a message, in seconds, including the time before the end. If it got
+    everything, the end is that of publishing."""
     latencies: Latencies
     losses: int
     """Connections that it lost."""
     lost: tuple[dict[str, Any], ...]
-    """When, and why: the first of them."""
+    """Time and reason of the first of them."""
 
     @property
     def missing(self) -> int:
-        """How many it never got."""
+        """Messages that it never got."""
         return max(0, self.expected - (self.received - self.uncertain))
 
 
 @attrs.frozen(kw_only=True)
 class PublisherResult:
-    """What became of one publisher."""
+    """The result of one publisher."""
 
     number: int
     sent: int
     uncertain: int
     """Messages that were being sent when a connection, or the run, ended."""
     refused: int
-    """Messages that the server did not take, and said so (MQTT 5); not among `sent`."""
+    """Messages that the server refused (MQTT 5); not among `sent`."""
     refusals: dict[str, int]
-    """How many of them for which reason."""
+    """Refused messages by reason."""
     window: int
-    """How many messages could be unacknowledged; 0: there was nothing to acknowledge."""
+    """The in-flight window: the limit of unacknowledged messages; 0: none is acknowledged."""
     confirmed: int
     unconfirmed: int
     """Messages that were sent and not acknowledged."""
     stalled: float
-    """Seconds in which it had something to send and could not, while it was to publish."""
+    """Seconds in which it had a message to send and could not, during publishing."""
     sent_at: float
-    """When it last sent a message, in seconds from the beginning of the run."""
+    """The time when it last sent a message, in seconds from the beginning of the run."""
     losses: int
     lost: tuple[dict[str, Any], ...]
 
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What was measured."""
+    """The result of a measurement."""
 
     scenario: Scenario
     seconds: float
-    """From the beginning to when publishers were done and the last was received, or no more was
-    waited for."""
+    """Seconds until publishers had finished and the last message was received, or until the run
+    stopped waiting for more."""
     interrupted: bool
     """Whether it was stopped before that."""
     processes: int
-    """How many generated the load."""
+    """Processes that generated the load."""
     samples: tuple[Sample, ...]
     publishers: tuple[PublisherResult, ...]
     subscribers: tuple[SubscriberResult, ...]
     late: Latencies
-    """By how much messages were sent late by the generator's own fault."""
+    """Delays of messages by the generator's own fault."""
     stalls: Latencies
-    """How long each stretch was in which a publisher could not send."""
+    """Durations of the stretches in which a publisher could not send."""
     confirms: Latencies
-    """From when a message was due to its acknowledgement."""
+    """From the time a message was due to its acknowledgement."""
 
     def latencies(self, slow: bool | None = None) -> Latencies:
-        """Return the latencies of all subscribers, or of the slow ones, or of the others."""
+        """Return the latencies of all subscribers, of the slow ones, or of the others."""
         found = Latencies()
         for each in self.subscribers:
             if slow is None or each.slow is slow:
@@ -163,22 +163,22 @@ class Result:
 
     @property
     def publishing(self) -> float:
-        """Seconds in which was to be published."""
+        """Seconds planned for publishing."""
         return max(min(self.seconds, self.scenario.seconds), 1e-3)
 
     @property
     def span(self) -> float:
-        """Seconds in which was published: longer where what was due was sent only afterwards."""
+        """Seconds of actual publishing: longer if due messages were sent later."""
         return max([self.publishing, *(each.sent_at for each in self.publishers)])
 
     @property
     def due(self) -> int | None:
-        """How many messages were due; None where publishers send as fast as they can."""
+        """Messages that were due; None if publishers send as fast as they can."""
         return self.scenario.due(self.publishing)
 
     @property
     def unsent(self) -> int:
-        """How many messages were due and not even begun: those that nobody can have lost."""
+        """Messages that were due, but whose sending never began: no server can have lost them."""
         if self.due is None:
             return 0
         begun = sum(each.sent + each.uncertain + each.refused for each in self.publishers)
@@ -186,58 +186,58 @@ class Result:
 
     @property
     def published(self) -> int:
-        """How many messages were published."""
+        """Published messages."""
         return sum(each.sent for each in self.publishers)
 
     @property
     def published_rate(self) -> float:
-        """How many that was a second."""
+        """Published messages a second."""
         return self.published / self.span
 
     @property
     def received(self) -> int:
-        """How many messages subscribers got."""
+        """Messages that subscribers got."""
         return sum(each.received for each in self.subscribers)
 
     @property
     def received_rate(self) -> float:
-        """How many that was a second."""
+        """Received messages a second."""
         return self.received / max(self.seconds, 1e-3)
 
     @property
     def expected(self) -> int:
-        """How many they were to get."""
+        """Messages that subscribers should get."""
         return sum(each.expected for each in self.subscribers)
 
     @property
     def missing(self) -> int:
-        """How many messages never came."""
+        """Messages that never came."""
         return sum(each.missing for each in self.subscribers)
 
     @property
     def stalled(self) -> float:
-        """Seconds in which publishers had something to send and could not, all together."""
+        """Seconds in which publishers had a message to send and could not, in all."""
         return sum(each.stalled for each in self.publishers)
 
     def worst_first(self) -> list[SubscriberResult]:
-        """Return the subscribers: slow ones first, then those that miss most, then the latest."""
+        """Return the subscribers: slow ones first, then by missing messages, then by latency."""
         return sorted(
             self.subscribers,
             key=lambda s: (not s.slow, -s.missing, -(s.latencies.percentile(99) or 0.0), s.number),
         )
 
     def doubts(self) -> list[str]:
-        """Say what there is to know of the figures, as that the generator may have set the pace."""
+        """Return the doubts about the figures: the generator may have set the pace, for example."""
         found = list(self._of_flow())
         if self.interrupted:
             found.append(
-                f"it was interrupted after {self.seconds:.1f} s: what was on its way counts as "
-                "never having come"
+                f"it was interrupted after {self.seconds:.1f} s: messages on their way count as "
+                "missing"
             )
         if self.unsent:
             found.append(
-                f"{self.unsent:,} messages that were due were never published: they are in no "
-                "latency, and not among what never came"
+                f"{self.unsent:,} messages that were due were never published: they count neither "
+                "in latencies nor as missing"
             )
         foreign = sum(each.foreign for each in self.subscribers)
         if foreign:
@@ -250,8 +250,8 @@ class Result:
             found.append(
                 f"a process of the generator was busy for more than {BUSY:.0%} of a core in "
                 f"{len(busy)} of {len(self.samples)} seconds: it may have been slower than the "
-                f"server; there were {self.processes}, more (--processes) may help where there "
-                "are cores for them"
+                f"server; there were {self.processes} processes, more (--processes) may help if "
+                "there are cores for them"
             )
         late = self.late.percentile(99.0)
         if late is not None and late > LATE_SECONDS:
@@ -263,20 +263,20 @@ class Result:
         uncertain = sum(each.uncertain for each in self.publishers)
         if uncertain:
             found.append(
-                f"{uncertain} messages were half sent when a connection or the run ended: whether "
-                "the server has them is not known; they are not counted as published, nor missed"
+                f"{uncertain} messages were half sent when a connection or the run ended: the "
+                "server may have them or not; they count neither as published nor as missing"
             )
         return found
 
     def _of_flow(self) -> Iterator[str]:
-        """Yield what there is to know of what may be unacknowledged."""
+        """Yield the doubts about the in-flight window and the prefetch."""
         scenario = self.scenario
         refused: dict[str, int] = {}
         for each in self.publishers:
             for why, count in each.refusals.items():
                 refused[why] = refused.get(why, 0) + count
         for why, count in refused.items():
-            yield f"{count:,} messages were refused by the server, which says: {why}"
+            yield f"{count:,} messages were refused by the server: {why}"
         window = min((each.window for each in self.publishers if each.window), default=None)
         if window is not None and window < scenario.in_flight and self.stalled:
             yield (
@@ -306,7 +306,7 @@ class Result:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as JSON has it; histograms as HdrHistogram encodes them, in us."""
+        """Return everything for JSON; histograms in HdrHistogram's encoding, in us."""
         left_out = ("rate", "size", *TLS_FILES)
         scenario = attrs.asdict(
             self.scenario, filter=lambda attribute, _: attribute.name not in left_out

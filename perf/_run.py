@@ -1,4 +1,4 @@
-"""Runs a scenario: starts the processes that generate the load, and puts together what they say."""
+"""Running a scenario: it starts the processes that generate the load, and joins their reports."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from ._scenario import Scenario
 from ._worker import to_json
 
 MESSAGES_A_PROCESS: Final = 60_000
-"""Publications and deliveries a second that one process is good for, by measurement with 200 bytes
-on a slow core; twice that on a fast one."""
+"""Publications and deliveries a second that one process can do, measured with 200 bytes on a slow
+core; twice that on a fast one."""
 
 START_SECONDS: Final = 0.3
-"""From when everybody is ready to the beginning."""
+"""From the moment when all processes are ready to the beginning."""
 
 QUIET_SECONDS: Final = 1.0
-"""For how long nothing may come, where it is not known what is to come, until no more will."""
+"""Seconds without a message after which the run is over, if the expected number is unknown."""
 
 GRACE_SECONDS: Final = 10.0
-"""How long a process may take to say what it has measured."""
+"""Seconds within which a process must report its result."""
 
 
 def processes_for(scenario: Scenario, takers: list[list[frozenset[int]]]) -> int:
-    """Return how many processes a scenario needs."""
+    """Return the number of processes for a scenario."""
     if scenario.processes is not None:
         return scenario.processes
     cores = len(os.sched_getaffinity(0))
@@ -49,7 +49,7 @@ def processes_for(scenario: Scenario, takers: list[list[frozenset[int]]]) -> int
 
 
 class _Process:
-    """One of the generator's processes, as the one that runs the scenario sees it."""
+    """One of the generator's processes, seen from the process that runs the scenario."""
 
     def __init__(self, process: trio.Process) -> None:
         self._process = process
@@ -62,7 +62,7 @@ class _Process:
         await self._process.stdin.send_all(json.dumps(what).encode() + b"\n")
 
     async def hear(self) -> dict[str, Any]:
-        """Return the next thing that it says.
+        """Return its next report.
 
         Raises:
             PerfError: It has ended.
@@ -83,7 +83,7 @@ class _Process:
 
 
 class Run:
-    """A scenario that is being run. Made by `measure`."""
+    """A running scenario. Made by `measure`."""
 
     def __init__(self, scenario: Scenario, processes: list[_Process]) -> None:
         self._scenario = scenario
@@ -92,10 +92,10 @@ class Run:
         self._epoch_ns = 0
         self._samples: list[Sample] = []
         self._seen: dict[str, float] = {}
-        # What was said of a second, or at the end (None), until all have said it.
+        # The reports on a second, or on the end (None), until all processes have sent theirs.
         self._heard: dict[int | None, list[dict[str, Any]]] = {}
         self._doubtful: list[list[tuple[int, int, int, int]]] = []
-        # How many had been received when that was last another number, and when.
+        # The number of received messages, and the time when it last changed.
         self._received = (0, 0.0)
         self._ended_at: float | None = None
         self._arrived = False
@@ -111,13 +111,13 @@ class Run:
         stop: trio.Event | None,
         on_begin: Callable[[], object],
     ) -> None:
-        """Begin, wait for the end, or to be stopped, and have it said what was measured.
+        """Begin, wait for the end or for `stop`, and collect the results.
 
         Raises:
-            PerfError: A process ended early, or says nothing at the end.
+            PerfError: A process ended early, or sends no result.
         """
         for process in self._processes:
-            await process.hear()  # that it is ready
+            await process.hear()  # It is ready.
         self._epoch_ns = self._clock_ns() + int(START_SECONDS * 1e9)
         for process in self._processes:
             await process.tell({"begin": self._epoch_ns})
@@ -130,7 +130,7 @@ class Run:
                 await process.tell("stop")
             nursery.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
         if any(process.end is None for process in self._processes):
-            raise PerfError("a process of the generator does not say what it has measured")
+            raise PerfError("a process of the generator has not sent its result")
 
     async def _listen(self, process: _Process, on_sample: Callable[[Sample], object]) -> None:
         while process.end is None:
@@ -151,7 +151,7 @@ class Run:
                 self._sampled(told, on_sample)
 
     async def _in_doubt(self, told: list[tuple[int, int, int, int]]) -> None:
-        """Once all have said which messages were half sent, tell it to all of them."""
+        """Once all processes have listed their partly sent messages, send the list to all."""
         self._doubtful.append(told)
         if len(self._doubtful) == len(self._processes):
             every = [each for some in self._doubtful for each in some]
@@ -159,7 +159,7 @@ class Run:
                 await process.tell({"doubtful": every})
 
     def _sampled(self, told: dict[str, Any], on_sample: Callable[[Sample], object]) -> None:
-        """Put together what all processes say of one second, or of what there was after it."""
+        """Join the processes' reports on one second, or on the rest after it."""
         second: int | None = told.get("second")
         of_it = self._heard.setdefault(second, [])
         of_it.append(told)
@@ -169,7 +169,7 @@ class Run:
         latencies = Latencies()
         some = list(of_it)
         if second is None:
-            # There may be a second of which not all have told before they were stopped.
+            # Not all processes may have reported on the last second before they were stopped.
             some += [each for few in self._heard.values() for each in few]
         for each in some:
             if each["latencies"] is not None:
@@ -220,7 +220,7 @@ class Run:
         scope.cancel()
 
     async def _until_done(self) -> None:
-        """Wait until publishers are done and subscribers have theirs, or for long enough."""
+        """Wait until everything is sent and received, or until the time is over."""
         scenario = self._scenario
         await trio.sleep(max(scenario.seconds - self._now(), 0.0))
         with trio.move_on_after(scenario.drain):
@@ -238,11 +238,11 @@ class Run:
             return False
         if self._scenario.publishers and not any(each["doubtful"] for each in last):
             return True
-        # More may come, of others' messages or of those that were half sent, or not.
+        # More may come: messages from outside, or partly sent ones.
         return self._now() - max(self._received[1], self._scenario.seconds) >= QUIET_SECONDS
 
     def result(self, takers: list[list[frozenset[int]]]) -> Result:
-        """Return what was measured."""
+        """Return the result."""
         scenario = self._scenario
         ends: list[dict[str, Any]] = [
             process.end for process in self._processes if process.end is not None
@@ -264,10 +264,10 @@ class Run:
         assert self._ended_at is not None
         seconds = self._ended_at
         if self._interrupted:
-            # Until they heard of it they went on.
+            # The processes went on until they got the message.
             seconds = max([0.0, *(end["at"] for end in ends)])
         if self._arrived:
-            # It was known only when it was told.
+            # The exact time is known only from the last report.
             came_at = max((each["last"] or 0.0 for each in subscribers), default=0.0)
             seconds = min(seconds, max(scenario.seconds, came_at))
         return Result(
@@ -317,8 +317,8 @@ class Run:
         )
 
     def _longest_gap(self, told: dict[str, Any], expected: int, seconds: float) -> float:
-        """Return the longest while in which a subscriber got nothing, to the end."""
-        # Who has got everything waits for nothing once no more is published.
+        """Return a subscriber's longest time without a message, to the end."""
+        # A subscriber that got everything waits for nothing after the end of publishing.
         missing = expected > told["received"] - told["uncertain"]
         end = seconds if missing else min(seconds, self._scenario.seconds)
         longest: float = max(told["longest_gap"], end - (told["last"] or 0.0))
@@ -331,7 +331,7 @@ async def _started(tasks: list[dict[str, Any]]) -> AsyncGenerator[list[_Process]
     started: list[trio.Process] = []
     try:
         for _ in tasks:
-            # A group of its own: Ctrl-C is for the one that runs the scenario, which ends them.
+            # Its own process group: Ctrl-C is for this process, which ends the others.
             process = await trio.lowlevel.open_process(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
@@ -357,18 +357,18 @@ async def measure(
     stop: trio.Event | None = None,
     on_begin: Callable[[], object] = lambda: None,
 ) -> Result:
-    """Run a scenario, and return what was measured.
+    """Run a scenario, and return the result.
 
     Args:
-        scenario: What to put on which server.
+        scenario: The load and the server.
         on_sample: Called each second.
-        stop: Once it is set the run is over, and the result is of what there was until then.
-        on_begin: Called when all are connected.
+        stop: Once it is set, the run is over; the result covers the time until then.
+        on_begin: Called when all clients are connected.
 
     Cancellation: the generator's processes have ended afterwards.
 
     Raises:
-        PerfError: The server is not there, or the generator could not do what it is to do.
+        PerfError: The server is not reachable, or the generator cannot make the load.
     """
     check_histogram()
     takers = scenario.routes().takers(scenario.publishers, scenario.subscribers)

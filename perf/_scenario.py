@@ -1,4 +1,4 @@
-"""What to put on a server: everything that can be said about a measurement."""
+"""Scenarios: all settings of a measurement."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ._topics import Topics
 DEFAULT_URI: Final = "mqtt://127.0.0.1:1883"
 
 MAX_PREFETCH: Final = 65_535
-"""As large as MQTT 5's Receive Maximum can be (section 3.1.2.11.3)."""
+"""The largest Receive Maximum of MQTT 5 (section 3.1.2.11.3)."""
 
 MAX_RECEIVE_BUFFER: Final = (1 << 31) - 1
-"""SO_RCVBUF is an int of C's (socket(7)); the kernel has a limit of its own."""
+"""SO_RCVBUF is a C int (socket(7)); the kernel has a limit of its own."""
 
 MAX_CLIENTS: Final = 50_000
-"""Of each sort: a process has some 28,000 ports to one address, and several processes as many."""
+"""For each kind: a process has some 28,000 ports to one address, and several processes as many."""
 
 _WITH_TLS: Final = ("mqtts", "mqtt+tls")
 
@@ -33,19 +33,19 @@ _STALL: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?):([0-9]+(?:\.[0-9]+)?)")
 
 @attrs.frozen
 class Stall:
-    """A while in which a subscriber reads nothing."""
+    """A time in which a subscriber reads nothing."""
 
     after: float
     """Seconds from the beginning of the run."""
     seconds: float
-    """How long."""
+    """Its length."""
 
 
 def parse_stalls(text: str) -> tuple[Stall, ...]:
     """Read `AFTER:SECONDS`, several of them separated by commas.
 
     Raises:
-        ScenarioError: It is none, or they overlap.
+        ScenarioError: It has another form, or they overlap.
     """
     found: list[Stall] = []
     for part in text.split(","):
@@ -87,19 +87,19 @@ def server_of(uri: str) -> tuple[str, int]:
 
 
 def is_secure(uri: str) -> bool:
-    """Whether connections to it are encrypted."""
+    """Whether it is a URI for TLS."""
     return urlsplit(uri).scheme in _WITH_TLS
 
 
 def user_of(uri: str) -> tuple[str | None, bytes | None]:
-    """Return user name and password of `mqtt://user:password@host`, either or both of them None."""
+    """Return user name and password of `mqtt://user:password@host`; both may be None."""
     parts = urlsplit(uri)
     user = None if parts.username is None else unquote(parts.username)
     return user, None if parts.password is None else unquote(parts.password).encode()
 
 
 def shown(uri: str) -> str:
-    """Return it without its password."""
+    """Return a URI without its password."""
     user, at, rest = uri.rpartition("@")
     name, _, password = user.rpartition(":")
     return f"{name}:...@{rest}" if at and "//" in name and password else uri
@@ -110,7 +110,7 @@ def _not_negative(_: object, attribute: attrs.Attribute[Any], value: float | Non
         msg = f"{attribute.name} is {value:g}; it cannot be below 0"
         raise ScenarioError(msg)
     if value is not None and not math.isfinite(value):
-        msg = f"{attribute.name} is {value:g}; it is to be a number"
+        msg = f"{attribute.name} is {value:g}; it must be a number"
         raise ScenarioError(msg)
 
 
@@ -121,10 +121,10 @@ def _at_least_one(_: object, attribute: attrs.Attribute[Any], value: int) -> Non
 
 
 TLS_FILES: Final = ("tls_ca", "tls_certificate", "tls_key")
-"""What a scenario has that are names of files: they are nobody's business but the generator's."""
+"""Fields with names of files: private to the generator's machine, reports do not show them."""
 
 TLS_FIELDS: Final = (*TLS_FILES, "tls_insecure")
-"""What a scenario has that says nothing without TLS."""
+"""Fields that have no effect without TLS."""
 
 
 @attrs.frozen(kw_only=True)
@@ -132,82 +132,81 @@ class Scenario:
     """One measurement. Times are in seconds.
 
     Raises:
-        ScenarioError: If something cannot be what it is said to be.
+        ScenarioError: A value, or a combination of values, is invalid.
     """
 
     name: str = "perf"
-    """What it is called in what is written about it."""
+    """Its name in the reports."""
     uri: str = DEFAULT_URI
     """The server: `mqtt://host:port`, or `mqtt://user:password@host:port`; `mqtts` with TLS."""
     tls_ca: str | None = None
-    """File with the certificates of those whose signature is believed under the server's; None:
-    those that the system believes."""
+    """File with the certificates of the authorities trusted to sign the server's; None: the
+    system's."""
     tls_certificate: str | None = None
-    """File with the clients' own certificate, for a server that asks for it."""
+    """File with the clients' certificate, for a server that asks for it."""
     tls_key: str | None = None
     """File with its key; None: it is in the same file."""
     tls_insecure: bool = False
-    """Whether any server is believed, whoever it is."""
+    """Whether the server's certificate is not checked."""
     mqtt: Literal["3.1.1", "5"] | None = None
-    """Which version is spoken; None: 3.1.1, or 5 where there is a prefetch."""
+    """The version of MQTT; None: 3.1.1, or 5 with a prefetch."""
     publishers: int = attrs.field(default=1, validator=_not_negative)
     subscribers: int = attrs.field(default=1, validator=_not_negative)
     topic: str = "perf/{publisher}"
-    """Where publishers publish to: see `Topics`."""
+    """The topics of publishers: see `Topics`."""
     filter: str | None = None
-    """What subscribers subscribe to; None: to all that is published."""
+    """The filters of subscribers; None: everything published."""
     topics: int = attrs.field(default=1, validator=_at_least_one)
-    """Topics that each publisher publishes to, in turn."""
+    """Number of topics of each publisher, which it uses in turn."""
     size: Sizes = attrs.field(factory=lambda: Sizes((200,)))
     """Of payloads."""
     rate: Profile | None = None
     """Of each publisher; None: as fast as it can."""
     qos: Literal[0, 1, 2] = 0
-    """Of publications."""
+    """QoS of publications."""
     subscriber_qos: Literal[0, 1, 2] | None = None
-    """Of subscriptions; None: as of publications."""
+    """QoS of subscriptions; None: that of publications."""
     in_flight: int = attrs.field(default=100, validator=_at_least_one)
-    """Publications of one publisher that are not acknowledged, with QoS 1 and 2. As PerfTest's
-    `--confirm 100` in its documentation's examples."""
+    """The in-flight window: unacknowledged publications of one publisher, with QoS 1 and 2. As
+    PerfTest's `--confirm 100` in its documentation's examples."""
     prefetch: int | None = None
-    """How many messages with QoS 1 and 2 a server may send to a subscriber that has not
-    acknowledged them: MQTT 5's Receive Maximum; None: as many as it likes to. With MQTT 3.1.1 it
-    is for the server alone to say."""
+    """Messages with QoS 1 and 2 that a server may send to a subscriber without acknowledgement:
+    MQTT 5's Receive Maximum; None: no limit. With MQTT 3.1.1 only the server can set it."""
     ack_every: int | None = None
-    """Subscribers acknowledge so many at a time; None: each at once, or all that there are after
-    `ack_interval`. No more than may be unacknowledged, or nothing moves: mosquitto's default is
+    """Messages that a subscriber acknowledges at a time; None: each at once, or everything after
+    `ack_interval`. More than the server's in-flight window would block: mosquitto's default is
     20."""
     ack_interval: float = attrs.field(default=0.0, validator=_not_negative)
-    """They acknowledge what they have no later than this."""
+    """The longest time until a subscriber acknowledges the messages in hand."""
     delay: float = attrs.field(default=0.0, validator=_not_negative)
-    """What each subscriber takes for each message."""
+    """Time that each subscriber takes for each message."""
     slow: int = attrs.field(default=0, validator=_not_negative)
-    """How many of the subscribers are slow ones, the first of them."""
+    """Number of slow subscribers, the first ones."""
     slow_delay: float = attrs.field(default=0.0, validator=_not_negative)
-    """What these take for each message."""
+    """Time that these take for each message."""
     slow_stalls: tuple[Stall, ...] = ()
-    """When these read nothing."""
+    """Times in which these read nothing."""
     ramp: float = attrs.field(default=0.0, validator=_not_negative)
     """Publishers begin one after the other, within this time."""
     seconds: float = attrs.field(default=10.0, validator=_not_negative)
-    """How long is published."""
+    """Duration of publishing."""
     drain: float = attrs.field(default=10.0, validator=_not_negative)
-    """For how long, after that, subscribers may still get what they are to get."""
+    """Time that subscribers have after that to get the rest."""
     reconnect: float | None = attrs.field(default=1.0, validator=_not_negative)
-    """After how long a client comes back that has been cut off; None: never."""
+    """Delay until a lost client reconnects; None: never."""
     receive_buffer: int | None = None
-    """Bytes of a subscriber's socket buffer (SO_RCVBUF); None: the system's. What a stalled
-    subscriber's kernel takes, its server does not have to."""
+    """Size of a subscriber's socket buffer (SO_RCVBUF), in bytes; None: the system's. A stalled
+    subscriber's kernel takes this much off its server."""
     clock: Literal["monotonic", "wall"] = "monotonic"
-    """Which clock is in the messages: the machine's own, or the time of day, for publishers and
+    """The clock of the messages: the machine's own, or the time of day, for publishers and
     subscribers on several machines, whose clocks have to agree."""
     processes: int | None = None
-    """How many processes generate the load; None: as many as it takes, by an estimate."""
+    """Number of processes that generate the load; None: an estimate."""
     seed: int = 0
-    """For what is by lot."""
+    """Seed of the random numbers."""
 
     def __attrs_post_init__(self) -> None:
-        """Look at how the values go together."""
+        """Check the combinations of values."""
         server_of(self.uri)
         self._check_tls()
         self.routes()
@@ -223,7 +222,7 @@ class Scenario:
             msg = "slow subscribers that do nothing slowly: give --slow-delay or --slow-stalls"
             raise ScenarioError(msg)
         if not self.slow and (self.slow_delay or self.slow_stalls):
-            raise ScenarioError("what slow subscribers do, and none of them: give --slow")
+            raise ScenarioError("options of slow subscribers, but no slow ones: give --slow")
         if self.ack_every is not None and self.ack_every < 1:
             msg = f"ack_every is {self.ack_every}; at least 1"
             raise ScenarioError(msg)
@@ -239,9 +238,7 @@ class Scenario:
     def _check_tls(self) -> None:
         given = [name for name in TLS_FIELDS if getattr(self, name)]
         if given and not self.tls:
-            msg = (
-                f"{given[0]} is for TLS, and {shown(self.uri)} is without: mqtts://HOST:PORT has it"
-            )
+            msg = f"{given[0]} is for TLS, and {shown(self.uri)} is without: give mqtts://HOST:PORT"
             raise ScenarioError(msg)
 
     def _check_prefetch(self) -> None:
@@ -252,13 +249,13 @@ class Scenario:
             raise ScenarioError(msg)
         if self.mqtt == "3.1.1":
             raise ScenarioError(
-                "with MQTT 3.1.1 the prefetch is the server's to say (clearfunds relay "
+                "with MQTT 3.1.1 only the server sets the prefetch (clearfunds relay "
                 "--max-inflight, mosquitto's max_inflight_messages); leave either out"
             )
-        # Who publishes on another machine may do so with any QoS.
+        # Publishers on another machine may use any QoS.
         if (self.publishers and not self.qos) or self.subscriber_qos == 0:
             raise ScenarioError(
-                "a prefetch says nothing of QoS 0, which nobody acknowledges: give --qos 1"
+                "a prefetch has no effect with QoS 0, without acknowledgements: give --qos 1"
                 + ("" if self.subscriber_qos is None else " and --subscriber-qos 1")
             )
 
@@ -269,7 +266,7 @@ class Scenario:
 
     @property
     def version(self) -> Literal["3.1.1", "5"]:
-        """Which version of MQTT is spoken."""
+        """The version of MQTT."""
         return self.mqtt or ("3.1.1" if self.prefetch is None else "5")
 
     def routes(self) -> Topics:
@@ -277,16 +274,16 @@ class Scenario:
         return Topics.make(self.topic, self.filter, self.topics)
 
     def began(self, publisher: int) -> float:
-        """Return when a publisher begins, in seconds from the beginning of the run."""
+        """Return the time when a publisher begins, in seconds from the beginning of the run."""
         return self.ramp * publisher / self.publishers
 
     def due(self, at: float) -> int | None:
-        """Return how many messages all publishers are to have published by then.
+        """Return the number of messages that all publishers should have published by then.
 
-        None if they are to publish as fast as they can.
+        None if they publish as fast as they can.
         """
         if self.rate is None:
             return None
-        # What is due at the very end is published no more.
+        # A message due at the very end is not published.
         last = min(at, self.seconds - 1e-6)
         return sum(self.rate.due(last - self.began(n)) for n in range(self.publishers))

@@ -1,4 +1,4 @@
-"""How large payloads are."""
+"""Sizes of payloads."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ._errors import ScenarioError
 from ._header import HEADER_BYTES
 
 MAX_SIZE: Final = 16 << 20
-"""Bytes of a payload. Brokers take no more than 256 MiB of one packet; most much less."""
+"""Bytes of a payload. Brokers take no more than 256 MiB in one packet; most take much less."""
 
 _SIZE: Final = r"[0-9][0-9_]*"
 
 
 @attrs.frozen
 class Sizes:
-    """Sizes of payloads in bytes: each anywhere between two of them, or several in turn."""
+    """Sizes of payloads in bytes: several in turn, or random ones between two."""
 
     choices: tuple[int, ...]
-    """One or more, to be taken in turn."""
+    """One or more sizes, used in turn."""
     most: int | None = None
-    """If there is one: each size is by lot, from the only choice to this."""
+    """If set, each size is random, from the only choice to this."""
 
     @classmethod
     def parse(cls, text: str) -> Sizes:
-        """Read `200`, or `100,1000,10000` in turn, or `50-5000` by lot.
+        """Read `200`, or `100,1000,10000` in turn, or a random `50-5000`.
 
         Raises:
-            ScenarioError: It is none, or too small for what has to be in a payload.
+            ScenarioError: It has another form, or is too small for the header of a payload.
         """
         by_lot = re.fullmatch(rf"({_SIZE})-({_SIZE})", text)
         if by_lot is not None:
@@ -47,8 +47,8 @@ class Sizes:
         least, most = min(found.choices), max(*found.choices, found.most or 0)
         if least < HEADER_BYTES:
             msg = (
-                f"a payload of {least} bytes is too small: when it was due, whose it is and "
-                f"its number take {HEADER_BYTES}"
+                f"a payload of {least} bytes is too small: the time when it was due, its publisher "
+                f"and its number take {HEADER_BYTES}"
             )
             raise ScenarioError(msg)
         if most > MAX_SIZE or (found.most is not None and found.most < least):
@@ -58,13 +58,13 @@ class Sizes:
 
     @property
     def mean(self) -> float:
-        """Bytes of a payload on average."""
+        """The mean size of a payload, in bytes."""
         if self.most is not None:
             return (self.choices[0] + self.most) / 2
         return sum(self.choices) / len(self.choices)
 
     def of(self, number: int, random: Random) -> int:
-        """Return the size of the message with this number."""
+        """Return the size of message `number`."""
         if self.most is not None:
             return random.randint(self.choices[0], self.most)
         return self.choices[number % len(self.choices)]

@@ -1,4 +1,4 @@
-"""Subscribers: each takes what comes, at its own pace, and says how late it was."""
+"""Subscribers: each takes messages at its own pace, and measures their latency."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ if TYPE_CHECKING:
     from ..transports._layer import Connected
 
 SLOW_READ_BYTES: Final = 4096
-"""What one takes at once who takes his time for each message: what has been read has left the
-server's hands."""
+"""Bytes that a slow subscriber reads at once: bytes that it has read have left the server."""
 
 SLEEP_SECONDS: Final = 0.002
-"""The least that one sleeps who takes his time: event loops wake up by the millisecond."""
+"""The shortest sleep of a slow subscriber: event loops wake up by the millisecond."""
 
 
 IDLE_SECONDS: Final = 0.0005
-"""Who waits for longer than this had nothing to do; less is a round of the event loop."""
+"""A longer wait means that it was idle; a shorter one is a round of the event loop."""
 
 
 class Subscriber(Client):
@@ -54,14 +53,14 @@ class Subscriber(Client):
     Attributes:
         received: Messages of publishers of this run, each counted once.
         received_bytes: Their payloads.
-        again: Messages that came once more.
-        foreign: Messages that nobody of this run has published.
-        latencies: From when a message was due to when this one had it in hand.
-        fresh: The same since somebody last looked.
-        most_unacknowledged: Messages that it had been sent and had not acknowledged, at most: what
-            it had in hand and, with a prefetch and without TLS, what its kernel still had for it.
-        longest_gap: Seconds of the longest while in which nothing came.
-        came_at: When the last came, in seconds from the beginning of the run.
+        again: Duplicates.
+        foreign: Messages from outside this run.
+        latencies: From the time a message was due to the time it was in hand.
+        fresh: The same since the last report.
+        most_unacknowledged: The most messages that it had been sent and had not acknowledged: those
+            in hand and, with a prefetch and without TLS, those in its kernel.
+        longest_gap: The longest time without a message, in seconds.
+        came_at: The time of the last message, in seconds from the beginning of the run.
     """
 
     def __init__(
@@ -78,19 +77,19 @@ class Subscriber(Client):
         self.longest_gap = 0.0
         self.most_unacknowledged = 0
         self._delay = scenario.slow_delay if self.slow else scenario.delay
-        # When it is done with what it has taken, on the event loop's clock.
+        # The time when it is done with the messages taken, on the event loop's clock.
         self._done_at = 0.0
         # Messages that it takes before it sleeps for all of them, and acknowledges them.
         self._at_once = max(1, round(SLEEP_SECONDS / self._delay)) if self._delay else None
         self._has_more = False
         every = scenario.ack_every
         self._ack_every = (0 if scenario.ack_interval else 1) if every is None else every
-        # When it acknowledges what it has, on the event loop's clock.
+        # The time when it acknowledges the messages in hand, on the event loop's clock.
         self._ack_by = float("inf")
         self._has_properties = scenario.version == "5"
         self._stalls = list(scenario.slow_stalls) if self.slow else []
         self.came_at: float | None = None
-        # By run and publisher, and topic, the highest number that has come.
+        # The highest number received, by run and publisher, and topic.
         self._last: dict[tuple[int, int], int] = {}
         self._missing: dict[tuple[int, int], set[int]] = {}
         self._input = Packets()
@@ -98,25 +97,21 @@ class Subscriber(Client):
         self._began_ns = 0
 
     def begin(self, epoch_ns: int) -> None:
-        """Note when the run begins, on the clock that is in the messages."""
+        """Set the beginning of the run, on the clock of the messages."""
         self._began_ns = epoch_ns
 
     def filters(self) -> list[tuple[str, int]]:
-        """See `Client.filters`."""
         qos = self.scenario.subscriber_qos
         granted = self.scenario.qos if qos is None else qos
         return [(each, granted) for each in self.scenario.routes().filters_of(self.number)]
 
     def prefetch(self) -> int | None:
-        """See `Client.prefetch`."""
         return self.scenario.prefetch
 
     def receive_buffer(self) -> int | None:
-        """See `Client.receive_buffer`."""
         return self.scenario.receive_buffer
 
     def opened(self, rest: bytes) -> None:
-        """See `Client.opened`."""
         self._input = Packets()
         self._input.feed(rest)
         self._acks.clear()
@@ -127,14 +122,13 @@ class Subscriber(Client):
         return (self.now_ns() - self._began_ns) / 1e9
 
     async def serve(self, sock: Connected) -> None:
-        """See `Client.serve`."""
         read_bytes = SLOW_READ_BYTES if self._delay else READ_BYTES
         while True:
             count = self.take()
             if count and self._delay:
                 if self.scenario.prefetch is not None:
                     self._look_ahead(sock)
-                # From when it was done with those before: what sleeps take too long would add up.
+                # Count from the end of the messages before: else overlong sleeps would add up.
                 begun = max(self._done_at, trio.current_time() - SLEEP_SECONDS)
                 self._done_at = begun + count * self._delay
                 await trio.sleep_until(self._done_at)
@@ -161,7 +155,7 @@ class Subscriber(Client):
             self._input.feed(data)
 
     async def _stall(self) -> None:
-        """Read nothing, where that is what this one is there for."""
+        """Read nothing, at the times of the scenario."""
         while self._stalls:
             stall = self._stalls[0]
             now = self.clock()
@@ -171,10 +165,10 @@ class Subscriber(Client):
             await trio.sleep(max(stall.after + stall.seconds - now, 0.0))
 
     def take(self) -> int:
-        """Deal with what has come in full, as much of it as at once; return how many messages.
+        """Process complete packets, up to the number for one sleep; return the number of messages.
 
         Raises:
-            PerfError: It was no MQTT, or the server has disconnected it.
+            PerfError: It was not MQTT, or the server has disconnected it.
         """
         packets = self._input
         fresh = self.fresh
@@ -207,7 +201,7 @@ class Subscriber(Client):
                 self.foreign += 1
                 continue
             due_ns, run_id, publisher, topic, number = HEADER.unpack_from(buffer, at)
-            # Where there are no publishers here, they are on another machine, in a run of theirs.
+            # Without publishers here, they are on another machine, in a run of theirs.
             if publishers and (run_id != self.run_id or publisher >= publishers or topic >= topics):
                 self.foreign += 1
                 continue
@@ -236,9 +230,9 @@ class Subscriber(Client):
         self.came_at = now
 
     def _look_ahead(self, sock: Connected) -> None:
-        """Note what has been sent to it that it has not even taken up.
+        """Count the messages that were sent to it and that it has not even read.
 
-        That includes what its kernel has for it, but for TLS: what waits there is encrypted.
+        It counts those in its kernel, but not with TLS: they are encrypted there.
         """
         waiting = Packets()
         waiting.feed(self._input.buffer[self._input.at :])
@@ -252,11 +246,11 @@ class Subscriber(Client):
 
     @property
     def held_back(self) -> int:
-        """How many messages it has in hand and has not acknowledged."""
+        """Messages in hand that it has not acknowledged."""
         return len(self._acks)
 
     def _is_new(self, key: tuple[int, int], number: int) -> bool:
-        """Whether this message, with this publisher and topic, has not come before."""
+        """Whether this message, of this publisher and topic, has not come before."""
         last = self._last.get(key, -1)
         if number == last + 1:
             self._last[key] = number
@@ -274,7 +268,7 @@ class Subscriber(Client):
         return False
 
     def received_of(self, doubtful: Iterable[tuple[int, int, int, int]]) -> int:
-        """Return how many messages have come of those whose publishers do not know of them.
+        """Return the number of received messages that their publishers do not know to be sent.
 
         Args:
             doubtful: Publisher, topic, the number of the first message, and the one after the last.
@@ -299,7 +293,7 @@ class Subscriber(Client):
             data = b"".join(acks[:whole])
             del acks[:whole]
             self._ack_by = float("inf")
-            if acks:  # the oldest of which came later than the one that was waited for
+            if acks:  # The oldest of these came later than the one that set the time.
                 self._ack_by = trio.current_time() + (self.scenario.ack_interval or float("inf"))
             self._sending = True
             await send_all(sock, data)

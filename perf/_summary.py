@@ -1,4 +1,4 @@
-"""What a result says, in lines of text."""
+"""A result as lines of text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._load_words import rate, seconds
 from ._result import Result, Sample, SubscriberResult
 
 SHOWN: Final = 10
-"""Subscribers of which each has a line; of more, the worst."""
+"""Subscribers with a line each: the worst ones."""
 
 HEADING: Final = (
     "  time  published      due  received       of   stalled      p50      p99      max   busy"
@@ -35,7 +35,7 @@ def _latency_line(what: str, found: Latencies) -> str:
 
 
 def subscriber_line(each: SubscriberResult) -> str:
-    """Return what became of one subscriber."""
+    """Return the line of one subscriber."""
     found = each.latencies
     parts = [
         f"{each.received:,} of {each.expected:,}",
@@ -53,13 +53,13 @@ def subscriber_line(each: SubscriberResult) -> str:
 
 
 def of_those_due(result: Result) -> str:
-    """Return how many messages were published, of how many if that is known."""
+    """Return the number of published messages, and of due ones if known."""
     due = "" if result.due is None else f" of {result.due:,} that were due"
     return f"{result.published:,}{due}"
 
 
 def summary(result: Result) -> Iterator[str]:
-    """Yield what a result says, line by line."""
+    """Yield the lines of a result."""
     scenario = result.scenario
     yield (
         f"{'published':<22}{of_those_due(result)}, in {result.span:.4g} s, "

@@ -1,4 +1,4 @@
-"""What connections to a server with TLS are encrypted with."""
+"""The TLS context for connections to a server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ._scenario import TLS_FILES, Scenario
 
 
 def tls_of(scenario: Scenario) -> ssl.SSLContext | None:
-    """Read the files of a scenario; None where its server is one without TLS.
+    """Read a scenario's files; None if its server is without TLS.
 
-    That takes some ten milliseconds, most of them for those that the system believes: one for all
-    connections of a process.
+    It takes some ten milliseconds, most of them for the system's authorities: all connections of a
+    process share one context.
 
     Raises:
         ScenarioError: A file cannot be used.
@@ -31,10 +31,10 @@ def tls_of(scenario: Scenario) -> ssl.SSLContext | None:
 
 
 def check_tls(scenarios: Iterable[Scenario]) -> None:
-    """See that the files of all scenarios can be used, before the first of them is run.
+    """Check the files of all scenarios, before the first run.
 
     Raises:
-        ScenarioError: One cannot.
+        ScenarioError: A file cannot be used.
     """
     looked_at: set[tuple[object, ...]] = set()
     for each in scenarios:

@@ -1,7 +1,7 @@
-"""Who publishes where, and who subscribes to what.
+"""Topics of publishers and filters of subscribers.
 
-A pattern of topics may have `{publisher}` in it, and `{topic}`, which counts through the topics
-that each publisher has; one of filters `{subscriber}` and `{topic}`.
+A topic pattern may have `{publisher}` in it, and `{topic}`, which counts through the topics of each
+publisher; a filter pattern may have `{subscriber}` and `{topic}`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _fields(pattern: str, known: frozenset[str]) -> set[str]:
     found = set(_FIELD.findall(pattern))
     for field in sorted(found - known):
         names = " and ".join(f"{{{name}}}" for name in sorted(known))
-        msg = f'"{pattern}" has {{{field}}}; what there is are {names}'
+        msg = f'"{pattern}" has {{{field}}}; known are {names}'
         raise ScenarioError(msg)
     return found
 
@@ -38,10 +38,10 @@ class Topics:
 
     @classmethod
     def make(cls, topic: str, filter_: str | None, per_publisher: int) -> Topics:
-        """Check the patterns; without one, subscribers take all that is published.
+        """Check the patterns; without a filter, subscribers take everything published.
 
         Raises:
-            ScenarioError: A field is unknown, or what comes out is no topic or filter.
+            ScenarioError: A field is unknown, or the result is no topic or filter.
         """
         fields = _fields(topic, frozenset({"publisher", "topic"}))
         if per_publisher > 1 and "topic" not in fields:
@@ -68,13 +68,13 @@ class Topics:
         return [self.topic_of(publisher, number) for number in range(self.per_publisher)]
 
     def filters_of(self, subscriber: int) -> list[str]:
-        """Return what a subscriber subscribes to."""
+        """Return the filters of a subscriber."""
         mine = self.filter.replace("{subscriber}", str(subscriber))
         numbers = range(self.per_publisher) if "{topic}" in mine else range(1)
         return [mine.replace("{topic}", str(number)) for number in numbers]
 
     def takers(self, publishers: int, subscribers: int) -> list[list[frozenset[int]]]:
-        """Return who takes what: by publisher, and by topic, the numbers of the subscribers."""
+        """Return the numbers of the subscribers, by publisher and topic."""
         index: FilterIndex[int] = FilterIndex()
         for subscriber in range(subscribers):
             for each in self.filters_of(subscriber):

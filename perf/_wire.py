@@ -1,6 +1,6 @@
-"""MQTT packets in bulk, as a load generator meets them: many, mostly alike, each looked at once.
+"""Frequent MQTT packets for a load generator: many, mostly alike, each looked at once.
 
-Everything else is `clearfunds.transports.mqtt`'s.
+`clearfunds.transports.mqtt` has all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PUBREC: Final = 5
 PUBREL: Final = 6
 PUBCOMP: Final = 7
 DISCONNECT: Final = 14
-"""What a server sends with MQTT 5 only."""
+"""A server sends it with MQTT 5 only."""
 
 _ID: Final = struct.Struct(">H")
 
@@ -25,7 +25,7 @@ _ID: Final = struct.Struct(">H")
 def acknowledgement(kind: int, packet_id: int) -> bytes:
     """Encode a PUBACK, PUBREC, PUBREL or PUBCOMP.
 
-    With MQTT 5, too: what says nothing but success has no reason code (section 3.4.2.1).
+    With MQTT 5, too: a plain success needs no reason code (section 3.4.2.1).
     """
     return bytes((kind << 4 | (2 if kind == PUBREL else 0), 2)) + _ID.pack(packet_id)
 
@@ -40,22 +40,22 @@ class Packets:
         self.at = 0
 
     def feed(self, data: bytes) -> None:
-        """Take what was read."""
+        """Take bytes that were read."""
         self.buffer = self.buffer[self.at :] + data if self.at < len(self.buffer) else data
         self.at = 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is something of a packet, or more."""
+        """Whether it has bytes of a packet, or more."""
         return self.at < len(self.buffer)
 
     def next(self) -> tuple[int, int, int] | None:
-        """Return the first byte of the next packet, where its body begins, and where it ends.
+        """Return the first byte of the next packet, and the beginning and end of its body.
 
-        None while it has not come in full. The body stays where it is, in `buffer`.
+        None until it is complete. The body stays in `buffer`.
 
         Raises:
-            PerfError: What comes is no MQTT.
+            PerfError: The bytes are not MQTT.
         """
         buffer, at = self.buffer, self.at
         size = len(buffer)
@@ -83,10 +83,10 @@ class Packets:
 
 
 def short_at(buffer: bytes, at: int, end: int) -> int:
-    """Return what stands there in two bytes: a packet identifier, or the length of a topic.
+    """Return a two-byte integer: a packet identifier, or the length of a topic.
 
     Raises:
-        PerfError: The packet, which goes to `end`, does not have them.
+        PerfError: The packet, which ends at `end`, is too short.
     """
     if end - at < 2:
         raise cut_off()
@@ -94,10 +94,10 @@ def short_at(buffer: bytes, at: int, end: int) -> int:
 
 
 def number_at(buffer: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a variable byte integer that stands there, and where it ends (MQTT 5, section 1.5.5).
+    """Return a variable byte integer, and the place after it (MQTT 5, section 1.5.5).
 
     Raises:
-        PerfError: It is none, or the packet, which goes to `end`, is over before it.
+        PerfError: It is malformed, or the packet, which ends at `end`, is too short.
     """
     value = 0
     for shift in (0, 7, 14, 21):
@@ -120,9 +120,9 @@ class Publications:
     """Makes the packets of one publisher.
 
     Args:
-        topics: Where it publishes to, in turn.
+        topics: Its topics, used in turn.
         qos: 0, 1 or 2.
-        properties: Whether there is room for them, as MQTT 5 wants it; there are none.
+        properties: Whether the packets have an (empty) property field, as in MQTT 5.
     """
 
     __slots__ = ("_first", "_names", "_properties", "_qos")
@@ -134,7 +134,7 @@ class Publications:
         self._first = bytes((PUBLISH << 4 | qos << 1,))
 
     def frame(self, topic: int, packet_id: int, header: bytes, filler: bytes) -> bytes:
-        """Return a PUBLISH; `packet_id` says nothing with QoS 0."""
+        """Return a PUBLISH; `packet_id` is not used with QoS 0."""
         name = self._names[topic]
         if self._qos:
             name += _ID.pack(packet_id)

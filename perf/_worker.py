@@ -1,8 +1,8 @@
-"""One process of the generator: its share of the clients, told over standard input and output.
+"""One process of the generator: its share of the clients, run over standard input and output.
 
-`main` reads a line of JSON with the scenario and whose it is, connects them and says `ready`; a
-line with the beginning of the run sets it off; `stop` ends it. Each second, and at the end, it says
-what has happened; then, told which messages were half sent by any of the processes, what became of
+`main` reads a line of JSON with the scenario and its share, connects the clients and writes
+`ready`; a line with the beginning of the run starts it; `stop` ends it. It reports each second, and
+at the end. Then it gets the list of partly sent messages of all processes, and writes the result of
 each client.
 """
 
@@ -29,10 +29,10 @@ from ._subscriber import Subscriber
 from ._tls import tls_of
 
 INTERVAL: Final = 1.0
-"""Seconds from one report to the next."""
+"""Seconds between reports."""
 
 PROGRESS_SECONDS: Final = 0.1
-"""How often it is said what has arrived, once no more is published: to know when it is over."""
+"""Seconds between progress reports after the end of publishing: they show when the run is over."""
 
 OPENING: Final = 64
 """Connections that are opened at a time."""
@@ -41,12 +41,12 @@ LINE_BYTES: Final = 16 << 20
 
 
 def to_json(scenario: Scenario) -> dict[str, Any]:
-    """Return a scenario as JSON has it."""
+    """Return a scenario for JSON."""
     return attrs.asdict(scenario)
 
 
 def from_json(told: dict[str, Any]) -> Scenario:
-    """Return the scenario that `to_json` made this of."""
+    """Return the scenario of a result of `to_json`."""
     size, rate = told["size"], told["rate"]
     made = dict(told)
     made["size"] = Sizes(tuple(size["choices"]), size["most"])
@@ -61,7 +61,7 @@ class Worker:
     """The clients of one process.
 
     Raises:
-        PerfError: A file of the scenario's cannot be used.
+        PerfError: A file of the scenario cannot be used.
     """
 
     def __init__(self, task: dict[str, Any], say: Callable[[dict[str, Any]], object]) -> None:
@@ -74,7 +74,7 @@ class Worker:
             for n in task["publishers"]
         ]
         self.subscribers = [Subscriber(self.scenario, n, prefix, tls) for n in task["subscribers"]]
-        # How many subscribers take each of their topics.
+        # The number of subscribers of each of their topics.
         self._takers: list[list[int]] = task["takers"]
         self._say = say
         self._now_ns = clock_of(self.scenario)
@@ -85,7 +85,7 @@ class Worker:
 
     @property
     def clients(self) -> list[Client]:
-        """All of them."""
+        """All clients."""
         return [*self.subscribers, *self.publishers]
 
     def clock(self) -> float:
@@ -93,10 +93,10 @@ class Worker:
         return (self._now_ns() - self._epoch_ns) / 1e9
 
     async def open(self) -> None:
-        """Connect them all, subscribers first.
+        """Connect all clients, subscribers first.
 
         Raises:
-            PerfError: One could not be connected.
+            PerfError: A client could not be connected.
         """
         limiter = trio.CapacityLimiter(OPENING)
         wrong: list[PerfError] = []
@@ -117,7 +117,7 @@ class Worker:
                 raise wrong[0]
 
     async def run(self, epoch_ns: int, stop: trio.Event) -> None:
-        """Publish and subscribe until it is told to stop; say which messages are half sent."""
+        """Publish and subscribe until told to stop; report the partly sent messages."""
         self._epoch_ns = epoch_ns
         for subscriber in self.subscribers:
             subscriber.begin(epoch_ns)
@@ -133,7 +133,7 @@ class Worker:
             nursery.cancel_scope.cancel()
         self._at_end = self.clock()
         for publisher in self.publishers:
-            publisher.go_on(self._at_end)  # a stretch that has not ended is one, too
+            publisher.go_on(self._at_end)  # A stall that has not ended counts, too.
         self._say({**self.sample(), "last": True})
         doubtful = [(p.number, *each) for p in self.publishers for each in p.uncertain()]
         self._say({"doubtful": doubtful})
@@ -150,7 +150,7 @@ class Worker:
             self._say({**self.sample(), "second": whole})
 
     def progress(self) -> dict[str, Any]:
-        """Return what tells whether it is over."""
+        """Return the figures that show whether the run is over."""
         return {
             "at": self.clock(),
             "received": sum(s.received for s in self.subscribers),
@@ -161,7 +161,7 @@ class Worker:
         }
 
     def _pending(self, publisher: Publisher) -> int:
-        """Return how many of its messages are not with the server; of those to be sent, one."""
+        """Return its messages that the server does not have; of those still to be sent, one."""
         if publisher.connected:
             known = publisher.unsent + publisher.unconfirmed
         elif self.scenario.reconnect is not None:
@@ -171,7 +171,7 @@ class Worker:
         return known + publisher.is_due(self.clock(), self.scenario.seconds)
 
     def _owed(self, sent: list[list[int]]) -> int:
-        """Return how many messages subscribers are to get of so many, by publisher and topic."""
+        """Return the messages that subscribers should get of sent ones, by publisher and topic."""
         return sum(
             count * takers
             for of_publisher, each in zip(sent, self._takers, strict=True)
@@ -179,7 +179,7 @@ class Worker:
         )
 
     def sample(self) -> dict[str, Any]:
-        """Return what there is to say now; latencies since the last time."""
+        """Return the report for now; latencies since the last report."""
         interval = Latencies()
         for subscriber in self.subscribers:
             interval.add(subscriber.fresh)
@@ -201,10 +201,10 @@ class Worker:
         }
 
     def result(self, doubtful: list[tuple[int, int, int, int]]) -> dict[str, Any]:
-        """Return what became of everyone.
+        """Return the results of all clients.
 
         Args:
-            doubtful: Which messages were half sent, by all processes.
+            doubtful: The partly sent messages of all processes.
         """
         measured = self._of_publishers
         at = self._at_end
@@ -274,7 +274,7 @@ async def _main() -> int:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.run, json.loads(told)["begin"], stop)
-        await lines.readline()  # `stop`, or the end of whoever would say so
+        await lines.readline()  # `stop`, or the end of the parent process.
         stop.set()
     told = await lines.readline()
     if told:
@@ -283,5 +283,5 @@ async def _main() -> int:
 
 
 def main() -> int:
-    """Serve the one who has started this process; return the exit status."""
+    """Serve the parent process; return the exit status."""
     return trio.run(_main)

@@ -341,7 +341,7 @@ async def _small() -> Result:
     [
         (["--rate", "fast"], 2, "is not RATE:SECONDS"),
         (["--uri", "tcp://x"], 2, "is not mqtt://HOST:PORT"),
-        (["--prefetch", "10"], 2, "says nothing of QoS 0"),
+        (["--prefetch", "10"], 2, "has no effect with QoS 0"),
         (["--mqtt", "4"], 2, "3.1.1"),
         (["--scenario", "FILE"], 2, "a run for each of its values"),
         (["--ramp", "inf"], 2, "ramp is inf"),

@@ -291,7 +291,7 @@ async def test_who_wants_to_know_who_one_is(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--tls-ca", "x"], "tls_ca is for TLS, and mqtt://127.0.0.1:1883 is without: mqtts://"),
+        (["--tls-ca", "x"], "tls_ca is for TLS, and mqtt://127.0.0.1:1883 is without: give"),
         (["--uri", "mqtt://a:b@h", "--tls-insecure"], "tls_insecure is for TLS, and mqtt://a:...@"),
         (["--uri", "mqtts://h", "--tls-ca", "no/such"], "cannot read no/such: No such file"),
         (["--uri", "mqtts://h", "--tls-key", "k"], "k is a certificate's key"),
@@ -314,7 +314,7 @@ def test_a_mistake_is_one_line(
 def test_what_is_no_scenario(tmp_path: Path, text: str) -> None:
     file = tmp_path / "load.toml"
     file.write_text(f'[[scenario]]\nuri = "mqtts://host"\n{text}\n')
-    with pytest.raises(ScenarioError, match="that is to be"):
+    with pytest.raises(ScenarioError, match="it must be"):
         read_scenarios(file)
 
 
