@@ -447,7 +447,7 @@ class Dataspace:
             TypeError: If `holder` is not a recipient of loans.
         """
         if holder is not None and not hasattr(holder, "hold"):
-            msg = f"{holder!r} holds no loans; what observes is a mailbox, an outlet, or the like"
+            msg = f"{holder!r} holds no loans; observe with a mailbox, an outlet, or another holder"
             raise TypeError(msg)
         compiled = pattern if isinstance(pattern, TopicFilter) else compile_pattern(pattern)
         if value is None:

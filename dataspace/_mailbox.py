@@ -218,7 +218,7 @@ class Mailbox(LoanQueue):
             key = self._key(entry)
             hash(key)
         except Exception:
-            logger.exception("mailbox %s: what is an event the latest of?", self.name)
+            logger.exception("mailbox %s: its key function failed for an event", self.name)
             return subject_of(entry)
         return key
 

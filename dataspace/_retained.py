@@ -31,7 +31,7 @@ EXPIRED_AT_ONCE: Final = 1_000
 """Most expired ones that one call of `RetainedStore.expire` removes: a few milliseconds' worth."""
 
 STALE_AT_LEAST: Final = 64
-"""The heap is rebuilt when it has at least so many entries and most of them are stale."""
+"""The heap is rebuilt when it has at least this many entries and most of them are stale."""
 
 
 @attrs.frozen(slots=True, eq=False)

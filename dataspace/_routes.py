@@ -24,7 +24,7 @@ DEFAULT_MAX_DEEP_SHAPES = 1_000
 once for each, at 0.5 us; clients all over the world have a few dozen (see also `Quota.shapes`)."""
 
 SHALLOW: Final = 8
-"""Filters of up to so many levels are not limited: one topic can match at most 767 placements of
+"""Filters of up to this many levels are not limited: one topic can match at most 767 placements of
 their wildcards. AWS IoT Core's topics have 8 levels."""
 
 FORGET_AT_ONCE: Final = 1_024

@@ -5,8 +5,8 @@ thousand observers of one connection. That is the observer's choice, so the surp
 patterns make is charged to its own account, as the replay to a new observer is (rules 2 and 16).
 Otherwise strangers could make anybody's publication as expensive as they like.
 
-An observer that may not owe so much gets no more of the event, and is given up with a reason: its
-publisher waits for nothing.
+An observer whose limit this exceeds gets no more of the event, and is given up with a reason: the
+publisher does not wait.
 """
 
 from __future__ import annotations

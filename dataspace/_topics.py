@@ -127,7 +127,7 @@ class FilterIndex(Generic[V]):
         # By depth; filters that end with `#` are apart.
         self._whole: dict[int, dict[FilterShape, _Table[V]]] = {}
         self._rest: dict[int, dict[FilterShape, _Table[V]]] = {}
-        # Tables that topics with so many levels can match, until there are others.
+        # Tables that topics with a given number of levels can match, until the tables change.
         self._by_depth: dict[int, list[_Table[V]]] = {}
 
     def __len__(self) -> int:

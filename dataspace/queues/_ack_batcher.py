@@ -1,4 +1,4 @@
-"""Batched acknowledgements of a consumer: after so many deliveries, or after a moment.
+"""Batched acknowledgements of a consumer: after a number of deliveries, or after a moment.
 
 Rules of this file:
 1. A delivery is answered only after its consumer has answered it here.
@@ -167,7 +167,7 @@ class AckBatcher:
             trio.ClosedResourceError: the batcher is closed.
         """
         if self._closed:
-            msg = "this batcher is closed: what is answered now would never be sent"
+            msg = "this batcher is closed: a new answer would never be sent"
             raise trio.ClosedResourceError(msg)
         if tag not in self._open:
             msg = f"delivery {tag} is unknown, or has been answered; an ack is said once"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ._serving import ServingQueue
 
 DENSE = 4
-"""With at least one of so many tags outstanding, a `multiple` ack goes through them one by one."""
+"""A `multiple` ack looks at the tags one by one if at least one in this many is outstanding."""
 
 
 class Delivery:

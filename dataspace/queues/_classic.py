@@ -13,10 +13,10 @@ and a queue is, from its head, where messages are taken, to its tail:
 
 While memory is short, a monitor (`_memory_monitor.py`) says for how many seconds the messages in
 RAM should last. That, times the rates at which messages and acks come and go, is the number that
-may be in RAM: the *target*. When it falls, and every so many messages, `_reduce_memory_use` pushes.
-First it unloads unacked deliveries (largest number first) and turns alphas into betas, the faster
-growing kind first and both out of one quota; then it turns betas into deltas, if there are enough
-for it to be worth while.
+may be in RAM: the *target*. When it falls, and every `reduce_every` messages, `_reduce_memory_use`
+pushes. First it unloads unacked deliveries (largest number first) and turns alphas into betas, the
+faster growing kind first and both out of one quota; then it turns betas into deltas, if there are
+enough for it to be worth while.
 
 Differences from RabbitMQ, and the reasons:
 
@@ -68,7 +68,7 @@ IDLE_RATE = 0.01
 """Messages a second below which nothing moves, as in rabbit_variable_queue.erl."""
 
 FEW = 16
-"""Up to so many messages that come back together, a place is sought for each."""
+"""If at most this many messages come back together, each is inserted on its own."""
 
 GO_ON_SECONDS = 0.02
 """Seconds after which an unfinished push goes on, if nothing happens before."""
@@ -256,7 +256,7 @@ class ClassicBacking(Backing):
                 self.credit.wrote(message)
 
     def _done(self, messages: int) -> None:
-        """Check, every so often, whether there are too many in RAM."""
+        """Check every `reduce_every` messages whether there are too many in RAM."""
         self._ops += messages
         if self._ops >= self._settings.reduce_every:
             self._ops = 0

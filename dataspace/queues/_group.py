@@ -47,8 +47,7 @@ comparison costs 0.3 us, so this bounds a message to 10 us. (The power of two ch
 two of them; Mitzenmacher 2001.)"""
 
 Part = Callable[[Batch, int], Sequence[Batch]]
-"""Parts a run into at most so many runs, in order, of publications as even in number as
-possible."""
+"""Parts a run into at most a given number of runs, in order, as even as possible."""
 
 
 class Member(abc.ABC):
@@ -258,7 +257,7 @@ class Group(Queue):
         self._tell_touched()
 
     def member_statistics(self, most: int) -> list[MemberStatistics]:
-        """Return statistics of at most so many members, the most loaded first."""
+        """Return statistics of up to `most` members, the most loaded first."""
         found = [
             MemberStatistics(member.name, member.delivered, consumer.outstanding, member.flows)
             for member, consumer in self.members.items()
@@ -325,7 +324,7 @@ class Group(Queue):
         account.repay(items, nbytes, Outcome.DROPPED, self)
 
     def _flowing(self, most: int) -> list[Member]:
-        """Return at most so many members that flow, the one with the least debt first.
+        """Return up to `most` members that flow, the one with the least debt first.
 
         That uses up their turn.
         """
@@ -381,7 +380,7 @@ class Group(Queue):
                 way.hold(account, part, items, nbytes, now)
             except Exception as exc:  # (whatever it is: the other members get theirs)
                 account.repay(items, nbytes, Outcome.REJECTED, self)
-                logger.exception("a member of %s could not take what was its part", self.name)
+                logger.exception("a member of %s could not take its messages", self.name)
                 if self.ledger.faults.ends:
                     self.ledger.faults.note(member.whose, "delivering to it", exc)
 

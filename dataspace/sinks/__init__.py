@@ -1,6 +1,6 @@
-"""Writers of batches: what is staged, decided once, and published after that.
+"""Batch writers: rows are staged, decided on once, and then published.
 
-Nothing here does I/O. What is on disk is seen through a `SinkLog`.
+Nothing here does I/O; a `SinkLog` stands for the disk.
 """
 
 from ._errors import FencedError as FencedError

@@ -1,4 +1,4 @@
-"""What a writer of batches is told when it cannot have what it asks for."""
+"""Errors for batch writers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from .._errors import DataspaceError
 
 
 class SinkError(DataspaceError):
-    """A request that a sink cannot follow; the message says why."""
+    """A request that a sink cannot serve; the message has the reason."""
 
 
 class RefusedError(SinkError):
-    """It is not allowed, or not known: a limit, a name, a topic, an order of things."""
+    """It is not allowed, or not known: a limit, a name, a topic, the order of requests."""
 
 
 class NotStagedError(RefusedError):
-    """What is to be committed is not staged here, or not any more."""
+    """A part to be committed is not staged here, or not any more."""
 
 
 class FencedError(SinkError):
-    """Another writer has taken the name over; this one has nothing to say any more."""
+    """Another writer has taken the name over; this one is fenced off."""
 
 
 class OtherIncarnationError(FencedError):
-    """The writer is one of another life of the sink, which is not remembered."""
+    """The writer belongs to an earlier incarnation of the sink, which was forgotten."""

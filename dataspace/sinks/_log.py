@@ -1,4 +1,4 @@
-"""What a sink sees of a disk."""
+"""A sink's view of a disk."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ._part import PartKey
 class SinkLog(Protocol):
     """One sink's place on a disk.
 
-    Nothing here waits. Each call is one step, all of which survives a crash or nothing; steps are
-    ordered: what is found of one after a crash, is found of all before it. What was written with a
-    ticket is durable when `Sink.durable` is called with it, or with a later one.
+    Nothing here waits. Each call is one step, which survives a crash as a whole or not at all;
+    steps are ordered: if one survives, all before it do. A write with a ticket is durable when
+    `Sink.durable` is called with that ticket, or with a later one.
     """
 
     def open_part(self, key: PartKey) -> int:
-        """Give a part its place; what is left there of an earlier one is gone."""
+        """Give a part its place; the remains of an earlier one there are removed."""
         ...
 
     def put(self, place: int, number: int, first: int, block: bytes) -> int:
-        """Write a part's block, by its number from 1 on; `first` is its first row. A ticket."""
+        """Write block `number` (from 1) of a part; `first` is its first row. Returns a ticket."""
         ...
 
     def end_part(self, key: PartKey, value: bytes) -> int:
-        """Write that a part is whole. A ticket."""
+        """Write that a part is complete. Returns a ticket."""
         ...
 
     def done(self, place: int, number: int) -> None:
@@ -38,7 +38,7 @@ class SinkLog(Protocol):
         drop: Iterable[tuple[PartKey, int]] = (),
         marks: Iterable[str] = (),
     ) -> int:
-        """Keep what is to be known of the sink; forget parts, and marks, in the same step."""
+        """Write the sink's state; forget parts, and marks, in the same step."""
         ...
 
     def forget(self, drop: Iterable[tuple[PartKey, int]] = ()) -> None:

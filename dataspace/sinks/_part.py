@@ -1,4 +1,4 @@
-"""One attempt at one partition of a batch: blocks of rows, whole or not yet."""
+"""One attempt at one partition of a batch: blocks of rows, complete or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...accounts import LoanedItem, Outcome
 
 
 class PartKey(NamedTuple):
-    """Which part."""
+    """The identity of a part."""
 
     batch: int
     partition: int
@@ -20,21 +20,21 @@ class PartKey(NamedTuple):
 
 
 class Block:
-    """Some rows of a part.
+    """Rows of a part.
 
     Attributes:
         first: The place of its first row in the part.
-        count: How many rows.
-        nbytes: How large it is.
-        number: Which block of its part it is, from 1 on.
-        data: It; None if it is only on disk.
-        loan: What its writer owes for it; None when it is at rest, or over.
-        at_rest: Whether it is owed for at rest.
-        since: Since when.
-        ticket: When it has been handed to the log: what that gave for it.
-        pending: While it is published: rows that not everybody has taken, and itself.
-        over: Whether all of them have been.
-        thrown_away: Why it is of no use any more, while it is written all the same.
+        count: The number of rows.
+        nbytes: Its size in bytes.
+        number: Its number in the part, from 1 on.
+        data: Its bytes; None if they are only on disk.
+        loan: The writer's loan for it; None when it is at rest, or over.
+        at_rest: Whether the account for rows at rest owes for it.
+        since: The time since which it is owed for.
+        ticket: The log's ticket for its write.
+        pending: During publication: rows that are not taken by everybody, plus one for itself.
+        over: Whether all rows have been taken.
+        thrown_away: The outcome, if it was discarded while it is being written.
     """
 
     __slots__ = (
@@ -67,17 +67,17 @@ class Part:
     """One attempt at one partition of a batch.
 
     Attributes:
-        key: Which.
-        owner: Who stages it: a connection, which no other one may mix with.
+        key: Its identity.
+        owner: The connection that stages it; others must not mix with it.
         place: Its place on the disk; None without one.
-        blocks: What is in it.
-        rows: How many rows.
+        blocks: Its blocks.
+        rows: The number of rows.
         nbytes: Bytes of its blocks.
-        cost: What they count for.
-        crc: Of its blocks, one after another.
-        complete: Whether it is whole.
-        noted: Whether that has been handed to the log.
-        failed: Why it will never be; None if it may.
+        cost: Bytes that they count for.
+        crc: Checksum of its blocks, one after another.
+        complete: Whether it is complete.
+        noted: Whether the log has been told so.
+        failed: Why it will never be complete; None if it may.
     """
 
     __slots__ = (
@@ -103,16 +103,16 @@ class Part:
         return f"<Part {self.key}: {self.rows} rows, {state}>"
 
     def value(self) -> bytes:
-        """Return what is kept of it, beside its blocks, when it is whole."""
+        """Return the record that is kept of a complete part, beside its blocks."""
         sizes = [[block.count, block.nbytes] for block in self.blocks]
         return json.dumps([self.crc, sizes], separators=(",", ":")).encode()
 
     @classmethod
     def restored(cls, key: PartKey, place: int, value: bytes) -> Part:
-        """Return the part that `value` was kept of.
+        """Return the part of a record that `value` made.
 
         Raises:
-            ValueError: If it is not that.
+            ValueError: It is no such record.
         """
         part = cls(key, None, place)
         try:

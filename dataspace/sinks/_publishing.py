@@ -1,10 +1,10 @@
-"""A batch that is decided, on its way into the dataspace.
+"""Publishing a decided batch to the dataspace.
 
-Each row is one turn that the writer's account pays for, and its own `Confirm`: who takes what it
-has on disk says so when it is there. A block is over when all its rows have been taken, and those
-of the blocks before it; it is forgotten then, so after a crash only the last ones are published
-again. Who has something of these already is passed over: together with what it writes, each place
-on disk notes the row (`marks`), and one place is written to in the order of the rows.
+Each row is one turn (transaction) that the writer's account pays for, with a `Confirm` of its own:
+a durable recipient confirms it when it is on disk. A block is over when all its rows, and those of
+the blocks before it, have been taken; then it is forgotten. So after a crash only the last blocks
+are published again. Recipients that have rows of these already are left out: each place on disk
+notes the row (`marks`) in the same write, and is written to in the order of the rows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class RowConfirm:
-    """One row that has been published, until everybody has taken it (`Confirm`).
+    """One published row, until everybody has taken it (`Confirm`).
 
     Attributes:
-        publishing: What it is of.
+        publishing: Its batch.
         row: Its place in the batch.
     """
 
@@ -39,27 +39,26 @@ class RowConfirm:
         self.publishing = publishing
         self.row = row
         self._block = block
-        self._expected = 1  # its turn
+        self._expected = 1  # Its turn.
 
     def expect(self) -> None:
-        """See `Confirm.expect`."""
         self._expected += 1
 
     def taken(self) -> None:
-        """See `Confirm.taken`; also that its turn is over."""
+        """See `Confirm.taken`; also called when its turn is over."""
         self._expected -= 1
         if not self._expected:
             self.publishing.row_taken(self._block)
 
     def refused(self, reason: str) -> None:
-        """See `Confirm.refused`: who does so does without it; it is counted."""
+        """See `Confirm.refused`: that recipient does not get the row; the refusal is counted."""
         self.publishing.refused += 1
         self.publishing.why_refused = reason
         self.taken()
 
 
 class _Fewer:
-    """A turn that does not deliver to some; for `Dataspace.route`."""
+    """A turn that leaves out some recipients; for `Dataspace.route`."""
 
     __slots__ = ("_turn", "_wanted", "account", "on_undo")
 
@@ -70,13 +69,12 @@ class _Fewer:
         self.on_undo = turn.on_undo
 
     def deliver(self, holder: Recipient, item: Any, items: int, nbytes: int) -> None:
-        """See `Turn.deliver`."""
         if self._wanted(holder):
             self._turn.deliver(holder, item, items, nbytes)
 
 
 class _Passing:
-    """A dataspace, but for who has something already (`accounts.Router`)."""
+    """A dataspace that leaves out recipients that have the row already (`accounts.Router`)."""
 
     __slots__ = ("_dataspace", "_wanted")
 
@@ -85,7 +83,6 @@ class _Passing:
         self._wanted = wanted
 
     def route(self, turn: Turn, event: Any, nbytes: int | None) -> None:
-        """See `Router.route`."""
         self._dataspace.route(cast("Turn", _Fewer(turn, self._wanted)), event, nbytes)
 
 
@@ -93,19 +90,19 @@ class Publishing:
     """A decided batch; made by its `Sink`.
 
     Args:
-        sink: Whose.
-        batch: Which.
-        parts: What is to be published, in order.
-        marks: Of places on disk, by name: up to before which row they have it all already.
+        sink: Its sink.
+        batch: Its number.
+        parts: Its parts, in order.
+        marks: For places on disk, by name: the first row that each does not have.
 
     Attributes:
         batch: See above.
         parts: See above.
-        marks: The places that have noted something.
+        marks: The places that have noted a row.
         durable: Whether it may begin: the decision would survive a crash.
-        refused: Rows that somebody would not take.
-        not_retained: Rows that could not become their topic's value.
-        lost: Rows that could not be read from the disk any more.
+        refused: Rows that a recipient refused.
+        not_retained: Rows that could not become their topic's retained value.
+        lost: Rows that could not be read from the disk.
     """
 
     def __init__(
@@ -122,7 +119,7 @@ class Publishing:
         self.lost = 0
         self._known = {} if marks is None else marks
         self.marks.update(self._known)
-        # Blocks that were handed over, of which not everything has been taken.
+        # Blocks that were published, but not taken by everybody.
         self._under_way: deque[tuple[Part, Block]] = deque()
         self._part = 0
         self._place = 0
@@ -137,7 +134,7 @@ class Publishing:
 
     @property
     def current(self) -> tuple[Part, Block] | None:
-        """What is to be published next; None: it has all been handed over."""
+        """The next block to be published; None: all have been published."""
         while self._part < len(self.parts):
             part = self.parts[self._part]
             blocks = part.blocks
@@ -151,7 +148,7 @@ class Publishing:
         return None
 
     def lose(self) -> None:
-        """Pass the current block over: it is not to be found any more."""
+        """Skip the current block: it cannot be read any more."""
         found = self.current
         assert found is not None
         self.lost += found[1].count
@@ -165,9 +162,9 @@ class Publishing:
         self.row_taken(block)
 
     def publish(self, dataspace: Dataspace, rows: Rows, seconds: float) -> bool:
-        """Publish rows of the current block, as long as there are funds, and for so long.
+        """Publish rows of the current block for up to `seconds`, as long as there are funds.
 
-        One in any case. Returns whether that was the last of it.
+        At least one. Returns whether that was the last of it.
         """
         found = self.current
         assert found is not None
@@ -187,7 +184,7 @@ class Publishing:
             if row == rows.count or not account.debt_is_clear() or clock() >= until:
                 break
         self._row = row
-        sink.settled()  # this is progress
+        sink.settled()  # This is progress.
         if row < rows.count:
             return False
         self._end(block)
@@ -210,7 +207,7 @@ class Publishing:
             with sink.account.turn(publication, confirm=confirm) as turn:
                 turn.publish(router, publication)
         except QuotaExceededError:
-            # It was committed: who is there gets it, though it cannot be kept for who comes later.
+            # It was committed: present subscribers get it, though later ones will not.
             self.not_retained += 1
             publication = attrs.evolve(publication, retain=False)
             with sink.account.turn(publication, confirm=confirm) as turn:
@@ -224,7 +221,7 @@ class Publishing:
     # -- taken ----------------------------------------------------------------------------------
 
     def row_taken(self, block: Block) -> None:
-        """Note that a row of a block has been taken by all, or that all have been handed over."""
+        """Note that everybody has taken a row of a block, or that all rows are published."""
         block.pending -= 1
         under_way = self._under_way
         while under_way and not under_way[0][1].pending:
@@ -232,6 +229,6 @@ class Publishing:
         self.end_if_over()
 
     def end_if_over(self) -> None:
-        """Say so if everybody has taken everything; also of a batch without rows."""
+        """Tell the sink if everybody has taken everything; also for a batch without rows."""
         if not self._under_way and self.current is None:
             self.sink.published(self)

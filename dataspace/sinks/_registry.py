@@ -18,7 +18,7 @@ from ._sink import Sink
 
 
 def usual_limit(*names: str) -> Limit:
-    """Return the limit of an account, whatever its names."""
+    """Return the usual limit of an account, for any names."""
     del names
     return Limit()
 
@@ -28,7 +28,7 @@ class SinksStatistics:
     """All sinks in numbers."""
 
     sinks: int
-    """How many there are."""
+    """Number of sinks."""
     rest_items: int
     """Rows at rest: staged, or decided and not yet taken."""
     rest_bytes: int
@@ -38,7 +38,7 @@ class SinksStatistics:
     published: int
     """Rows published, in this process."""
     discarded: int
-    """Rows that were staged and thrown away."""
+    """Rows that were staged and discarded."""
 
 
 class Sinks:
@@ -46,21 +46,21 @@ class Sinks:
 
     Args:
         ledger: The books.
-        account: Whose children the writers' accounts are: the server's.
-        rest: Whose children those for what is at rest are: a root, whose limit is the disk's, or
-            what may be staged in RAM.
-        limit_of: What a writer may owe, by the account's name and the writer's.
-        limits: How many there may be, and how much each may hold.
+        account: The parent of the writers' accounts: the server's.
+        rest: The parent of the accounts for rows at rest: a root, with the disk quota as its limit,
+            or the limit of staged rows in RAM.
+        limit_of: Returns a writer's limit, by the account's name and the writer's.
+        limits: Limits on their number, and on the content of each.
         open_log: Gives a name its place on the disk; None: there is no disk.
         confirm_of: See `Sink`.
         place_of: See `Sink`.
-        wall: The time in seconds since 1970.
-        parent_of: Tells, by a writer's name, whose child its account is instead of `account`'s.
-        rest_of: The same for what is at rest, instead of `rest`'s.
-        allows: Tells, by a writer's name, what says to which topics it may publish; see `Sink`.
+        wall: Returns the time in seconds since 1970.
+        parent_of: Returns the parent of a writer's account, by name, in place of `account`.
+        rest_of: Returns the parent of its account for rows at rest, in place of `rest`.
+        allows: Returns a check of the topics that a writer may publish to, by name; see `Sink`.
 
     Attributes:
-        on_change: Called with a sink where something was decided, or has been published.
+        on_change: Called with a sink after a decision, and after a publication.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Sinks:
         self._place_of = place_of
         self._wall = wall
         self._by_name: dict[str, Sink] = {}
-        # Of those that are over.
+        # Totals of forgotten sinks.
         self._past = SinksStatistics(0, 0, 0, 0, 0, 0)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return their number."""
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[Sink]:
@@ -112,10 +112,10 @@ class Sinks:
         return self._by_name.get(name)
 
     def open(self, name: str) -> Sink:
-        """Return the sink of this name; make it, if there is none.
+        """Return the sink of this name; make it if needed.
 
         Raises:
-            RefusedError: If there can be none.
+            RefusedError: It cannot be made.
         """
         found = self._by_name.get(name)
         if found is not None:
@@ -140,7 +140,7 @@ class Sinks:
         return sink
 
     def make(self, name: str) -> Sink:
-        """Return a new sink that is not among these yet; see `take_up`."""
+        """Return a new sink, not registered yet; see `take_up`."""
         log = None if self._open_log is None else self._open_log(name)
         known_as = f"sink/{name}"
         limit = self._limit_of(known_as, name)
@@ -163,7 +163,7 @@ class Sinks:
         return sink
 
     def take_up(self, sink: Sink) -> None:
-        """Have one that was restored among these."""
+        """Register a restored sink."""
         self._by_name[sink.sink] = sink
 
     def _changed(self, sink: Sink) -> None:
@@ -172,7 +172,7 @@ class Sinks:
         self.on_change(sink)
 
     def forget(self, sink: Sink) -> None:
-        """Forget a sink, with what is staged; where something is to be published, after that."""
+        """Forget a sink with its staged rows; with a batch to publish, after that."""
         if sink.publishing is not None:
             sink.doomed = True
             sink.abort(sink.batch)
@@ -188,7 +188,7 @@ class Sinks:
         )
 
     def look_for_the_stuck(self) -> list[Sink]:
-        """Write what had to wait for room; write off what has waited for too long; return whose."""
+        """Write blocks that waited for room; give up sinks that wait too long, and return them."""
         now = self.ledger.clock()
         found: list[Sink] = []
         for sink in self:
@@ -199,13 +199,13 @@ class Sinks:
         return found
 
     def look(self, in_use: Callable[[Sink], bool]) -> tuple[list[tuple[Sink, int]], list[Sink]]:
-        """Throw away what nobody has come back for, and forget who commits nothing any more.
+        """Discard abandoned staged rows, and forget writers that commit nothing any more.
 
         Args:
-            in_use: Whether somebody is connected to a sink.
+            in_use: Whether a connection uses a sink.
 
         Returns:
-            The sinks with the number of parts that were thrown away, and those forgotten.
+            The sinks with the number of discarded parts, and the forgotten sinks.
         """
         now = self.ledger.clock()
         left = [(sink, count) for sink in self if (count := sink.left_alone(now))]
@@ -220,13 +220,13 @@ class Sinks:
         return left, gone
 
     def close(self) -> None:
-        """End all of them here; what is on disk stays there. Idempotent."""
+        """Close all of them; data on disk stays. Idempotent."""
         for sink in self:
             sink.close()
         self._by_name.clear()
 
     def statistics(self) -> SinksStatistics:
-        """Return all of them in numbers."""
+        """Return statistics of all of them."""
         every = self._by_name.values()
         past = self._past
         return SinksStatistics(

@@ -1,8 +1,8 @@
-"""Rows in columns: what a part is made of, as it travels and as it is kept.
+"""Rows in columns: the format of a part's blocks, on the wire and on disk.
 
 A block has its number of rows (u32), the bytes of all keys (u32) and of all values (u64); then, in
-columns, the length of each key (u16) and of each value (u32), flags (u8: the QoS, and 4 if it is to
-be retained), all keys, all values. Little-endian. The keys are topics.
+columns, the length of each key (u16) and of each value (u32), flags (u8: the QoS, and 4 for a
+retained row), all keys, all values. Little-endian. The keys are topics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from struct import Struct
 from .._events import Publication
 
 MAX_ROWS = 4_096
-"""Rows of one block: looking at their topics takes a few milliseconds at the worst."""
+"""Limit of rows in a block: to check their topics takes a few milliseconds at worst."""
 
 RETAIN = 4
 HIGHEST_QOS = 2
@@ -23,17 +23,17 @@ HIGHEST_QOS = 2
 _HEADER = Struct("<IIQ")
 
 ROW_BYTES = 7
-"""What a row takes besides its key and its value."""
+"""Bytes of a row besides its key and its value."""
 
 
 class Rows:
     """The rows of one block.
 
     Attributes:
-        count: How many.
+        count: The number of rows.
 
     Raises:
-        ValueError: If the columns do not fit each other.
+        ValueError: The columns do not fit each other.
     """
 
     __slots__ = ("_flags", "_key_ends", "_keys_at", "_topics", "_value_ends", "_values_at",
@@ -72,7 +72,7 @@ class Rows:
         return self.block[at + start : at + self._key_ends[row]]
 
     def fault(self, of: Callable[[str], str | None]) -> str | None:
-        """Say what is wrong with the first topic that is wrong, by `of`; None if none is."""
+        """Return the fault of the first topic that `of` finds invalid; None if there is none."""
         for key in set(map(self._key, range(self.count))):
             try:
                 text = key.decode()

@@ -1,22 +1,22 @@
-"""A sink: what one writer has staged, and which batches were committed.
+"""A sink: the staged rows of one writer, and its committed batches.
 
-Theory of operation. Batches have numbers, which only grow. Of one batch at a time parts are staged,
-each by one connection: blocks of rows, and then a word that this is all. What belongs to a newer
-batch ends what was staged of an older one. `commit` decides, once: it names the parts; they are the
-batch from then on, in the order of the partitions, and everything else of it is thrown away. What
-is decided is published after that (`Publishing`), one batch after another; the next one is decided
-when that is done. Whoever commits a batch that is decided, or one before it, is told so.
+Theory of operation. Batches have numbers, which only grow. Parts of one batch at a time are staged,
+each by one connection: blocks of rows, and then a request that ends the part. The first row of a
+newer batch discards the staged rows of an older one. `commit` decides, once: the parts it names are
+the batch, in the order of the partitions, and all other parts are discarded. A decided batch is
+published after that (`Publishing`), one batch after another; the next one is decided when that is
+done. A `commit` of a decided batch, or of an older one, is answered with that.
 
-With a log, blocks are written as they come. On the way there they are on the writer's account; when
-they are durable they are at rest: another account of the sink's borrows, then the writer's loans
-end as `stored`. Without one they are at rest at once, in RAM. Everything at rest is one loan, which
-grows; the rows of a block are repaid, as `delivered`, when everybody has taken them. What is
-published is on the writer's account, like anybody's.
+With a log, blocks are written as they come. Until a block is durable, the writer's account owes for
+it; then it is at rest: another account of the sink's borrows, and the writer's loans end as
+`stored`. Without a log they are at rest at once, in RAM. Everything at rest is one growing loan;
+the rows of a block are repaid, as `delivered`, when everybody has taken them. Published rows are
+charged to the writer's account, like any publication.
 
-So the writer's account never owes for what only its own commit could repay, however large a batch
-is: that is bounded apart, in bytes (`SinkLimits.batch_bytes`), and by the room there is at rest. If
-there is none, because others have it, the writer waits, owing; when the patience of this holder is
-over (rule 11), what is staged and not committed is written off, and its writer is told.
+So the writer's account never owes for rows that only its own commit could repay, however large a
+batch is: their bytes have limits of their own, `SinkLimits.batch_bytes` and the room at rest. If
+others take all of that room, the writer waits in debt; when the patience of this holder is over
+(rule 11), staged and uncommitted rows are written off, and the writer is told.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from ._publishing import Publishing, RowConfirm
 from ._settings import SinkLimits
 
 NONE = -1
-"""The number of the batch that there is not."""
+"""Stands for the number of a batch that does not exist."""
 
 
 class Decision(enum.Enum):
-    """What became of a `commit`."""
+    """The result of a `commit`."""
 
     NOW = enum.auto()
-    """It is decided by this."""
+    """It is decided now."""
     BEFORE = enum.auto()
-    """It was before."""
+    """It was decided before."""
     LATER = enum.auto()
-    """The batch before it is still published, or something is not written yet: ask again."""
+    """The batch before it is still being published, or a write is not durable yet: ask again."""
 
 
 @attrs.frozen(slots=True)
 class SinkStatistics:
-    """A sink in numbers."""
+    """Statistics of a sink."""
 
     name: str
     generation: int
-    """How often its name was taken over."""
+    """Number of times that its name was taken over."""
     last: int | None
-    """The batch that was committed last."""
+    """The last committed batch."""
     staging: int | None
-    """The batch of which something is staged."""
+    """The batch with staged rows."""
     parts: int
-    """How many parts that has."""
+    """Number of its parts."""
     staged_items: int
-    """Rows of it."""
+    """Its staged rows."""
     staged_bytes: int
     """Their bytes."""
     publishing: int | None
@@ -81,43 +81,43 @@ class SinkStatistics:
     published: int
     """Rows published, in this process."""
     discarded: int
-    """Rows that were staged and thrown away."""
+    """Rows that were staged and discarded."""
 
 
 class Sink(Holder):
-    """What one writer has staged, and which batches were committed; see the top of this module.
+    """The staged rows and committed batches of one writer; see the top of this module.
 
     Made by `Sinks`.
 
     Args:
         ledger: The books.
-        name: What its writer is known by.
-        account: The writer's: for what is on its way to rest, and what publishing causes.
-        rest: The sink's own: for what is at rest.
-        limits: How much it may hold.
-        incarnation: Which life of it this is: 16 bytes.
-        log: Where it writes; None: it keeps everything in RAM.
+        name: The writer's name.
+        account: The writer's account: for rows on their way to rest, and for their publication.
+        rest: The sink's own account: for rows at rest.
+        limits: Limits on its content.
+        incarnation: Identifies this incarnation of it: 16 bytes.
+        log: Its place on the disk; None: it keeps everything in RAM.
         confirm_of: Makes the confirm of a row.
-        place_of: Names a recipient's place on disk, if it has one that notes what it has.
-        wall: The time in seconds since 1970.
+        place_of: Returns the name of a recipient's place on disk, if it notes rows there.
+        wall: Returns the time in seconds since 1970.
 
     Attributes:
-        last: The batch that was decided last.
-        batch: The batch of which something is staged.
-        batch_bytes: The bytes of that.
-        batch_cost: What they count for in `SinkLimits.batch_bytes`.
-        parts: What is staged of it, by partition and attempt.
-        publishing: What is decided and not published yet, if something is.
-        generation: How often the name was taken over.
+        last: The last decided batch.
+        batch: The batch with staged rows.
+        batch_bytes: Their bytes.
+        batch_cost: Bytes that they count for in `SinkLimits.batch_bytes`.
+        parts: Its staged parts, by partition and attempt.
+        publishing: The decided batch that is being published, if any.
+        generation: Number of times that the name was taken over.
         committed_batches: Batches decided, in this process.
         published_rows: Rows published, in this process.
-        discarded_rows: Rows that were staged and thrown away.
-        committed_at: When a batch was last decided, by `wall`.
-        on_change: Called when something was decided, or has been published.
-        allows: Says to which topics its batches may be published; None: to all. Asked for each row
-            when that is published.
+        discarded_rows: Rows that were staged and discarded.
+        committed_at: The time of the last decision, by `wall`.
+        on_change: Called after a decision, and after a publication.
+        allows: Whether its batches may be published to a topic; None: to all. Called for each row
+            at its publication.
         doomed: Whether it is to be forgotten when nothing is left to be published.
-        closed: Whether it is over.
+        closed: Whether it is closed.
     """
 
     __slots__ = (
@@ -169,7 +169,7 @@ class Sink(Holder):
         self._log = log
         self._wall = wall
         self._touched_at = ledger.clock()
-        # Blocks for which there was no room at rest, with their parts; and those being written.
+        # Blocks without room at rest, with their parts; and those being written.
         self._unwritten: deque[tuple[Part, Block]] = deque()
         self._writing: deque[Block] = deque()
         self._writing_items = 0
@@ -188,14 +188,13 @@ class Sink(Holder):
     # -- a holder -------------------------------------------------------------------------------
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`: nothing is delivered here; what comes all the same is dropped."""
+        """See `Holder.hold`: a sink subscribes to nothing; it drops a stray event."""
         account.repay(items, nbytes, Outcome.DROPPED, self)
 
     def ready(self) -> None:
-        """See `Holder.ready`."""
+        """See `Holder.ready`: there is nothing to do."""
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.loans`."""
         if self._in_rest is not None:
             yield self._in_rest
         for block in self._writing:
@@ -206,10 +205,10 @@ class Sink(Holder):
                 yield block.loan
 
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`: what is staged and not committed is written off."""
+        """See `Holder.give_up`: staged and uncommitted rows are written off."""
         reason = (
-            f"what was staged of batch {self.batch} of writer {self.sink} was written off: there "
-            f"is no room for it on the disk (--disk-limit); {why}"
+            f"the staged rows of batch {self.batch} of writer {self.sink} were written off: the "
+            f"disk has no room for them (--disk-limit); {why}"
         )
         for part in self.parts.values():
             if not part.failed:
@@ -218,19 +217,19 @@ class Sink(Holder):
         self._drop_from_log(self.parts.values())
         self.settled()
 
-    # -- who writes -----------------------------------------------------------------------------
+    # -- the writer -----------------------------------------------------------------------------
 
     def check(self, generation: int, incarnation: bytes | None = None) -> None:
-        """See whether a writer with this generation may ask for something.
+        """Check that a writer with this generation is the present one.
 
         Raises:
-            FencedError: If the name was taken over since.
-            OtherIncarnationError: If it is of an earlier life of the sink.
+            FencedError: The name was taken over since.
+            OtherIncarnationError: The writer belongs to an earlier incarnation of the sink.
         """
         if self.closed or (incarnation is not None and incarnation != self.incarnation):
             msg = (
-                f"writer {self.sink} is not remembered here as it was: it was forgotten, or the "
-                "relay has no store and was restarted; open it anew"
+                f"the relay does not know this writer {self.sink} any more: it was forgotten, or "
+                "the relay has no store and was restarted; open it anew"
             )
             raise OtherIncarnationError(msg)
         if generation != self.generation:
@@ -241,7 +240,7 @@ class Sink(Holder):
             raise FencedError(msg)
 
     def take_over(self) -> int:
-        """Put out who has the name; throw away what is staged; return the new generation."""
+        """Fence off the present writer; discard staged rows; return the new generation."""
         self.generation += 1
         self._clear()
         self.keep()
@@ -255,24 +254,24 @@ class Sink(Holder):
     def stage(self, owner: object, key: PartKey, at: int, data: bytes, count: int) -> None:
         """Take a block of a part: `count` rows from its row `at` on. Row 0 begins the part anew.
 
-        What is of a batch that is committed already is passed over.
+        A block of a committed batch is ignored.
 
         Raises:
-            RefusedError: If it cannot be taken; nothing of the part is kept then.
+            RefusedError: It cannot be staged; nothing of the part is kept then.
         """
         part = self._part(owner, key, at == 0)
         if part is None:
             return
         if part.rows != at:
-            self._fail(part, f"row {at} of {key} came where row {part.rows} was to come")
+            self._fail(part, f"row {at} of {key} came instead of row {part.rows}")
         nbytes = len(data)
         cost = max(nbytes, self.limits.block_bytes)
         if self.batch_cost + cost > self.limits.batch_bytes:
             self._fail(
                 part,
                 f"writer {self.sink} has {self.batch_cost} bytes staged of batch {key.batch}, and "
-                f"{self.limits.batch_bytes} are the limit (--sink-batch-limit): let a batch be "
-                "smaller, as by Spark's maxOffsetsPerTrigger or maxBytesPerTrigger, or raise it",
+                f"{self.limits.batch_bytes} are the limit (--sink-batch-limit): make batches "
+                "smaller (Spark: maxOffsetsPerTrigger or maxBytesPerTrigger), or raise the limit",
             )
         if self._log is None and self.rest.room()[1] < nbytes:
             self._fail(
@@ -282,7 +281,7 @@ class Sink(Holder):
                 "room on its disk",
             )
         if not self.batch_bytes and self._in_rest is None:
-            # A holder that held nothing was not failing to make progress.
+            # An empty holder has no progress to make.
             self.progressed_at = self.ledger.clock()
         block = Block(at, count, nbytes, len(part.blocks) + 1, data)
         part.blocks.append(block)
@@ -301,10 +300,10 @@ class Sink(Holder):
             self.write()
 
     def _part(self, owner: object, key: PartKey, begins: bool) -> Part | None:
-        """Return the part that something is for; None if that is passed over.
+        """Return the part for a request; None if the request is ignored.
 
         Raises:
-            RefusedError: If it cannot be staged.
+            RefusedError: It cannot be staged.
         """
         if not self._goes_to(key.batch):
             return None
@@ -335,7 +334,7 @@ class Sink(Holder):
         return part
 
     def _goes_to(self, batch: int) -> bool:
-        """See whether something of a batch may be staged now; False if it is committed already."""
+        """Whether a batch may be staged now; False if it is committed already."""
         if batch <= self.last:
             return False
         if batch < self.batch:
@@ -347,7 +346,7 @@ class Sink(Holder):
         return True
 
     def refuse_part(self, key: PartKey, why: str) -> NoReturn:
-        """Refuse a part for what is in it; nothing of it is kept.
+        """Refuse a part because of its content; nothing of it is kept.
 
         Raises:
             RefusedError: Always.
@@ -358,7 +357,7 @@ class Sink(Holder):
         self._fail(part, why)
 
     def is_noted(self, key: PartKey) -> bool:
-        """Whether a whole part has been handed to the log, if there is one."""
+        """Whether a complete part has been handed to the log, if there is one."""
         if self._log is None or key.batch <= self.last:
             return True
         part = self.parts.get(key[1:])
@@ -371,10 +370,10 @@ class Sink(Holder):
         raise RefusedError(why)
 
     def complete(self, owner: object, key: PartKey, rows: int, nbytes: int, crc: int) -> bool:
-        """Take the word that a part is whole; whether its batch is committed already.
+        """End a part; return whether its batch is committed already.
 
         Raises:
-            RefusedError: If it is not what has come.
+            RefusedError: Its content is not as announced.
         """
         if not self._goes_to(key.batch):
             return True
@@ -387,7 +386,7 @@ class Sink(Holder):
             self._fail(
                 part,
                 f"{key} of writer {self.sink} is torn: {rows} rows of {nbytes} bytes were sent, "
-                f"and {part.rows} of {part.nbytes} came, or others; stage it anew",
+                f"{part.rows} of {part.nbytes} came, or their checksum differs; stage it anew",
             )
         part.complete = True
         self._touch()
@@ -403,7 +402,7 @@ class Sink(Holder):
     # -- the disk -------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Hand to the log what has not been, as far as there is room for it at rest."""
+        """Hand unwritten blocks to the log, as far as there is room at rest."""
         log = self._log
         if log is None or self.closed:
             return
@@ -412,7 +411,7 @@ class Sink(Holder):
             part, block = unwritten[0]
             if block.loan is not None:
                 if not self._has_room(block):
-                    return  # as others make room, or the patience ends
+                    return  # Until others make room, or the patience ends.
                 assert part.place is not None
                 assert block.data is not None
                 block.ticket = log.put(part.place, block.number, block.first, block.data)
@@ -481,18 +480,18 @@ class Sink(Holder):
     def _settle_rest(self, items: int, nbytes: int, since: float, outcome: Outcome) -> None:
         rest = self._in_rest
         assert rest is not None
-        # There may always be something at rest: none of it is as old as the first that ever was.
+        # Some of it may always be at rest, but not for as long as the loan exists.
         before, rest.opened = rest.opened, since
         if rest.items == items:
             self._in_rest = None
         rest.settle(items, outcome, nbytes)
         if outcome is not Outcome.DELIVERED:
-            rest.opened = before  # else it goes in order, and what is left came no sooner
+            rest.opened = before  # Blocks end in order: the rest came no sooner.
 
-    # -- throwing away --------------------------------------------------------------------------
+    # -- discarding -----------------------------------------------------------------------------
 
     def _discard(self, part: Part, outcome: Outcome) -> None:
-        """End what a part holds; its place in the log is for who calls this."""
+        """End the loans of a part; the caller frees its place in the log."""
         self.batch_bytes -= part.nbytes
         self.batch_cost -= part.cost
         self.discarded_rows += part.rows
@@ -511,11 +510,11 @@ class Sink(Holder):
                     block.loan = None
                     loan.settle(outcome=outcome)
                 else:
-                    # In the log's hands, and in memory, until it is written: else who stages and
-                    # aborts again and again, faster than the disk, would owe nothing for it.
+                    # The log has it, in memory, until it is written: without this, a writer that
+                    # stages and aborts faster than the disk would owe nothing for it.
                     block.thrown_away = outcome
         if items:
-            # In one sum: there may be tens of thousands of them.
+            # In one sum: there may be tens of thousands of blocks.
             self._settle_rest(items, nbytes, since, outcome)
         part.blocks.clear()
         part.rows = part.nbytes = part.cost = part.crc = 0
@@ -531,7 +530,7 @@ class Sink(Holder):
             self._log.settle(self.state(), drop)
 
     def _clear(self) -> None:
-        """Throw away all that is staged and not decided."""
+        """Discard all rows that are staged and undecided."""
         parts = list(self.parts.values())
         self.parts.clear()
         for part in parts:
@@ -540,12 +539,12 @@ class Sink(Holder):
         self.batch = NONE
 
     def abort(self, batch: int) -> None:
-        """Throw away what is staged of a batch; of any other nothing happens."""
+        """Discard the staged rows of a batch; for any other batch do nothing."""
         if batch == self.batch:
             self._clear()
 
     def left_by(self, owner: object) -> None:
-        """Throw away what a connection has begun and cannot end any more."""
+        """Discard the unfinished parts of a connection that has ended."""
         torn = [part for part in self.parts.values() if part.owner is owner and not part.complete]
         for part in torn:
             self._discard(part, Outcome.DROPPED)
@@ -554,9 +553,9 @@ class Sink(Holder):
             self._drop_from_log(torn)
 
     def left_alone(self, now: float) -> int:
-        """Throw away what nobody has come back for; return how many parts that was."""
+        """Discard abandoned staged rows; return the number of parts."""
         if not self.account.funds_are_clear():
-            self._touched_at = now  # it cannot go on: nothing is read from it
+            self._touched_at = now  # The writer is throttled: it cannot go on.
         count = len(self.parts)
         if not count or now - self._touched_at <= self.limits.grace:
             return 0
@@ -564,7 +563,7 @@ class Sink(Holder):
         return count
 
     def is_stuck(self, now: float) -> bool:
-        """Whether what is staged has waited for room at rest for longer than its patience."""
+        """Whether blocks have waited for room at rest for longer than the patience."""
         waits = any(block.loan is not None for _, block in self._unwritten)
         return waits and now - self.progressed_at > self.patience
 
@@ -574,8 +573,8 @@ class Sink(Holder):
         """Decide that a batch is these parts, as (partition, attempt).
 
         Raises:
-            NotStagedError: If one is not there, or not whole.
-            RefusedError: If they cannot be one batch.
+            NotStagedError: A part is not staged, or not complete.
+            RefusedError: They cannot be one batch.
         """
         if batch <= self.last:
             return Decision.BEFORE
@@ -631,7 +630,7 @@ class Sink(Holder):
         if block.at_rest:
             self._end_rest(block, Outcome.DELIVERED)
         elif block.loan is not None:
-            # Everybody had it before it was durable, though that was decided later.
+            # Everybody had taken it before it was durable, though not before its decision was.
             loan, block.loan = block.loan, None
             loan.settle()
         if self._log is not None and part.place is not None:
@@ -639,7 +638,7 @@ class Sink(Holder):
             self.write()
 
     def published(self, publishing: Publishing) -> None:
-        """Note that all of a batch has been taken. For `Publishing`."""
+        """Note that everybody has taken all rows of a batch. For `Publishing`."""
         if publishing is not self.publishing or self.closed:
             return
         self.publishing = None
@@ -648,10 +647,10 @@ class Sink(Holder):
             self._log.settle(self.state(), drop, publishing.marks)
         self.on_change(self)
 
-    # -- what is kept of it for a restart -------------------------------------------------------
+    # -- its state for a restart ----------------------------------------------------------------
 
     def state(self) -> bytes:
-        """Return what is to be known of it after a restart, but for what is staged."""
+        """Return its state for a restart, without the staged parts."""
         publishing = self.publishing
         parts = None if publishing is None else [part.key[1:] for part in publishing.parts]
         return json.dumps(
@@ -666,7 +665,7 @@ class Sink(Holder):
         ).encode()
 
     def keep(self) -> None:
-        """Write what is to be known of it after a restart."""
+        """Write its state for a restart."""
         if self._log is not None:
             self._log.settle(self.state())
 
@@ -676,18 +675,18 @@ class Sink(Holder):
         parts: dict[PartKey, tuple[Part, int]],
         marks: dict[str, tuple[int, int]],
     ) -> list[Part]:
-        """Take up what `state` gave, and what is on the disk. Only before anything else.
+        """Restore a sink from `state` and the disk. Only before anything else.
 
         Args:
-            state: See there.
-            parts: The whole ones, and the number of the first block of each that is left.
-            marks: Of places on disk: a batch, and up to before which row of it they have it.
+            state: The result of `state`.
+            parts: The complete parts, and the number of the first remaining block of each.
+            marks: For places on disk: a batch, and the first of its rows that the place lacks.
 
         Returns:
-            Parts that are of no use any more; they are to be forgotten.
+            Parts that are not needed any more; the caller forgets them.
 
         Raises:
-            ValueError: If the state is none.
+            ValueError: The state is invalid.
         """
         try:
             found = json.loads(state)
@@ -733,16 +732,16 @@ class Sink(Holder):
 
     @property
     def last_is_sure(self) -> bool:
-        """Whether the batch that was decided last would be known after a crash."""
+        """Whether the last decision would survive a crash."""
         return self.publishing is None or self.publishing.durable
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is staged, and nothing is to be published."""
+        """Whether nothing is staged, and nothing is being published."""
         return self.publishing is None and not self.parts
 
     def forget(self) -> None:
-        """End it, with all that is staged; there is nothing to be published. Nobody knows of it."""
+        """End it with its staged rows. Only without a batch to publish; nothing is remembered."""
         assert self.publishing is None
         parts = list(self.parts.values())
         self.parts.clear()
@@ -753,7 +752,7 @@ class Sink(Holder):
         self.close()
 
     def unpublished(self) -> str | None:
-        """Say what was committed and has not been published, if it is lost with the process."""
+        """Return a sentence about committed rows that are lost with the process, if there are."""
         publishing = self.publishing
         if publishing is None or self._log is not None:
             return None
@@ -761,18 +760,18 @@ class Sink(Holder):
             block.count for part in publishing.parts for block in part.blocks if not block.over
         )
         return (
-            f"{rows} rows of batch {publishing.batch} of writer {self.sink} were not published as "
-            "far as anybody knows; it was not told that they were"
+            f"{rows} rows of batch {publishing.batch} of writer {self.sink} were not published, or "
+            "not taken by everybody; the writer was not told that they were"
         )
 
     def close(self) -> None:
-        """End it here; what is on disk stays there, what is in RAM is cancelled. Idempotent."""
+        """Close it; data on disk stays, loans in RAM are cancelled. Idempotent."""
         if self.closed:
             return
         self.closed = True
         at_rest = Outcome.CANCELLED if self._log is None else Outcome.STORED
         for loan in list(self.loans()):
-            # On disk it is owed for by nobody in this process any more.
+            # On disk, no account of this process owes for it any more.
             loan.settle(outcome=at_rest if loan is self._in_rest else Outcome.CANCELLED)
         self._in_rest = None
         self._writing.clear()
@@ -784,7 +783,7 @@ class Sink(Holder):
         self.account.close()
 
     def statistics(self) -> SinkStatistics:
-        """Return the sink in numbers."""
+        """Return its statistics."""
         rest = self._in_rest
         return SinkStatistics(
             name=self.sink,

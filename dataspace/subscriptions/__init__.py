@@ -1,4 +1,4 @@
-"""Acked subscriptions for readers that take ranges: named, fenced, replayable. No I/O."""
+"""Acknowledged subscriptions for range readers: named, fenced, replayable. No I/O."""
 
 from ._block import Columns as Columns
 from ._block import block_range as block_range

@@ -1,14 +1,14 @@
-"""A block: some messages in a row, column by column, as bytes.
+"""A block: consecutive messages, column by column, as bytes.
 
-Made so that a reader can have columns of Arrow's without looking at each row: lengths and joined
-bytes for what has a length, one integer a row for what has not, accounts as codes of a dictionary.
-The same bytes stand on disk and in answers to readers.
+A reader can use the columns for Arrow without looking at each row: lengths and joined bytes for
+variable-length values, one integer a row for the others, accounts as codes of a dictionary. The
+same bytes are on disk and in answers to readers.
 
 Layout, little-endian; the columns of integers are aligned to 8 bytes if the block is::
 
     first u64 | count u32 | accounts u32 | account bytes u32 | key bytes u32 | value bytes u32 | 0
     times     i64 * count      microseconds since 1970
-    codes     u32 * count      which of the accounts
+    codes     u32 * count      index of the account
     key lengths u32 * count    value lengths u32 * count
     account lengths u32 * accounts
     accounts, keys, values     joined bytes; zeros up to the next multiple of 8
@@ -26,13 +26,13 @@ HEADER = Struct("<QIIIIII")
 """32 bytes."""
 
 MERGE_BYTES = 64 << 10
-"""Blocks are put together up to this size, which is that of a whole chunk."""
+"""Blocks are merged up to this size, that of a whole chunk."""
 
 _SWAPPED = sys.byteorder == "big"
 
 
 class Columns(Protocol):
-    """Messages column by column: a block that was opened, or one that still grows."""
+    """Messages column by column: an opened block, or a growing one."""
 
     @property
     def first(self) -> int:
@@ -41,27 +41,27 @@ class Columns(Protocol):
 
     @property
     def times(self) -> array[int] | memoryview:
-        """When each came, in microseconds since 1970."""
+        """The arrival time of each, in microseconds since 1970."""
         ...
 
     @property
     def codes(self) -> array[int] | memoryview:
-        """Whose each is: places in `names`."""
+        """The account of each, as an index of `names`."""
         ...
 
     @property
     def key_lengths(self) -> array[int] | memoryview:
-        """How long each key is."""
+        """The length of each key."""
         ...
 
     @property
     def value_lengths(self) -> array[int] | memoryview:
-        """How long each value is."""
+        """The length of each value."""
         ...
 
     @property
     def names(self) -> Sequence[bytes]:
-        """The accounts that are meant by the codes."""
+        """The names of the accounts."""
         ...
 
     @property
@@ -76,9 +76,9 @@ class Columns(Protocol):
 
 
 def join_block(columns: Columns, start: int, end: int) -> bytes:
-    """Return the block of the messages with numbers from `start` to before `end`."""
+    """Return the block of the messages from `start` to before `end`."""
     at, stop = start - columns.first, end - columns.first
-    # Sums over integers without a loop of Python's: a microsecond for a hundred rows.
+    # Sums over integers without a Python loop: a microsecond for a hundred rows.
     key_at = sum(columns.key_lengths[:at])
     value_at = sum(columns.value_lengths[:at])
     key_lengths = columns.key_lengths[at:stop]
@@ -158,11 +158,11 @@ def _native(raw: memoryview, typecode: Literal["q", "I"]) -> array[int] | memory
 
 
 def open_block(block: bytes | memoryview) -> Columns:
-    """Return the columns of a block; they are views on it.
+    """Return the columns of a block, as views of it.
 
     Raises:
-        ValueError: If the block is shorter than it says.
-        struct.error: If it is shorter than its header.
+        ValueError: The block is shorter than its header says.
+        struct.error: It is shorter than a header.
     """
     return _OpenBlock(block)
 
@@ -174,7 +174,7 @@ def block_range(block: bytes | memoryview) -> tuple[int, int]:
 
 
 def cut_block(block: bytes, start: int, end: int) -> bytes:
-    """Return what a block has of the messages from `start` to before `end`."""
+    """Return the part of a block with the messages from `start` to before `end`."""
     first, after = block_range(block)
     if start <= first and end >= after:
         return block
@@ -182,7 +182,7 @@ def cut_block(block: bytes, start: int, end: int) -> bytes:
 
 
 class _Grown:
-    """Columns that blocks are added to."""
+    """Columns that grow by blocks."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -219,10 +219,10 @@ def _append(numbers: array[int], more: array[int] | memoryview) -> None:
 
 
 def merge_blocks(blocks: Sequence[bytes], size: int = MERGE_BYTES) -> list[bytes]:
-    """Return the same messages in fewer blocks: those below `size` are put together up to it.
+    """Return the same messages in fewer blocks: those below `size` are merged up to it.
 
-    What comes seldom is written in blocks of a message or two, and each block costs its reader as
-    much as a hundred rows.
+    At low rates, blocks with a message or two are written, and each block costs its reader as much
+    as a hundred rows.
     """
     merged: list[bytes] = []
     group: list[bytes] = []

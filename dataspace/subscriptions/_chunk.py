@@ -1,4 +1,4 @@
-"""Messages in a row that are sealed, written and forgotten together."""
+"""Consecutive messages that are sealed, written and forgotten together."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from ...accounts import Account, Confirm, LoanedItem
 
 CHUNK_BYTES = 64 << 10
-"""A chunk that has grown to this many bytes is sealed: as one read of a connection's has, and large
-enough that what each block costs, 20 us, is little for each of its rows."""
+"""Size at which a chunk is sealed: that of one read of a connection, and large enough that the cost
+of each block, 20 us, is little for each of its rows."""
 
 ROW_BYTES = 20
-"""What a row takes in the columns besides its key and its value."""
+"""Bytes of a row in the columns besides its key and its value."""
 
 
 class Tail:
-    """The chunk that still grows: columns, and a loan for each account in it."""
+    """The growing chunk: columns, and a loan for each account in it."""
 
     __slots__ = (
         "code_of", "codes", "confirms", "first", "key_lengths", "keys", "loans", "names", "nbytes",
@@ -38,11 +38,11 @@ class Tail:
         self.nbytes = 0
 
     def __len__(self) -> int:
-        """Return how many messages are in it."""
+        """Return its number of messages."""
         return len(self.codes)
 
     def add_account(self, account: Account, loan: LoanedItem[Any]) -> int:
-        """Take the first loan of an account in this chunk; return its code."""
+        """Add the first loan of an account in this chunk; return its code."""
         code = self.code_of[account] = len(self.loans)
         self.loans.append(loan)
         name = account.name.encode(errors="backslashreplace")
@@ -52,20 +52,20 @@ class Tail:
 
 
 class Chunk:
-    """A chunk that grows no more.
+    """A sealed chunk.
 
     Attributes:
         first: The number of its first message.
         end: The number after its last.
-        before: Bytes of the blocks of all that came before it, ever.
+        before: Bytes of the blocks of all earlier chunks, ever.
         upto: The same with its own.
         block: Its messages; None if they are only on disk.
-        loans: What its publishers owe for it, by code; empty when it is at rest.
-        confirms: Who wants to hear that it is at rest, or dealt with.
-        at_rest: Whether it is on disk, and owed by the subscription's own account.
-        rest_items: Messages of it that are still owed for, while it is at rest.
+        loans: Its publishers' loans, by code; empty when it is at rest.
+        confirms: Confirms to call when it is at rest, or dealt with.
+        at_rest: Whether it is on disk, and the subscription's own account owes for it.
+        rest_items: Its messages that are still owed for, while it is at rest.
         rest_bytes: Their bytes on disk.
-        ticket: When it has been handed to the log: what that gave for it.
+        ticket: The log's ticket for its write.
     """
 
     __slots__ = (

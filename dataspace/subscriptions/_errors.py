@@ -1,4 +1,4 @@
-"""What a reader of ranges is told when it cannot have what it asks for."""
+"""Errors for range readers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from .._errors import DataspaceError
 
 
 class SubscriptionError(DataspaceError):
-    """A request that a subscription cannot follow; the message says why."""
+    """A request that a subscription cannot serve; the message has the reason."""
 
 
 class RefusedError(SubscriptionError):
-    """It is not allowed, or not known: a limit, a name, other filters than it has."""
+    """It is not allowed, or not known: a limit, a name, other filters than the subscription's."""
 
 
 class OutOfRangeError(RefusedError):
-    """A range, or an acknowledgement, that goes beyond what there is."""
+    """A range, or an acknowledgement, that goes beyond the last message."""
 
 
 class FencedError(SubscriptionError):
-    """A newer reader has attached; this one has nothing to say any more."""
+    """A newer reader has attached; this one is fenced off."""
 
 
 class DataLossError(SubscriptionError):
-    """What is asked for is not there any more: acknowledged, given up, or lost."""
+    """The messages are gone: acknowledged, given up, or lost."""
 
 
 class OtherIncarnationError(DataLossError):
-    """The numbers are those of another life of the subscription: they mean nothing in this one."""
+    """The numbers belong to an earlier incarnation of the subscription, and mean nothing now."""

@@ -1,16 +1,15 @@
-"""A subscription whose reader does not acknowledge what others wait for: it is behind.
+"""A lagging consumer: a subscription whose reader does not acknowledge while publishers wait.
 
-Theory of operation. When its patience has run out, nobody waits on it any more until it has caught
-up (rule 11); what its reader has not acknowledged is bounded from then on, and the oldest of it is
-dropped, which the reader is told as a loss when it asks for that. Rules of this file:
+Theory of operation. When its patience has run out, publishers do not wait for it until it has
+caught up (rule 11). Its unacknowledged messages are bounded from then on; the oldest are dropped,
+and the reader gets a loss when it asks for them. Rules of this file:
 
 1. In RAM it keeps as much as any holder that is behind (`KEEP`), on an account of its own
-   (`accounts/_backlog.py`, rules 1 and 2): for those who publish what they send ends as `stored`.
-2. On disk it is bounded already, and its own debt; when there is no room for what comes, the oldest
-   makes room. Until it is on the disk its publishers owe for it, as ever.
-3. It has caught up when its reader has acknowledged so much that a quarter of what it keeps is
-   left; on disk, half of what was there at the beginning. One acknowledgement now and then does
-   not help it.
+   (`accounts/_backlog.py`, rules 1 and 2): the publishers' loans end as `stored`.
+2. On disk it has a quota already, and debt of its own; without room for new messages, the oldest
+   make room. Until a message is on the disk its publishers owe for it, as ever.
+3. It has caught up when its unacknowledged messages are down to a quarter of what it may keep; on
+   disk, to half of what it had at the beginning. An acknowledgement now and then is not enough.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.dataspace.subscriptions")
 
 LEFT_IN_RAM: Final = 4
-"""It has caught up when one part of so many is left of what it keeps in RAM."""
+"""In RAM, it has caught up when a fourth of what it may keep is left."""
 
 LEFT_ON_DISK: Final = 2
-"""And on disk."""
+"""On disk, when half of what it had at the beginning is left."""
 
 DROPPED_AT_ONCE: Final = 8
-"""When there is too much, a part of so many is dropped: not something for each message that
-comes."""
+"""The part of the messages in RAM, an eighth, that is dropped when there are too many: not a few
+for each new message."""
 
 ROOM_AT_ONCE: Final = 64
-"""The same on disk: a part of so many makes room."""
+"""The same on disk: a 64th makes room."""
 
 
 class Behind:
-    """One spell of being behind, of one subscription.
+    """The time during which one subscription is behind.
 
     Attributes:
-        account: Owes for what is kept in RAM.
+        account: Owes for the messages kept in RAM.
     """
 
     __slots__ = ("_above", "_had", "_holder", "_lost", "_since", "account")
@@ -59,24 +58,24 @@ class Behind:
         self.account, self._above = open_behind(holder, holder.limits.keep)
         self._count(Relief(spells=1))
         logger.warning(
-            "%s; it is behind now: of what is not acknowledged the oldest is dropped", why,
+            "%s; it is behind now: its oldest unacknowledged messages are dropped", why,
             extra={**(fields or {}), "event": "behind", "holder": holder.name,
                    "kind": holder.kind, "policy": str(holder.policy)},
         )  # fmt: skip
 
     def take(self, account: Account, items: int, nbytes: int) -> Account:
-        """Owe for what `account` has just been charged for; return who owes now."""
+        """Move the charge of a message from `account`; return the account that owes now."""
         self.account.borrow(items, nbytes)
         account.repay(items, nbytes, Outcome.STORED, self._holder)
         return self.account
 
     def take_over(self, loan: LoanedItem[Any]) -> None:
-        """Owe for a loan that is in the holder's hands."""
+        """Take over a loan that the holder has."""
         if loan.items and loan.account is not self.account:
             loan.transfer(self.account)
 
     def excess(self, items: int, nbytes: int) -> int:
-        """Return how many of `items` messages in RAM, which have `nbytes`, are too many."""
+        """Return the number of surplus messages in RAM, of `items` with `nbytes`."""
         own, above = self.account, self._above
         most_items = own.mark_items
         most_bytes = min(own.mark_bytes, above.mark_bytes - above.debt_bytes + own.debt_bytes)
@@ -89,12 +88,12 @@ class Behind:
 
     @staticmethod
     def room(rest: LoanedItem[Any], nbytes: int) -> int:
-        """Return how many of the messages at rest make room for `nbytes`."""
+        """Return the number of messages at rest whose removal makes room for `nbytes`."""
         wanted = max(nbytes, rest.bytes // ROOM_AT_ONCE)
         return min(rest.items, max(1, rest.items * wanted // max(1, rest.bytes)))
 
     def dropped(self, items: int, nbytes: int) -> None:
-        """Count what was dropped."""
+        """Count dropped messages."""
         self._count(Relief(dropped_items=items, dropped_bytes=nbytes))
 
     def _count(self, some: Relief) -> None:
@@ -103,7 +102,7 @@ class Behind:
         self._holder.ledger.relief[StuckPolicy.DROP_OLDEST].add(some)
 
     def is_over(self) -> bool:
-        """Whether the subscription has caught up; to be asked after an acknowledgement."""
+        """Whether the subscription has caught up; call it after an acknowledgement."""
         holder, own = self._holder, self.account
         if holder.options.durable:
             return LEFT_ON_DISK * holder.rest_bytes <= self._had
@@ -113,7 +112,7 @@ class Behind:
         )
 
     def end(self, why: str) -> None:
-        """End the spell; what is still kept is the account's until it is acknowledged."""
+        """End it; the account goes on owing for kept messages until they are acknowledged."""
         holder, lost = self._holder, self._lost
         self.account.close()
         self._above.close()

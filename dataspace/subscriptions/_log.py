@@ -1,4 +1,4 @@
-"""What a durable subscription sees of a disk."""
+"""A durable subscription's view of a disk."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...accounts import Confirm
 class SubscriptionLog(Protocol):
     """One subscription's place on a disk.
 
-    Nothing here waits: what is put is durable when `RangeSubscription.durable` is called with its
-    ticket, or with a later one. A record is a block of messages, known by the number of the last of
-    them, so that the first record at or after a number is the one that has it.
+    Nothing here waits: a record is durable when `RangeSubscription.durable` is called with its
+    ticket, or with a later one. A record is a block of messages, identified by the number of the
+    last, so that the first record at or after a number has that message.
     """
 
     def dirty(self) -> None:
-        """Something waits to be written: call `RangeSubscription.write` soon, or when idle."""
+        """Note that data waits to be written: call `RangeSubscription.write` soon, or when idle."""
         ...
 
     def put(self, last: int, block: bytes, confirms: list[Confirm]) -> int:
         """Write a record; return its ticket. `last` grows from record to record.
 
-        `confirms` are those of its messages, in order; who has something to write together with
-        them puts another one in their place.
+        `confirms` are those of its messages, in order; a writer with data for the same batch
+        replaces one by its own.
         """
         ...
 
@@ -32,7 +32,7 @@ class SubscriptionLog(Protocol):
         ...
 
     def keep(self, state: bytes) -> None:
-        """Keep what is to be known of the subscription after a restart."""
+        """Write the subscription's state for a restart."""
         ...
 
     def drop(self) -> None:

@@ -1,4 +1,4 @@
-"""Where messages lie in the chunks of a subscription, and how many bytes there are before them."""
+"""The places of messages in a subscription's chunks, and the bytes before them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._chunk import ROW_BYTES, Chunk, Tail
 
 
 def place_of(chunks: Sequence[Chunk], number: int) -> int:
-    """Return which chunk has a message; if the tail has it, how many chunks there are."""
+    """Return the index of a message's chunk; for the tail, the number of chunks."""
     low, high = 0, len(chunks)
     while low < high:
         middle = (low + high) // 2
@@ -23,7 +23,7 @@ def place_of(chunks: Sequence[Chunk], number: int) -> int:
 def bytes_before(
     chunks: Sequence[Chunk], tail: Tail, sealed_bytes: int, place: int, number: int
 ) -> int:
-    """Return how many bytes there ever were before a message; `place` is its chunk."""
+    """Return the number of bytes before a message, ever; `place` is its chunk."""
     if place == len(chunks):
         columns: Columns = tail
         before = sealed_bytes

@@ -27,12 +27,12 @@ from ._subscription import (
 
 @attrs.frozen(slots=True)
 class SubscriptionsStatistics:
-    """All subscriptions in numbers."""
+    """Statistics of all subscriptions."""
 
     subscriptions: int
-    """How many there are."""
+    """Number of subscriptions."""
     attached: int
-    """How many of them have a reader."""
+    """Subscriptions with a reader."""
     unpaid_items: int
     """Messages in RAM, on their publishers' accounts."""
     unpaid_bytes: int
@@ -44,31 +44,30 @@ class SubscriptionsStatistics:
 
 
 def _everything(*_: str) -> None:
-    """All that a filter matches may be read."""
+    """Allow reading everything that a filter matches."""
 
 
 class Subscriptions:
     """All subscriptions of one relay.
 
     Args:
-        dataspace: Where they are bound.
-        account: Whose children the accounts of those in RAM are.
-        disk: Whose children the accounts of durable ones are: a root, whose limit is the disk's.
+        dataspace: The dataspace in which they are bound.
+        account: The parent of the accounts of subscriptions in RAM.
+        disk: The parent of the accounts of durable ones: a root, with the disk quota as its limit.
             None: there can be no durable ones.
         open_log: Gives a name its place on the disk.
-        limits: How many there may be, and how much each may hold.
+        limits: Limits on their number, and on the content of each.
         row: Makes rows of events that are no runs.
         columns: Makes columns of runs of publications.
-        wall: The time in microseconds since 1970.
-        parent_of: Tells, by the subscription's name, whose child one in RAM is instead of
-            `account`'s.
-        disk_of: The same of a durable one, instead of `disk`'s.
-        allows: Tells, by the subscription's name and a filter of its, which of the topics that
-            match it may be read; see `Dataspace.observe`.
+        wall: Returns the time in microseconds since 1970.
+        parent_of: Returns the parent of the account of one in RAM, by name, in place of `account`.
+        disk_of: The same for a durable one, in place of `disk`.
+        allows: Returns a check of the topics that may be read, by the subscription's name and
+            filter; see `Dataspace.observe`.
         make: Makes one.
 
     Attributes:
-        on_given_up: Called with one, and why, when its readers are to be cut off.
+        on_given_up: Called with a subscription, and the reason, to disconnect its readers.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Subscriptions:
         self._observations: dict[str, list[Observation]] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return their number."""
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[RangeSubscription]:
@@ -123,7 +122,7 @@ class Subscriptions:
         """Return the subscription of this name.
 
         Raises:
-            RefusedError: If there is none.
+            RefusedError: There is none.
         """
         found = self._by_name.get(name)
         if found is None:
@@ -137,14 +136,14 @@ class Subscriptions:
         filters: Iterable[str] = (),
         options: SubscriptionOptions | None = None,
     ) -> RangeSubscription:
-        """Return the subscription of this name; make it, if there is none.
+        """Return the subscription of this name; make it if needed.
 
-        One that is there keeps what it is: of the `options`, `grace` and `after_grace` are given to
-        it anew, `durable` and the filters have to be the same.
+        An existing one takes `grace` and `after_grace` from the `options`; `durable` and the
+        filters have to be the same.
 
         Raises:
-            RefusedError: If it is not what is asked for, or cannot be made so; the message says
-                why.
+            RefusedError: It has other filters or options, or cannot be made; the message has the
+                reason.
         """
         wanted = tuple(dict.fromkeys(filters))
         found = self._by_name.get(name)
@@ -193,7 +192,7 @@ class Subscriptions:
     def _check_new(self, name: str, filters: tuple[str, ...], options: SubscriptionOptions) -> None:
         limits = self.limits
         if not filters:
-            self.get(name)  # which says so
+            self.get(name)  # Raises the error.
         if not name or not name.isprintable() or len(name.encode()) > limits.max_name:
             msg = (
                 f"{name!r} cannot be a subscription's name: it has to be printable, and not longer "
@@ -224,7 +223,7 @@ class Subscriptions:
 
     @staticmethod
     def _check_grace(name: str, options: SubscriptionOptions) -> None:
-        if not options.grace >= 0:  # nor may it be no number
+        if not options.grace >= 0:  # NaN is refused, too.
             msg = f"subscription {name!r}: its grace cannot be {options.grace} seconds"
             raise RefusedError(msg)
 
@@ -257,7 +256,7 @@ class Subscriptions:
         return subscription
 
     def _bind(self, subscription: RangeSubscription) -> None:
-        # It takes acknowledged publications as they are: it acknowledges them itself.
+        # It takes acknowledged publications unchanged: it acknowledges them itself.
         with subscription.account.turn() as turn:
             observations = [
                 self.dataspace.observe(
@@ -276,17 +275,17 @@ class Subscriptions:
     def restore(
         self, name: str, state: bytes, *, low: int, following: int, nbytes: int
     ) -> RangeSubscription:
-        """Take up a durable subscription as it was found on disk, before anything is published.
+        """Restore a durable subscription from the disk, before anything is published.
 
         Args:
             name: Its name.
-            state: What was kept of it (`SubscriptionLog.keep`).
+            state: Its stored state (`SubscriptionLog.keep`).
             low: The first number that was not acknowledged.
             following: The number after that of the last record.
-            nbytes: Bytes of the records that are left.
+            nbytes: Bytes of the remaining records.
 
         Raises:
-            ValueError: If the state is not that of a subscription.
+            ValueError: The state is invalid.
         """
         subscription = self._make(name, SubscriptionOptions(durable=True))
         try:
@@ -300,10 +299,10 @@ class Subscriptions:
         return subscription
 
     def drop(self, name: str) -> None:
-        """Forget a subscription: what it holds is repaid as dropped.
+        """Forget a subscription: its messages are repaid as dropped.
 
         Raises:
-            RefusedError: If there is none.
+            RefusedError: There is none.
         """
         subscription = self.get(name)
         self._unbind(subscription)
@@ -317,7 +316,7 @@ class Subscriptions:
                 self.dataspace.unobserve(turn, observation)
 
     def look_for_the_stuck(self) -> None:
-        """Deal, by their policy, with those that have waited for room on disk for too long."""
+        """Apply the slow-consumer policy to those that have waited for room on disk too long."""
         now = self.ledger.clock()
         for each in self:
             if each.waits_for_room(now):
@@ -327,7 +326,7 @@ class Subscriptions:
     def _deal_with(stuck: RangeSubscription) -> None:
         why = (
             f"subscription {stuck.subscription} has had no room on disk for {stuck.patience:g} s "
-            "for what came, and its reader has acknowledged too little"
+            "for new messages, and its reader has acknowledged too little"
         )
         if stuck.policy is StuckPolicy.DISCONNECT:
             stuck.give_up(why)
@@ -335,7 +334,7 @@ class Subscriptions:
             stuck.relieve(why)
 
     def look_for_the_lost(self) -> list[RangeSubscription]:
-        """Deal with those whose reader has not come back within their grace; return them."""
+        """Apply `after_grace` to those whose reader has not come back in time; return them."""
         now = self.ledger.clock()
         found = [each for each in self if each.grace_is_over(now)]
         dealt_with: list[RangeSubscription] = []
@@ -351,14 +350,14 @@ class Subscriptions:
         return dealt_with
 
     def close(self) -> None:
-        """End all of them here; what is on disk stays there. Idempotent."""
+        """Close all of them; data on disk stays. Idempotent."""
         for each in self:
             self._unbind(each)
             each.close()
         self._by_name.clear()
 
     def statistics(self) -> SubscriptionsStatistics:
-        """Return all of them in numbers."""
+        """Return statistics of all of them."""
         each = [one.statistics() for one in self]
         return SubscriptionsStatistics(
             subscriptions=len(each),

@@ -1,4 +1,4 @@
-"""What is kept of a subscription for a restart, but for its messages and how far they are read."""
+"""The stored state of a subscription for a restart, without its messages and its read position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def state_of(subscription: RangeSubscription) -> bytes:
-    """Return what is to be known of it after a restart."""
+    """Return the state for a restart."""
     options = subscription.options
     return json.dumps(
         {
@@ -29,10 +29,10 @@ def state_of(subscription: RangeSubscription) -> bytes:
 
 
 def take_up(subscription: RangeSubscription, state: bytes) -> None:
-    """Let a subscription be what `state_of` gave.
+    """Restore a subscription from the result of `state_of`.
 
     Raises:
-        ValueError: If it is not that.
+        ValueError: It is invalid.
     """
     try:
         found = json.loads(state)

@@ -1,27 +1,27 @@
-"""A subscription for a reader that takes ranges, as often as it likes, and then acknowledges.
+"""A subscription for a reader that fetches ranges, repeatedly if it likes, and then acknowledges.
 
 Theory of operation. Every message gets a number, from 1 on, and is kept until it is acknowledged:
-`low` is the first that is kept, `next` the first that has not come. What is between them can be
-fetched again and again, by several at once; to have been delivered is not to have been repaid.
-`ack(upto)` moves `low`. So the unpaid loans are the replay buffer, and a reader that does not
-acknowledge throttles those who publish.
+`low` is the first that is kept, `next` the first that has not come. The messages between them can
+be fetched again and again, by several readers at once; delivery does not repay. `ack(upto)` moves
+`low`. So the unpaid loans are the replay buffer, and a reader that does not acknowledge throttles
+the publishers.
 
-Messages lie in chunks, column by column; of each chunk, each account has one loan. A chunk in RAM
-is on its publishers' accounts. With a log (`SubscriptionLog`) chunks are written in order, and when
-one is durable, it is at rest: the subscription's own account borrows, then the publishers' loans
-end as `stored`. Everything at rest is one loan, which grows. Readers see only what is at rest then:
-a number that they were shown must not stand for another message after a restart.
+Messages are kept in chunks, column by column; in each chunk, each account has one loan. A chunk in
+RAM is on its publishers' accounts. With a log (`SubscriptionLog`) chunks are written in order, and
+when one is durable, it is at rest: the subscription's own account borrows, then the publishers'
+loans end as `stored`. Everything at rest is one growing loan. Readers then see only messages at
+rest: a number that they have seen must not stand for another message after a restart.
 
-Who may ask is fenced by a generation: each attachment has the next one, and what comes with an
-older one is refused.
+A generation fences readers: each attachment has the next one, and requests with an older one are
+refused.
 
 Rule 11 here. A reader may be slow: a job of some seconds between two acknowledgements is what the
-subscription is there to make publishers wait for. When others have waited on it for longer than its
-patience, its policy says what happens: `wait` has the log name who waits on whom; with
-`drop_oldest` it lags from then on (`_lagging.py`); with `disconnect` it does, too, and its reader
-is cut off (`on_given_up`). That is so whether a reader is attached or not. One that is away has its
-grace to come back besides, whether anybody waits or not; after that, `after_grace` says. What is at
-rest makes nobody wait.
+subscription is there to make publishers wait for. When accounts have waited on it for longer than
+its patience, the slow-consumer policy applies: with `wait` the log names both sides; with
+`drop_oldest` it lags from then on (`_lagging.py`); with `disconnect` it lags, too, and its reader
+is disconnected (`on_given_up`). That holds with a reader and without. A reader that is away has its
+grace to come back besides, whether anybody waits or not; then `after_grace` applies. Messages at
+rest make nobody wait.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ._state import state_of, take_up
 
 
 class Row(NamedTuple):
-    """What is kept of a message."""
+    """The parts of a message that are kept."""
 
     key: bytes
     """The topic of a publication."""
@@ -56,14 +56,14 @@ class Row(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What can be fetched: from `low` to before `next`."""
+    """The messages that can be fetched: from `low` to before `next`."""
 
     low: int
     next: int
 
 
 class AtRest(NamedTuple):
-    """Messages that are on disk only: read them there, from `start` to before `end`."""
+    """Messages that are only on disk: read them there, from `start` to before `end`."""
 
     start: int
     end: int
@@ -74,9 +74,9 @@ MakeRow: TypeAlias = Callable[[Any], Row]
 
 
 def as_row(event: Any) -> Row:
-    """Make a row of an event: of a publication its topic and its payload.
+    """Make a row of an event: a publication's topic and payload.
 
-    Of anything else, the name of its class and what `repr` says; bytes and texts are themselves.
+    For any other event: the name of its class and its `repr`; bytes and texts stay unchanged.
     """
     if isinstance(event, Publication):
         return Row(event.topic.encode(), event.payload)
@@ -106,7 +106,7 @@ def run_columns(run: Batch) -> tuple[list[bytes], list[bytes]]:
 
 
 def nobody(*_: object) -> None:
-    """Nobody hears of it."""
+    """Do nothing: no callback was set."""
 
 
 def wall_us() -> int:
@@ -116,19 +116,19 @@ def wall_us() -> int:
 
 @attrs.frozen(slots=True)
 class SubscriptionStatistics:
-    """A subscription in numbers."""
+    """Statistics of a subscription."""
 
     name: str
     filters: tuple[str, ...]
-    """What it is bound to."""
+    """Its topic filters."""
     durable: bool
-    """Whether it writes what it holds to disk."""
+    """Whether its messages go to disk."""
     generation: int
-    """How often a reader has attached anew."""
+    """Number of attachments."""
     attached: bool
-    """Whether one is attached."""
+    """Whether a reader is attached."""
     away_seconds: float
-    """For how long none has been; 0 while one is."""
+    """Seconds without a reader; 0 with one."""
     low: int
     """The first number that is kept."""
     next: int
@@ -142,45 +142,45 @@ class SubscriptionStatistics:
     rest_bytes: int
     """Their bytes."""
     recovered: int
-    """Messages that were found on disk at the start."""
+    """Messages found on disk at the start."""
     acked: int
     """Messages ever acknowledged."""
     lost: int
     """Messages ever given up: dropped, or written off."""
     fenced: int
-    """Requests ever refused because they came with an older generation."""
+    """Requests ever refused because of an older generation."""
 
 
 class RangeSubscription(Holder):
     """One named subscription; see the top of this module.
 
     Made by `Subscriptions`, which binds it to topic filters. For topic filters it takes runs of
-    publications as they come; what a pattern observes becomes rows by `row`.
+    publications unchanged; events that a pattern observes become rows by `row`.
 
     Args:
         ledger: The books.
-        name: What its readers know it by.
-        account: Its own account: for what is at rest.
-        options: What it is to be like.
-        limits: How much it may hold.
-        incarnation: Which life of it this is: 16 bytes.
-        log: Where it writes; None: it keeps everything in RAM.
+        name: Its name for readers.
+        account: Its own account: for messages at rest.
+        options: Its options.
+        limits: Limits on its content.
+        incarnation: Identifies this incarnation of it: 16 bytes.
+        log: Its place on the disk; None: it keeps everything in RAM.
         row: Makes rows of events that are no runs.
         columns: Makes columns of runs of publications.
-        wall: The time in microseconds since 1970.
+        wall: Returns the time in microseconds since 1970.
 
     Attributes:
         low: The first number that is kept.
         next: The first number that has not come.
-        generation: What the newest attachment has.
-        pin: Where a reader begins that has not read before: the word, and the number.
-        filters: What it is bound to.
-        closed: Whether it takes nothing more.
+        generation: That of the newest attachment.
+        pin: Where a first reader begins: the word, and the number.
+        filters: Its topic filters.
+        closed: Whether it accepts nothing more.
         unpaid_items: Messages on their publishers' accounts.
         unpaid_bytes: Their bytes.
-        recovered: Messages that were found on disk at the start.
-        sealed_bytes: Bytes of the blocks of all chunks there ever were, but for the tail.
-        on_given_up: Called with it, and why, when its readers are to be cut off.
+        recovered: Messages found on disk at the start.
+        sealed_bytes: Bytes of the blocks of all chunks ever, without the tail.
+        on_given_up: Called with it, and the reason, to disconnect its readers.
     """
 
     __slots__ = (
@@ -239,8 +239,8 @@ class RangeSubscription(Holder):
         self._columns = columns
         self._wall = wall
         self._tail = Tail(1)
-        # All that are sealed, in order: first those at rest, then those being written, then those
-        # to be written.
+        # All sealed ones, in order: first those at rest, then those being written, then those to
+        # be written.
         self._chunks: deque[Chunk] = deque()
         self._writing: deque[Chunk] = deque()
         self._writing_items = 0
@@ -251,11 +251,11 @@ class RangeSubscription(Holder):
         self._dirty = False
         self._urgent = False
         self._owners = 0
-        # Where it was when it began to drop what comes: nobody came back within the grace, and that
-        # is the policy.
+        # The number from which it drops new messages: no reader came back within the grace, and
+        # that is the policy.
         self._shut: int | None = None
         self._behind: Behind | None = None
-        # Since when something has waited for room on disk.
+        # The time since which a message has waited for room on disk.
         self._no_room_since: float | None = None
         self.on_given_up: Callable[[RangeSubscription, str], object] = nobody
         self._acked = 0
@@ -269,20 +269,20 @@ class RangeSubscription(Holder):
     # -- a holder -------------------------------------------------------------------------------
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`: it gets the next number, or a run the next ones."""
+        """See `Holder.hold`: an event gets the next number, a run the next ones."""
         if self.closed or self._shut is not None:
             if self._shut is not None:
                 self._pass_over(items)
             account.repay(items, nbytes, Outcome.DROPPED, self)
             return
         if self.low == self.next:
-            # A holder that held nothing was not failing to make progress.
+            # An empty holder has no progress to make.
             self.progressed_at = now
         if type(item) is not Batch and items != 1:
-            # One row, however many events it stood for.
+            # One row, even if it stands for several events.
             account.repay(items - 1, 0, Outcome.DELIVERED, self)
             items = 1
-        # First of all: only this can fail, and then nothing has been taken.
+        # First: only this can fail, and then nothing has been taken.
         row = columns = None
         if type(item) is Batch:
             columns = self._columns(item)
@@ -338,7 +338,7 @@ class RangeSubscription(Holder):
         self.low = self.next = self.visible = self._tail.first = self.next + items
         self._lost += items
         if first and self._log is not None:
-            # Or a reader that had read up to here would not find out after a restart.
+            # Without it, a reader that had read up to here would not notice after a restart.
             self._log.done(self.low, self.low - 1, self.low)
 
     def _add_run(self, tail: Tail, columns: tuple[list[bytes], list[bytes]], code: int) -> None:
@@ -356,16 +356,15 @@ class RangeSubscription(Holder):
     def ready(self) -> None:
         """See `Holder.ready`: readers ask, so there is nothing to do for them.
 
-        What comes exactly once is written now. Where its packet identifier is kept, that is written
-        after the commit; on disk it must not be without the message, whose publisher would send it
-        once more, to be taken for a duplicate.
+        It writes exactly-once messages now. Their packet identifiers may be stored after the
+        commit; on disk an identifier without its message would be wrong: the publisher would send
+        the message once more, and it would count as a duplicate.
         """
         if self._urgent:
             self._urgent = False
             self.write()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.loans`."""
         if self._rest is not None:
             yield self._rest
         for chunk in self._chunks:
@@ -383,7 +382,7 @@ class RangeSubscription(Holder):
             self.behind = True
             self.ledger.behind.add(self)
         if self._log is not None:
-            self.write()  # for which it makes room
+            self.write()  # `write` makes room.
             return
         if len(self._tail):
             self._seal()
@@ -393,7 +392,7 @@ class RangeSubscription(Holder):
                 self._behind.take_over(loan)
 
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`: it is behind, and its readers are cut off."""
+        """See `Holder.give_up`: it is behind, and its readers are disconnected."""
         self.relieve(why)
         self.on_given_up(self, why)
 
@@ -403,7 +402,7 @@ class RangeSubscription(Holder):
         self.ledger.behind.discard(self)
         if spell is not None:
             if self._log is None and len(self._tail):
-                self._seal()  # what comes is its publishers' debt again
+                self._seal()  # New messages are their publishers' debt again.
             spell.end(why)
 
     def _drop_oldest(self, spell: Behind, count: int) -> None:
@@ -427,7 +426,7 @@ class RangeSubscription(Holder):
         self._tail = Tail(end)
 
     def _shed(self) -> None:
-        """Write the oldest off if there is more than may be."""
+        """Write the oldest off if there are too many."""
         spell = self._behind
         if spell is not None and self._log is None:
             while count := spell.excess(self.unpaid_items, self.unpaid_bytes):
@@ -441,7 +440,7 @@ class RangeSubscription(Holder):
             self._release(self._chunks[0].end, Outcome.WRITTEN_OFF)
 
     def _release(self, upto: int, outcome: Outcome) -> None:
-        """End everything below `upto`, and forget it."""
+        """End the loans of everything below `upto`, and forget it."""
         if upto > self._tail.first:
             self._seal()
         before, now = self.low, upto
@@ -498,7 +497,7 @@ class RangeSubscription(Holder):
             self._settle(chunk.loans[code], items, outcome)
 
     def _settle(self, loan: LoanedItem[Any], items: int, outcome: Outcome) -> None:
-        """Repay a part of a loan in RAM; its bytes go by their share, the last has the rest."""
+        """Repay a part of a loan in RAM; its bytes in proportion, and the rest with the last."""
         before = loan.bytes
         loan.settle(items, outcome)
         self.unpaid_items -= items
@@ -530,10 +529,10 @@ class RangeSubscription(Holder):
             self._log.dirty()
 
     def write(self) -> None:
-        """Hand to the log what has not been, as far as there is room for it on disk.
+        """Hand unwritten messages to the log, as far as there is room on disk.
 
-        For the log's owner, some time after `SubscriptionLog.dirty`: what has come in between is
-        written as one.
+        For the log's owner, some time after `SubscriptionLog.dirty`: messages that came in between
+        are written together.
         """
         log = self._log
         if log is None or self.closed:
@@ -548,7 +547,7 @@ class RangeSubscription(Holder):
             if not self._make_room(chunk.end - chunk.first, len(block)):
                 if self._no_room_since is None:
                     self._no_room_since = self.ledger.clock()
-                return  # as acknowledgements make room
+                return  # Until acknowledgements make room.
             self._unwritten.popleft()
             chunk.ticket = log.put(chunk.end - 1, block, chunk.confirms)
             self._writing.append(chunk)
@@ -559,15 +558,15 @@ class RangeSubscription(Holder):
         self._no_room_since = None
 
     def waits_for_room(self, now: float) -> bool:
-        """Whether what came has waited for room on disk for longer than its patience.
+        """Whether messages have waited for room on disk for longer than its patience.
 
-        Who publishes with an acknowledgement waits for that, and not for funds.
+        A publisher with acknowledgements waits for these, and not for funds.
         """
         since = self._no_room_since
         return since is not None and self._behind is None and now - since > self.patience
 
     def _make_room(self, items: int, nbytes: int) -> bool:
-        """Return whether there is room on disk; while it is behind, the oldest makes some."""
+        """Return whether there is room on disk; while it is behind, the oldest make some."""
         while not self._has_room(items, nbytes):
             rest, spell = self._rest, self._behind
             if rest is None or spell is None:
@@ -577,7 +576,7 @@ class RangeSubscription(Holder):
 
     def _has_room(self, items: int, nbytes: int) -> bool:
         if self._rest is None and not self._writing:
-            return True  # or one that is larger than the whole budget would wait for ever
+            return True  # Otherwise one larger than the whole quota would wait for ever.
         room_items, room_bytes = self.account.room()
         return (
             room_items - self._writing_items >= items and room_bytes - self._writing_bytes >= nbytes
@@ -609,9 +608,9 @@ class RangeSubscription(Holder):
                 self._cached_bytes += len(block)
 
     def _join_what_is_on_disk(self, chunk: Chunk) -> None:
-        """Count a chunk with the one before it, if that is on disk only, too.
+        """Join a chunk with the one before it, if both are only on disk.
 
-        What is known in RAM of what is on disk has to be little, however small its records are.
+        The bookkeeping in RAM for messages on disk has to be small, however small the records are.
         """
         place = place_of(self._chunks, chunk.first)
         if not place:
@@ -625,7 +624,7 @@ class RangeSubscription(Holder):
             del self._chunks[place]
 
     def _lay_to_rest(self, chunk: Chunk, items: int, nbytes: int) -> None:
-        """Let the subscription's own account owe for a chunk (before its publishers are repaid)."""
+        """Charge the subscription's own account for a chunk, before its publishers are repaid."""
         chunk.at_rest = True
         chunk.rest_items = items
         chunk.rest_bytes = nbytes
@@ -640,7 +639,7 @@ class RangeSubscription(Holder):
             rest.bytes += nbytes
 
     def recover(self, low: int, following: int, nbytes: int) -> None:
-        """Take up what was found on disk: the messages from `low` to before `following`.
+        """Restore the messages from `low` to before `following`, found on disk.
 
         Only before anything else has come.
         """
@@ -654,10 +653,10 @@ class RangeSubscription(Holder):
             self._chunks.append(chunk)
             self._lay_to_rest(chunk, self.recovered, nbytes)
 
-    # -- what is kept of it for a restart -------------------------------------------------------
+    # -- its state for a restart ----------------------------------------------------------------
 
     def state(self) -> bytes:
-        """Return what is to be known of it after a restart, but for its messages and `low`."""
+        """Return its state for a restart, without its messages and `low`."""
         return state_of(self)
 
     def keep(self) -> None:
@@ -666,10 +665,10 @@ class RangeSubscription(Holder):
             self._log.keep(self.state())
 
     def restore(self, state: bytes) -> None:
-        """Take up what `state` gave.
+        """Restore it from the result of `state`.
 
         Raises:
-            ValueError: If it is not that.
+            ValueError: It is invalid.
         """
         take_up(self, state)
 
@@ -681,7 +680,7 @@ class RangeSubscription(Holder):
         return self._owners > 0
 
     def attach(self) -> int:
-        """Let a reader take it over from whoever had it; return the generation that it has now."""
+        """Attach a reader, fencing off the present one; return the new generation."""
         self.generation += 1
         self._owners = 1
         self._somebody_came()
@@ -689,11 +688,11 @@ class RangeSubscription(Holder):
         return self.generation
 
     def resume(self, generation: int, incarnation: bytes) -> None:
-        """Let a reader that has attached before go on, by another connection.
+        """Let an attached reader go on, over another connection.
 
         Raises:
-            FencedError: If another has attached since.
-            OtherIncarnationError: If it was attached to an earlier life of it.
+            FencedError: Another has attached since.
+            OtherIncarnationError: It was attached to an earlier incarnation.
         """
         self.check(generation, incarnation)
         self._owners += 1
@@ -707,23 +706,23 @@ class RangeSubscription(Holder):
                 self._log.done(self.low, self.low - 1, self.low)
 
     def detach(self, generation: int) -> None:
-        """Note that one of the connections that attached or resumed with a generation has gone."""
+        """Note that a connection that attached or resumed with a generation has ended."""
         if generation == self.generation and self._owners:
             self._owners -= 1
             if not self._owners:
                 self.away_since = self.ledger.clock()
 
     def check(self, generation: int, incarnation: bytes | None = None) -> None:
-        """See whether who has this generation may ask for something.
+        """Check that the reader with this generation is the present one.
 
         Raises:
-            FencedError: If another has attached since.
-            OtherIncarnationError: If it is of an earlier life of the subscription.
+            FencedError: Another has attached since.
+            OtherIncarnationError: It belongs to an earlier incarnation of the subscription.
         """
         if incarnation is not None and incarnation != self.incarnation:
             msg = (
-                f"subscription {self.subscription} was made anew since: its messages are not those "
-                "that these numbers stood for; what was not acknowledged is lost"
+                f"subscription {self.subscription} was made anew since: these numbers now stand "
+                "for other messages; the unacknowledged ones are lost"
             )
             raise OtherIncarnationError(msg)
         if generation != self.generation:
@@ -740,12 +739,12 @@ class RangeSubscription(Holder):
             )
             raise FencedError(msg)
         if self.away_since is not None:
-            self.away_since = self.ledger.clock()  # somebody is still there, and asks
+            self.away_since = self.ledger.clock()  # A reader is still there, and asks.
 
     def start(self, where: Start) -> int:
-        """Return where a reader begins that has not read before; always the same for one word.
+        """Return where a first reader begins; always the same for one word.
 
-        It is found out when it is first asked for, and kept. What has been acknowledged is passed.
+        The first request decides it. It moves beyond acknowledged messages.
         """
         if self.pin is None or self.pin[0] is not where:
             self.pin = (where, self.low if where is Start.EARLIEST else self.visible)
@@ -753,26 +752,26 @@ class RangeSubscription(Holder):
         return max(self.pin[1], self.low)
 
     def head(self) -> Head:
-        """Return what can be fetched."""
+        """Return the range that can be fetched."""
         return Head(self.low, self.visible)
 
     @property
     def rest_bytes(self) -> int:
-        """Bytes of what is at rest."""
+        """Bytes at rest."""
         return 0 if self._rest is None else self._rest.bytes
 
     def owed(self) -> tuple[int, int]:
-        """Return how many messages it has that are not acknowledged, and their bytes."""
+        """Return the number of unacknowledged messages (consumer lag), and their bytes."""
         rest = self._rest
         if rest is None:
             return self.unpaid_items, self.unpaid_bytes
         return self.unpaid_items + rest.items, self.unpaid_bytes + rest.bytes
 
     def ack(self, upto: int) -> Head:
-        """Repay everything below `upto`; what is acknowledged already is passed over.
+        """Repay everything below `upto`; already acknowledged messages are skipped.
 
         Raises:
-            OutOfRangeError: If that is more than can be fetched.
+            OutOfRangeError: It is beyond the last message that can be fetched.
         """
         if upto > self.visible:
             msg = (
@@ -786,14 +785,14 @@ class RangeSubscription(Holder):
         return self.head()
 
     def fetch(self, start: int, end: int, max_bytes: int = 1 << 20) -> list[bytes] | AtRest:
-        """Return blocks with the messages from `start` on, to before `end` at the most.
+        """Return blocks with the messages from `start` on, to before `end` at most.
 
-        As many as there are and `max_bytes` allow, but at least one block, if there is anything;
-        that may be asked for again and again. What is on disk only is to be read there.
+        As many as exist and `max_bytes` allows, but at least one block, if there is any. The same
+        range may be fetched again. Messages that are only on disk have to be read there.
 
         Raises:
-            DataLossError: If `start` is not there any more.
-            OutOfRangeError: If it is beyond what has come, or `end` is before it.
+            DataLossError: `start` is gone.
+            OutOfRangeError: It is beyond the last message, or `end` is before it.
         """
         self.check_range(start, end)
         end = min(end, self.visible)
@@ -821,14 +820,14 @@ class RangeSubscription(Holder):
         return blocks
 
     def reach(self, start: int, max_bytes: int) -> int:
-        """Return before which number the messages from `start` on have `max_bytes`, or fewer.
+        """Return the number before which the messages from `start` on have at most `max_bytes`.
 
         At least one message, if there is any. A message counts with its key, its value and
-        `ROW_BYTES`. Those that are on disk only go by their chunk's average.
+        `ROW_BYTES`. Those that are only on disk count with their chunk's average.
 
         Raises:
-            DataLossError: If `start` is not there any more.
-            OutOfRangeError: If it is beyond what has come.
+            DataLossError: `start` is gone.
+            OutOfRangeError: It is beyond the last message.
         """
         self.check_range(start, start)
         if start >= self.visible:
@@ -847,7 +846,7 @@ class RangeSubscription(Holder):
         return min(max(found, start + 1), self.visible)
 
     def check_range(self, start: int, end: int) -> None:
-        """See whether a range can be asked for; see `fetch` for what it raises."""
+        """Check that a range can be requested; it raises as `fetch`."""
         if end < start:
             msg = f"a range ends where it starts or later, not at {end} before {start}"
             raise OutOfRangeError(msg)
@@ -865,9 +864,9 @@ class RangeSubscription(Holder):
             raise OutOfRangeError(msg)
 
     def _end_of_rest(self, place: int) -> int:
-        """Return the number after the last of the chunks, from this one on, that are on disk only.
+        """Return the number after the last of the chunks from this one on that are only on disk.
 
-        Not of all of them: of as many as one answer may have.
+        It looks at no more chunks than fit into one answer.
         """
         end = self._chunks[place].end
         for following in range(place + 1, min(place + MAX_BLOCKS, len(self._chunks))):
@@ -880,7 +879,7 @@ class RangeSubscription(Holder):
     # -- its end --------------------------------------------------------------------------------
 
     def grace_is_over(self, now: float) -> bool:
-        """Whether its reader has been away for longer than it may, and nothing was done yet."""
+        """Whether its reader has been away for too long, and `after_grace` is not applied yet."""
         return (
             self.away_since is not None
             and self._shut is None
@@ -888,13 +887,13 @@ class RangeSubscription(Holder):
         )
 
     def shut(self) -> None:
-        """Write off what it holds; drop what comes, until a reader attaches."""
+        """Write off its messages; drop new ones until a reader attaches."""
         self._release(self.next, Outcome.WRITTEN_OFF)
         self._caught_up("is left alone")
         self._shut = self.low
 
     def forget(self) -> None:
-        """End it with all it has: what it holds is dropped, its log too."""
+        """End it with all it has: its messages are dropped, and its log."""
         log = self._log
         self._release(self.next, Outcome.DROPPED)
         if log is not None:
@@ -902,9 +901,9 @@ class RangeSubscription(Holder):
         self.close()
 
     def close(self) -> None:
-        """End it here; what is on disk stays there, what is in RAM only is cancelled. Idempotent.
+        """Close it; data on disk stays, loans in RAM only are cancelled. Idempotent.
 
-        What has still to be written has to be written before.
+        Write everything unwritten before.
         """
         if self.closed:
             return
@@ -912,7 +911,7 @@ class RangeSubscription(Holder):
         self._caught_up("has ended")
         self.on_given_up = nobody
         for loan in list(self.loans()):
-            # At rest it is owed for by nobody in this process any more.
+            # At rest, no account of this process owes for it any more.
             loan.settle(outcome=Outcome.STORED if loan is self._rest else Outcome.CANCELLED)
         self._rest = None
         for chunk in self._chunks:
@@ -927,7 +926,7 @@ class RangeSubscription(Holder):
         self.account.close()
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return the subscription in numbers."""
+        """Return its statistics."""
         rest = self._rest
         away = 0.0 if self.away_since is None else self.ledger.clock() - self.away_since
         return SubscriptionStatistics(
@@ -954,8 +953,8 @@ EXACTLY_ONCE = 2
 """MQTT's QoS 2."""
 
 MAX_BLOCKS = 64
-"""Chunks on disk that one answer looks ahead for."""
+"""Chunks on disk in one answer, at most."""
 
 JOINED_BYTES = 1 << 20
-"""Chunks on disk are counted together up to this size: 2.5 MB of RAM for 10 GiB. So finely are
-their bytes repaid: within such a chunk they go by their share."""
+"""Chunks on disk are joined up to this size: 2.5 MB of RAM for 10 GiB. Within such a chunk, bytes
+are repaid in proportion."""

@@ -129,11 +129,11 @@ def test_nobody_waits_for_room_for_ever(
     assert sinks.look_for_the_stuck() == [sink]
     assert sink.account.debt_bytes == sink.rest.debt_bytes == 0
     assert ledger.repaid_items[Outcome.WRITTEN_OFF] == 2
-    with pytest.raises(RefusedError, match="no room for it on the disk"):
+    with pytest.raises(RefusedError, match="the disk has no room"):
         sink.stage(None, key, 2, HUNDRED, 1)
     with pytest.raises(RefusedError, match=r"written off.*waited for 10 s"):
         complete(sink, key, 2)
-    with pytest.raises(NotStagedError, match="no room for it on the disk"):
+    with pytest.raises(NotStagedError, match="the disk has no room"):
         sink.commit(0, [(0, 0)])
     # It is staged anew, once there is room.
     other.abort(0)
