@@ -228,8 +228,8 @@ class Sink(Holder):
         """
         if self.closed or (incarnation is not None and incarnation != self.incarnation):
             msg = (
-                f"the relay does not know this writer {self.sink} any more: it was forgotten, or "
-                "the relay has no store and was restarted; open it anew"
+                f"this writer {self.sink} is not remembered here: it was forgotten, or the relay "
+                "has no store and was restarted; open it anew"
             )
             raise OtherIncarnationError(msg)
         if generation != self.generation:

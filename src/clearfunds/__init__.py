@@ -6,10 +6,10 @@ which owes too much is not read: backpressure, with a name on it.
 
 Begin with a `Ledger`, which has the accounts. `ledger.open("alice", limit=Limit(items=5))` is an
 `Account`; `with account.turn() as turn:` publishes to a `Dataspace`, all or nothing; a `Mailbox` is
-the simplest subscriber. Start `watch_patience(ledger)` in your nursery, so that a slow consumer is
-dealt with. `examples/quickstart.py` is all of that in 20 lines, docs/library.md the whole story.
+the simplest subscriber. Start `watch_patience(ledger)` in your nursery, so that slow consumers are
+handled. `examples/quickstart.py` shows all of that in 20 lines, docs/library.md has the details.
 
-What is needed to write a server is here; the rest is in `clearfunds.accounts`, `.dataspace`,
+Everything needed to write a server is here; the rest is in `clearfunds.accounts`, `.dataspace`,
 `.transports` (with `.transports.mqtt`, `.transports.http`), `.store`, and in `.range_client`,
 `.sink_client` and `.relay_client`, which need no Trio.
 """

@@ -5,11 +5,11 @@ import sys
 from typing import NoReturn
 
 _NEEDED = ("cyclopts", "h11", "preserves", "rich", "wsproto")
-# What the extra `relay` brings: the library itself does without.
+# The packages of the extra `relay`: the library itself does without.
 
 
 def main() -> NoReturn:
-    """Run the command line and leave with its exit status: 2 where it was called wrongly."""
+    """Run the command line, and exit with its status: 2 after a usage error."""
     if not all(importlib.util.find_spec(name) for name in _NEEDED):
         sys.exit(
             _say('the command line needs more than the library: pip install "clearfunds[relay]"')

@@ -1,8 +1,8 @@
 """A blocking client for subscriptions that are read by ranges; the standard library is enough.
 
-It stands here, and not with the relay's side of the protocol, because importing anything below
-`clearfunds.transports` imports Trio, and who reads from Spark's workers has no loop. So it speaks
-the protocol in its own words; `transports/subscriptions/_frames.py` has it written down. ::
+It is here, and not with the relay's side of the protocol, because an import of anything below
+`clearfunds.transports` imports Trio, and Spark's workers have no event loop. So it has its own
+implementation of the protocol; `transports/subscriptions/_frames.py` describes the protocol. ::
 
     with RangeReader("127.0.0.1", 7700, "readings", filters=["plant/#"], start="latest") as reader:
         at = reader.start
@@ -12,13 +12,13 @@ the protocol in its own words; `transports/subscriptions/_frames.py` has it writ
                 for row in block.rows():
                     ...
             if at == end:
-                time.sleep(0.1)  # nothing has come since: who asks at once asks all the time
+                time.sleep(0.1)  # nothing has come since: without a pause this loop would spin
                 continue
             at = end
             reader.ack(at)  # repaid: the publishers may go on
 
-What was fetched and not acknowledged can be fetched again, also by others at the same time: give
-them `reader.ticket`, and let them read along with `RangeReader.join`.
+Messages that were fetched and not acknowledged can be fetched again, also by other readers at the
+same time: give them `reader.ticket`, and let them join with `RangeReader.join`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from typing import Literal, NamedTuple, Self
 from clearfunds.relay_client import NOBODY, Access, connect, tls_fault
 
 MAX_FRAME_BYTES = 300 << 20
-"""A larger answer is taken for garbage: one message of MQTT's largest size, and some more."""
+"""A larger answer counts as garbage: one message of MQTT's largest size, and some more."""
 
 MAX_TEXT_BYTES = 65_535
-"""Bytes of a name or a filter that the protocol has room for; a relay allows less."""
+"""Limit of the protocol for a name or a filter, in bytes; a relay allows less."""
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds within which a request is answered, reconnecting included; as psycopg's pool has it."""
+"""Seconds within which a request is answered, including reconnects; as in psycopg's pool."""
 
 DEFAULT_FETCH_BYTES = 1 << 20
-"""Bytes of one answer; as Kafka's `max.partition.fetch.bytes`. One more is asked for meanwhile."""
+"""Bytes of one answer; as Kafka's `max.partition.fetch.bytes`. One more is requested meanwhile."""
 
 MAGIC = b"CLFR"
 VERSION = 1
@@ -56,7 +56,7 @@ HEADER = struct.Struct("<IB3xI")
 GREETING = struct.Struct("<4sHH")
 _WELCOME = struct.Struct("<HHI")
 AUTH_IS_KNOWN = 1
-"""A flag of WELCOME; a relay that is older sends none."""
+"""A flag of WELCOME; an older relay sends none."""
 _ATTACH = struct.Struct("<Q16sdBBBB")
 _ATTACHED = struct.Struct("<IIQQQQ16s")
 _HEAD_IS = struct.Struct("<QQQQ")
@@ -79,23 +79,23 @@ _STARTS: dict[str | None, int] = {None: 0, "earliest": 1, "latest": 2}
 _AFTER_GRACE: dict[str | None, int] = {None: 0, "hold": 1, "drop": 2, "write_off": 3}
 _UNKNOWN = bytes(16)
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds between attempts to reach the relay again; the last one from then on."""
+"""Seconds between attempts to reach the relay again; the last one repeats."""
 
 
 class RangeClientError(Exception):
-    """Something that was asked of a relay could not be had."""
+    """Base of the errors: a request to a relay failed."""
 
 
 class AwayError(RangeClientError, ConnectionError):
-    """The relay cannot be reached, or did not answer in time. It may later."""
+    """The relay cannot be reached, or did not answer in time. Try again later."""
 
 
 class RefusedError(RangeClientError):
-    """The relay does not allow it, or does not know it; the message says why."""
+    """The relay does not allow it, or does not know it; the message has the reason."""
 
 
 class NotAuthorizedError(RefusedError):
-    """The relay does not let this user in, or does not show who it is itself; the message says."""
+    """The relay does not admit this user, or does not prove its own identity; see the message."""
 
 
 class FencedError(RangeClientError):
@@ -103,15 +103,15 @@ class FencedError(RangeClientError):
 
 
 class DataLossError(RangeClientError):
-    """What is asked for is not there any more, or was another subscription's of this name."""
+    """The messages asked for are gone, or belonged to another subscription of this name."""
 
 
 class StoreError(RangeClientError):
-    """The relay's disk does not do what it should. It may later."""
+    """The relay's disk fails. Try again later."""
 
 
 class WrongAnswerError(RangeClientError):
-    """What came is not an answer of this protocol's; or this client's question was none."""
+    """The answer does not follow the protocol; or this client's request did not."""
 
 
 _ERRORS: dict[int, type[RangeClientError]] = {
@@ -126,21 +126,21 @@ _ERRORS: dict[int, type[RangeClientError]] = {
 
 
 class Head(NamedTuple):
-    """What can be fetched: from `low` to before `next`."""
+    """The messages that can be fetched: from `low` to before `next`."""
 
     low: int
     next: int
 
 
 class Owed(NamedTuple):
-    """What is not acknowledged."""
+    """The unacknowledged messages: the consumer lag."""
 
     items: int
     bytes: int
 
 
 class Standing(NamedTuple):
-    """What can be fetched, and what is not acknowledged, both at one time."""
+    """The messages that can be fetched, and the unacknowledged ones, at one moment."""
 
     low: int
     next: int
@@ -149,9 +149,9 @@ class Standing(NamedTuple):
 
 
 class Ticket(NamedTuple):
-    """What others need to read along; it can be pickled.
+    """The data that others need to read the same subscription; it can be pickled.
 
-    With a name only: to read along with whoever is attached.
+    With a name only, it joins the reader that is attached.
     """
 
     subscription: str
@@ -170,21 +170,21 @@ class Row(NamedTuple):
 
 
 class Block:
-    """Messages in a row, column by column: views on the bytes in which they came.
+    """Consecutive messages, column by column: views of the bytes received.
 
-    The columns of integers can be buffers of Arrow's as they are; `offsets` makes of lengths what
-    its binary columns want.
+    The columns of integers can serve as Arrow buffers directly; `offsets` turns lengths into the
+    offsets of Arrow's binary columns.
 
     Attributes:
         first: The number of the first message.
-        count: How many there are.
-        times: When each came, in microseconds since 1970: int64.
-        codes: Whose each is: places in `accounts`: uint32.
-        key_lengths: How long each key is: uint32.
-        value_lengths: How long each value is: uint32.
-        keys: All keys, joined; of publications, the topics.
+        count: The number of messages.
+        times: The arrival time of each, in microseconds since 1970: int64.
+        codes: The account of each, as an index of `accounts`: uint32.
+        key_lengths: The length of each key: uint32.
+        value_lengths: The length of each value: uint32.
+        keys: All keys, joined; for publications, the topics.
         values: All values, joined.
-        accounts: Names of accounts: who is charged for it, the ultimate cause.
+        accounts: Names of the accounts that are charged: the ultimate causes.
     """
 
     __slots__ = (
@@ -217,7 +217,7 @@ class Block:
         joined = bytes(take(name_bytes))
         self.keys = take(key_bytes)
         self.values = take(value_bytes)
-        # Who makes Arrow's arrays of these must not read beyond them: 0.03 us for each row.
+        # Arrow arrays made of these must not read beyond them: the check takes 0.03 us a row.
         if (
             sum(self.key_lengths) != key_bytes
             or sum(self.value_lengths) != value_bytes
@@ -238,7 +238,7 @@ class Block:
 
     @staticmethod
     def offsets(lengths: memoryview) -> array[int]:
-        """Return where each entry begins and the last one ends: int32, as Arrow's binary has it."""
+        """Return the start of each entry and the end of the last: int32, as in Arrow's binary."""
         return array("i", accumulate(lengths, initial=0))
 
     def rows(self) -> Iterator[Row]:
@@ -302,11 +302,11 @@ class _Connection:
         length, kind, number = HEADER.unpack(self._exactly(HEADER.size))
         size = length - HEADER.size + 4
         if not 0 <= size <= MAX_FRAME_BYTES:
-            raise WrongAnswerError(f"an answer of {length} bytes is none of this protocol's")
+            raise WrongAnswerError(f"an answer of {length} bytes is not of this protocol")
         return kind, number, self._exactly(size)
 
     def _exactly(self, size: int) -> memoryview:
-        # In a piece of memory of its own, so that columns in it are aligned.
+        # In its own piece of memory, so that columns in it are aligned.
         view = memoryview(bytearray(size))
         at = 0
         while at < size:
@@ -318,21 +318,21 @@ class _Connection:
 
 
 def check_login(welcome: memoryview | bytes) -> None:
-    """See whether a relay understands a log-in, before it is told a password.
+    """Check that a relay understands a log-in, before sending a password.
 
     Raises:
-        NotAuthorizedError: If it does not.
+        NotAuthorizedError: It does not.
     """
     _, flags, _ = taken_apart(_WELCOME, welcome)
     if not flags & AUTH_IS_KNOWN:
         raise NotAuthorizedError(
-            "the relay is too old to ask anybody who he is: it was not told the password; leave "
-            "out the user, or update it"
+            "the relay is too old for log-ins: the password was not sent; leave out the user, or "
+            "update the relay"
         )
 
 
 def not_agreed(address: tuple[str, int], exc: OSError) -> NotAuthorizedError | None:
-    """Return what is wrong with TLS for good, if that is it; also for `sink_client`."""
+    """Return an error if TLS failed for good; also for `sink_client`."""
     fault = tls_fault(exc)
     if fault is None:
         return None
@@ -343,7 +343,7 @@ def not_agreed(address: tuple[str, int], exc: OSError) -> NotAuthorizedError | N
 def error_of(
     payload: memoryview | bytes, errors: Mapping[int, type[RangeClientError]] = _ERRORS
 ) -> RangeClientError:
-    """Return the exception that an ERROR means; also for `sink_client`, which has its own codes."""
+    """Return the exception for an ERROR; also for `sink_client`, which has its own codes."""
     try:
         (code,) = _U16.unpack_from(payload)
         sentence = bytes(payload[4:]).decode()
@@ -361,7 +361,7 @@ def taken_apart(form: struct.Struct, payload: memoryview | bytes) -> tuple[int, 
 
 
 def text_of(text: str, what: str = "a name or a filter") -> bytes:
-    """Return a text as it is sent, after its length; also for `sink_client`."""
+    """Encode a text with its length; also for `sink_client`."""
     raw = text.encode()
     if len(raw) > MAX_TEXT_BYTES:
         raise ValueError(f"{what} of {len(raw)} bytes: {MAX_TEXT_BYTES} are the most")
@@ -379,34 +379,34 @@ def _choice(what: str, given: str | None, codes: dict[str | None, int]) -> int:
 class RangeReader:
     """A reader of one subscription, over one connection. Threads may share it.
 
-    Making one attaches, which puts out whoever was attached before; the subscription is made if
-    there is none of this name, which takes `filters`. If the connection breaks, the next request
-    connects again, with the same generation. Leaving the `with` block, or `close`, detaches.
+    The constructor attaches, which detaches an earlier reader; it makes the subscription if there
+    is none of this name, which needs `filters`. If the connection breaks, the next request connects
+    again, with the same generation. Leaving the `with` block, or `close`, detaches.
 
     Args:
-        host: Where the relay is; or a URL, `subscribe+tls://HOST:PORT` or `subscribe+tcp://`.
-        port: Where it listens for readers; None with a URL.
+        host: The relay's host; or a URL, `subscribe+tls://HOST:PORT` or `subscribe+tcp://`.
+        port: Its port for readers; None with a URL.
         subscription: The subscription's name.
-        filters: What it is bound to: a list of MQTT's topic filters. Empty: it is there already.
-        start: Where to begin that was not read before: `earliest` or `latest`; see `start` below.
-        durable: Whether a subscription that is made goes to the relay's disk.
-        grace: Seconds that it waits for its reader to come back; None: as it is, or the relay's.
-        after_grace: What it does then: `hold` its debt, `drop` it all, or `write_off` its debt.
+        filters: A list of MQTT topic filters. Empty: the subscription exists already.
+        start: Where a first reader begins: `earliest` or `latest`; see `start` below.
+        durable: Whether a new subscription is kept on the relay's disk.
+        grace: Seconds that it waits for its reader to come back; None: unchanged, or the relay's.
+        after_grace: The policy after that: `hold` its debt, `drop` it all, or `write_off` its debt.
         timeout: Seconds within which each request has to be answered, or the next part of an answer
             has to come.
         fetch_bytes: Bytes of one answer to a fetch.
-        access: Who reads, and what the connection is encrypted with.
+        access: The reader's login, and the TLS settings.
 
     Attributes:
-        start: With which message to begin that has not read before. The relay has it pinned: it
-            stays the same for one word, but for what has been acknowledged.
-        ticket: What others need to read along.
+        start: The first message for a reader that has not read before. The relay has it pinned: it
+            stays the same for one word, except for acknowledged messages.
+        ticket: The data that others need to read the same subscription.
 
     Raises:
-        AwayError: If the relay cannot be reached in time.
-        NotAuthorizedError: If the relay does not let this user in, or TLS finds something wrong.
-        RefusedError: If the subscription cannot be made so.
-        ValueError: If an argument cannot be one; nothing was asked for then.
+        AwayError: The relay cannot be reached in time.
+        NotAuthorizedError: The relay does not admit this user, or TLS failed for good.
+        RefusedError: The subscription cannot be made like this.
+        ValueError: An argument is invalid; no request was sent then.
     """
 
     def __init__(
@@ -451,13 +451,13 @@ class RangeReader:
         fetch_bytes: int = DEFAULT_FETCH_BYTES,
         access: Access = NOBODY,
     ) -> Self:
-        """Read along with who has this ticket; the subscription stays theirs.
+        """Read along with the owner of this ticket; the subscription stays theirs.
 
         Raises:
-            FencedError: If somebody else has attached since.
-            RefusedError: If there is no such subscription.
-            DataLossError: If the subscription was made anew since.
-            AwayError: If the relay cannot be reached in time.
+            FencedError: Another reader has attached since.
+            RefusedError: There is no such subscription.
+            DataLossError: The subscription was made anew since.
+            AwayError: The relay cannot be reached in time.
         """
         reader = cls.__new__(cls)
         reader._prepare(host, port, timeout, fetch_bytes, access)
@@ -483,7 +483,7 @@ class RangeReader:
         self._connection: _Connection | None = None
         self._handle = 0
         self._numbers = count(1)
-        # Answers that came while another one was waited for, and whose nobody waits for any more.
+        # Answers that came while another was awaited, and requests whose answers nobody awaits.
         self._answers: dict[int, tuple[int, memoryview]] = {}
         self._abandoned: set[int] = set()
         self._connections = 0
@@ -495,28 +495,28 @@ class RangeReader:
         state = "closed" if self._closed else "away" if self._connection is None else "attached"
         return f"<RangeReader of {self.ticket.subscription} at {host}:{port}: {state}>"
 
-    # -- what can be asked for ------------------------------------------------------------------
+    # -- requests to call -----------------------------------------------------------------------
 
     def head(self) -> Head:
-        """Return what can be fetched now.
+        """Return the range that can be fetched now.
 
         Raises: see `fetch`.
         """
         return Head(*self.standing()[:2])
 
     def owed(self) -> Owed:
-        """Return what has not been acknowledged."""
+        """Return the unacknowledged messages."""
         return Owed(*self.standing()[2:])
 
     def standing(self) -> Standing:
-        """Return what can be fetched now, and what has not been acknowledged."""
+        """Return the range that can be fetched now, and the unacknowledged messages."""
         return Standing(*taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32)))
 
     def reach(self, start: int, max_bytes: int) -> int:
-        """Return before which number the messages from `start` on have `max_bytes`, or fewer.
+        """Return the number before which the messages from `start` on have at most `max_bytes`.
 
         At least one message, if there is any. Each counts with its key, its value and 20 bytes;
-        what is on the relay's disk only, with an average.
+        one that is on the relay's disk only, with an average.
 
         Raises: see `fetch`.
         """
@@ -526,13 +526,13 @@ class RangeReader:
     def fetch(self, start: int, end: int) -> Iterator[Block]:
         """Yield the messages from `start` to before `end`, in blocks, as often as you like.
 
-        What is there at the time; one answer is asked for while the one before is looked at.
+        It yields those that exist at the time; it requests one answer while you use the one before.
 
         Raises:
-            DataLossError: If they are not there any more: acknowledged, or given up.
-            FencedError: If another reader has attached.
-            RefusedError: If the range is not one, or the subscription was dropped.
-            AwayError: If the relay cannot be reached in time.
+            DataLossError: Some are gone: acknowledged, or given up.
+            FencedError: Another reader has attached.
+            RefusedError: The range is invalid, or the subscription was dropped.
+            AwayError: The relay cannot be reached in time.
         """
         begun: tuple[int, int] | None = None
         at = start
@@ -561,47 +561,47 @@ class RangeReader:
                 self._abandon(begun)
 
     def ack(self, upto: int) -> Head:
-        """Acknowledge everything below `upto`; it is repaid to those who published it.
+        """Acknowledge everything below `upto`; this repays the publishers' debt.
 
         Raises:
-            RefusedError: If that is more than there is.
-            FencedError: If another reader has attached.
-            AwayError: If the relay cannot be reached in time.
+            RefusedError: It is above the last message.
+            FencedError: Another reader has attached.
+            AwayError: The relay cannot be reached in time.
         """
         return Head(*taken_apart(_TWO, self._ask(ACK, ACKED, _ACK, 0, upto)))
 
     def ping(self, timeout: float | None = None) -> None:
-        """See whether the relay is there, and attach again if the connection was lost.
+        """Check that the relay answers, and attach again if the connection was lost.
 
         Args:
-            timeout: Seconds for it; None: as for every request. Others wait for that long, too.
+            timeout: Seconds; None: as for every request. Other threads wait for that long, too.
 
         Raises:
-            AwayError: If it cannot be reached in time.
+            AwayError: It cannot be reached in time.
         """
         with self._lock:
             deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
             self._again(deadline, lambda: self._once(PING, PONG, None, ()))
 
     def drop(self) -> None:
-        """Let the relay forget the subscription with all it holds, and close."""
-        with contextlib.suppress(DataLossError):  # it is forgotten already
+        """Make the relay forget the subscription with all its messages, and close."""
+        with contextlib.suppress(DataLossError):  # It is forgotten already.
             self._ask(DROP, DROPPED, _U32)
         self.close()
 
     def close(self) -> None:
         """Detach, and close the connection. Idempotent; never raises.
 
-        Another thread that waits for an answer is told that the reader was closed.
+        In another thread that waits for an answer, an error says that the reader was closed.
         """
         self._closed = True
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(OSError):
-                # Not TLS's own, which would change what another thread reads with.
+                # Not TLS's own method: it would change the state that another thread reads with.
                 socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
         with self._lock:
-            self._disconnect()  # which is how a relay learns of it
+            self._disconnect()  # The relay detaches the reader when it notices.
 
     def __enter__(self) -> Self:
         return self
@@ -623,7 +623,7 @@ class RangeReader:
     def _ask(
         self, kind: int, answer: int, form: struct.Struct | None, *arguments: int
     ) -> memoryview:
-        """Ask for something, and wait for the answer; again, if the connection breaks."""
+        """Send a request, and wait for the answer; again, if the connection breaks."""
         with self._lock:
             return self._again(
                 time.monotonic() + self._timeout, lambda: self._once(kind, answer, form, arguments)
@@ -631,7 +631,7 @@ class RangeReader:
 
     @contextlib.contextmanager
     def _in_step(self) -> Generator[None]:
-        """Disconnect if what happens in the block leaves it unknown what comes next.
+        """Disconnect if an exception in the block makes the next bytes unknown.
 
         Control-C may come in the middle of an answer, too.
         """
@@ -641,7 +641,7 @@ class RangeReader:
             self._disconnect()
             raise
         except (RangeClientError, ValueError):
-            raise  # an answer, and the whole of it; or nothing was sent
+            raise  # A complete answer; or nothing was sent.
         except BaseException:
             self._disconnect()
             raise
@@ -701,7 +701,7 @@ class RangeReader:
         while number not in self._answers:
             kind, of, payload = connection.receive()
             if of == 0 and kind == ERROR:
-                raise error_of(payload)  # of the whole connection
+                raise error_of(payload)  # For the whole connection.
             if of in self._abandoned:
                 self._abandoned.discard(of)
             else:
@@ -710,17 +710,17 @@ class RangeReader:
         if kind == ERROR:
             raise error_of(payload)
         if kind != wanted:
-            raise WrongAnswerError(f"an answer of kind {kind} to what wants {wanted}")
+            raise WrongAnswerError(f"an answer of kind {kind} instead of {wanted}")
         return payload
 
     def _begin(self, *arguments: int) -> tuple[int, int] | None:
-        """Ask for messages, to be waited for later; return what for, and on which connection."""
+        """Request messages without waiting; return the request's number and its connection."""
         with self._lock:
             if self._connection is None:
                 return None
             with contextlib.suppress(OSError), self._in_step():
                 return self._connections, self._send(FETCH, _FETCH, arguments)
-            return None  # it will be asked for anew
+            return None  # `fetch` requests them anew.
 
     def _finish(self, begun: tuple[int, int], arguments: tuple[int, ...]) -> memoryview:
         connection, number = begun
@@ -756,7 +756,7 @@ class RangeReader:
         except struct.error as exc:
             raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
         except RangeClientError:
-            self._disconnect()  # it is not attached: it may be asked again
+            self._disconnect()  # It is not attached: the next request may try again.
             raise
         if not self._attached:
             self._attached = True

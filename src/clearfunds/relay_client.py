@@ -1,6 +1,6 @@
-"""How the blocking clients reach a relay: its address, TLS, and who they are.
+"""Access to a relay for the blocking clients: its address, TLS, and the client's login.
 
-Of the standard library alone, as `range_client` and `sink_client`, which are what this is for. ::
+It needs the standard library alone, as do `range_client` and `sink_client`, which use it. ::
 
     access = Access(user="press", password=secret, tls=True, ca="/etc/clearfunds/ca.pem")
     with RangeReader("relay.example", 7701, "readings", access=access, ...) as reader:
@@ -17,32 +17,32 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 MAX_FIELD_BYTES = 65_535
-"""Bytes of a user's name, or of a password, that the protocol has room for."""
+"""Limit of the protocol for a user's name, or for a password, in bytes."""
 
 PLAIN_URL = "subscribe+tcp"
 TLS_URL = "subscribe+tls"
-"""What URLs begin with, as `clearfunds relay --listen` has them."""
+"""Scheme of URLs with TLS, as in `clearfunds relay --listen`."""
 
 _U16 = struct.Struct("<H")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who a client is, and what its connection is encrypted with. It can be pickled.
+    """A client's login, and the TLS settings of its connection. It can be pickled.
 
     Args:
         user: The user's name; None: no user.
         password: The user's password, or a JSON Web Token for a relay with `--jwt-key`: then the
-            user may be an empty text. It crosses the network as it is where there is no TLS.
-        tls: Whether TLS is spoken.
-        ca: File with the certificates, in PEM, of those whose signature is believed under the
-            relay's; None: the system's.
+            user may be an empty text. Without TLS it crosses the network unencrypted.
+        tls: Whether the connection uses TLS.
+        ca: File with the certificates, in PEM, of the authorities trusted to sign the relay's;
+            None: the system's.
         certificate: File with the client's own certificate, in PEM, for a relay that asks for one:
-            it says who the user is.
+            its common name is the user.
         key: File with its private key, not encrypted; None: it is in the same file.
 
     Raises:
-        ValueError: If they do not go together.
+        ValueError: A combination of arguments is invalid.
     """
 
     user: str | None = None
@@ -59,34 +59,31 @@ class Access:
             if text is not None and len(text.encode()) > MAX_FIELD_BYTES:
                 raise ValueError(f"a {what} has {MAX_FIELD_BYTES} bytes at the most")
         if self.key is not None and self.certificate is None:
-            raise ValueError("a key is a certificate's: give the certificate, too")
+            raise ValueError("a key belongs to a certificate: give the certificate, too")
 
     def reach(self, host: str, port: int | None) -> tuple[str, int, Access]:
-        """Return where a relay is, and how it is reached.
+        """Return the host and port of a relay, and the access to use there.
 
         Args:
             host: A host's name or address; or a URL, if `port` is None.
             port: Its port.
 
         Raises:
-            ValueError: If it is no URL; or a file is given that only TLS has a use for.
+            ValueError: It is not a valid URL; or a file is given that only TLS uses.
         """
         access = self
         if port is None:
             host, port, tls = parse_url(host)
             access = dataclasses.replace(self, tls=tls)
         if not access.tls and (access.ca or access.certificate):
-            raise ValueError(
-                f"certificates are for TLS: say that it is spoken, with {TLS_URL}://HOST:PORT, or "
-                "tls=True"
-            )
+            raise ValueError(f"certificates are for TLS: give {TLS_URL}://HOST:PORT, or tls=True")
         return host, port, access
 
     def context(self) -> ssl.SSLContext | None:
-        """Read the files; return what connections are encrypted with, None without TLS.
+        """Read the files; return the TLS context, None without TLS.
 
         Raises:
-            ValueError: If a file cannot be used.
+            ValueError: A file cannot be used.
         """
         if not self.tls:
             return None
@@ -115,7 +112,7 @@ class Access:
         return context
 
     def login(self) -> bytes | None:
-        """Return what AUTH has; None: there is nothing to be said."""
+        """Return the content of AUTH; None: nothing has to be sent."""
         if self.user is None or self.password is None:
             return None
         user, password = self.user.encode(), self.password.encode()
@@ -127,7 +124,7 @@ NOBODY = Access()
 
 
 class _EncryptedKeyError(Exception):
-    """A key wants a password."""
+    """A key needs a password."""
 
 
 def _no_password() -> str:
@@ -136,7 +133,7 @@ def _no_password() -> str:
 
 
 def _read(path: str, what: str) -> None:
-    """See whether a file can be read; OpenSSL would not say which it was."""
+    """Check that a file can be read; OpenSSL's error would not name it."""
     try:
         with open(path, "rb"):
             pass
@@ -145,10 +142,10 @@ def _read(path: str, what: str) -> None:
 
 
 def parse_url(url: str) -> tuple[str, int, bool]:
-    """Return the host, the port, and whether TLS is spoken there.
+    """Return the host, the port, and whether it is a URL for TLS.
 
     Raises:
-        ValueError: If it is no URL of a listener for readers and writers.
+        ValueError: It is no URL of a listener for readers and writers.
     """
     parts = urlsplit(url)
     try:
@@ -164,10 +161,10 @@ def parse_url(url: str) -> tuple[str, int, bool]:
 def connect(
     address: tuple[str, int], timeout: float, context: ssl.SSLContext | None
 ) -> socket.socket:
-    """Connect, within so many seconds; with TLS its handshake is over then.
+    """Connect within a timeout, which includes the TLS handshake.
 
     Raises:
-        OSError: If it cannot be connected to; an `ssl.SSLError` if there is no agreement on TLS.
+        OSError: The connection failed; an `ssl.SSLError` if the two sides do not agree on TLS.
     """
     sock = socket.create_connection(address, timeout)
     try:
@@ -181,7 +178,7 @@ def connect(
 
 
 def tls_fault(exc: OSError) -> str | None:
-    """Say what TLS has found wrong for good; None: it may be well when it is tried again."""
+    """Return the permanent TLS fault; None: another attempt may succeed."""
     if not isinstance(exc, ssl.SSLError) or isinstance(
         exc,
         ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLWantReadError | ssl.SSLWantWriteError,

@@ -1,7 +1,7 @@
 """A blocking client that writes batches to a relay exactly once; the standard library is enough.
 
-It stands here, and speaks the protocol in its own words, for the same reasons as
-`clearfunds.range_client`; `transports/subscriptions/_sink_frames.py` has it written down. ::
+It is here, and has its own implementation of the protocol, for the same reasons as
+`clearfunds.range_client`; `transports/subscriptions/_sink_frames.py` describes the protocol. ::
 
     with SinkWriter("127.0.0.1", 7700, "hourly-means") as writer:
         parts = [
@@ -10,12 +10,12 @@ It stands here, and speaks the protocol in its own words, for the same reasons a
         ]
         writer.commit(7, parts)  # published: these rows, in this order, and only once
 
-Parts of one batch may be staged by many connections, from many processes: give them
-`writer.ticket`, and let them write along with `SinkWriter.join`. What is staged and not committed
-is nobody's yet; `abort` throws it away, and so does the relay some time later.
+Many connections, from many processes, may stage parts of one batch: give them `writer.ticket`, and
+let them join with `SinkWriter.join`. Rows that are staged and not committed are visible to nobody;
+`abort` discards them, and so does the relay some time later.
 
-Staged rows, and what publishing them causes, are debt of the writer's. While it owes too much, the
-relay does not read on: `stage` and `commit` take longer then, and that is all that is seen of it.
+Staged rows, and the work that publishing them causes, are debt of the writer. While it owes too
+much, the relay does not read on (backpressure): `stage` and `commit` take longer then.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ from clearfunds.range_client import (
 from clearfunds.relay_client import NOBODY, Access, connect
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds without a sign of life after which the relay is taken to be away. One that makes a writer
-wait for its debt gives one each second."""
+"""Seconds without a sign of life after which the relay counts as away. While a writer has to wait
+for its debt, the relay sends a sign each second."""
 
 DEFAULT_REPLAY_BYTES = 16 << 20
-"""Bytes of one part that are kept until it is staged, to be sent again if the connection breaks."""
+"""Bytes of one part that are kept until it is staged, to resend it if the connection breaks."""
 
 FRAME_BYTES = 128 << 10
-"""About how large a frame of rows is: two reads of the relay's."""
+"""Approximate size of a frame of rows: two reads of the relay's."""
 
 MAX_ANSWER_BYTES = 1 << 20
 
@@ -93,33 +93,33 @@ COMMIT, COMMITTED, ABORT, ABORTED, LAST, LAST_IS = 70, 71, 72, 73, 74, 75
 FORGET, FORGOTTEN, WAITING = 76, 77, 79
 
 RETAIN = 4
-"""In a row's flags, beside its QoS: it becomes its topic's retained value."""
+"""In a row's flags, beside its QoS: the row becomes its topic's retained value."""
 
 _UNKNOWN = bytes(16)
 
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises that would block, with TLS and without."""
+"""Exceptions of a socket that would block, with TLS and without."""
 
 T = TypeVar("T")
 
 
 class NotStagedError(RefusedError):
-    """What is to be committed is not staged at the relay, or not any more; stage it again."""
+    """A part to be committed is not staged at the relay, or not any more; stage it again."""
 
 
 class TornError(AwayError):
-    """The connection broke in the middle of a part that is too large to be sent again from here.
+    """The connection broke in the middle of a part that is too large to be resent from here.
 
     Nothing of it will be published. Stage the part again, best as another attempt.
     """
 
 
 class ThrottledError(RangeClientError):
-    """The writer owes so much that the relay has not read on for longer than its patience."""
+    """The writer owes too much, and the relay has not read on for longer than its patience."""
 
 
 class _SilentError(TimeoutError):
-    """There was no sign of life for as long as there may be none."""
+    """The relay has sent no sign of life for too long."""
 
 
 _ERRORS: dict[int, type[RangeClientError]] = {
@@ -135,7 +135,7 @@ _ERRORS: dict[int, type[RangeClientError]] = {
 
 
 class Ticket(NamedTuple):
-    """What others need to write along; it can be pickled."""
+    """The data that others need to write to the same batches; it can be pickled."""
 
     writer: str
     generation: int
@@ -150,14 +150,14 @@ class Row(NamedTuple):
     value: bytes | str
     """The payload."""
     qos: int = 1
-    """0 at most once, 1 at least once, 2 exactly once: what subscribers get is the lower of this
-    and what they asked for. With 0 it is not kept for clients that are away."""
+    """0 at most once, 1 at least once, 2 exactly once: subscribers get the lower of this and their
+    subscription's. With 0 it is not queued for clients that are away."""
     retain: bool = False
     """Whether it becomes its topic's retained value."""
 
 
 class Staged(NamedTuple):
-    """A part that is staged as a whole; for `SinkWriter.commit`. It can be pickled."""
+    """A completely staged part; for `SinkWriter.commit`. It can be pickled."""
 
     partition: int
     attempt: int
@@ -167,31 +167,31 @@ class Staged(NamedTuple):
 class SinkWriter:
     """A writer of batches, over one connection. Threads may share it.
 
-    A writer is known by its name: of which batch was committed last the relay keeps a record for
-    each name. Batches have numbers from 0 on, which only grow; each is committed once, whoever asks
-    how often. If the connection breaks, the next request connects again.
+    A writer is identified by its name: for each name, the relay remembers the last committed batch.
+    Batches have numbers from 0 on, which only grow; each is committed once, however often that is
+    requested. If the connection breaks, the next request connects again.
 
     Args:
-        host: Where the relay is; or a URL, `subscribe+tls://HOST:PORT` or `subscribe+tcp://`.
-        port: Where it listens for readers and writers (`subscribe+tcp://`); None with a URL.
+        host: The relay's host; or a URL, `subscribe+tls://HOST:PORT` or `subscribe+tcp://`.
+        port: Its port for readers and writers (`subscribe+tcp://`); None with a URL.
         writer: The writer's name: for Spark, the query's id.
-        take_over: Whether those who have opened this name before are to be put out (`FencedError`),
-            and what they have staged and not committed thrown away.
-        timeout: Seconds without any sign of life from the relay before it is taken to be away. It
-            gives one each second while it makes its writer wait: so not below three.
+        take_over: Whether to fence off earlier writers with this name (`FencedError`), and to
+            discard the rows that they have staged and not committed.
+        timeout: Seconds without any sign of life after which the relay counts as away. While a
+            writer has to wait, the relay sends one each second: so not below three.
         patience: Seconds that one request may take while the relay says that the writer owes too
-            much; None: however long it takes.
-        replay_bytes: Bytes of one part that are kept, to be sent again if the connection breaks.
-        access: Who writes, and what the connection is encrypted with.
+            much; None: no limit.
+        replay_bytes: Bytes of one part that are kept, to resend it if the connection breaks.
+        access: The writer's login, and the TLS settings.
 
     Attributes:
-        ticket: What others need to write along.
+        ticket: The data that others need to write to the same batches.
 
     Raises:
-        AwayError: If the relay cannot be reached in time.
-        NotAuthorizedError: If it does not let this user in, or TLS finds something wrong.
-        RefusedError: If it does not let it write; the message says why.
-        ValueError: If an argument cannot be one; nothing was asked for then.
+        AwayError: The relay cannot be reached in time.
+        NotAuthorizedError: It does not admit this user, or TLS failed for good.
+        RefusedError: It does not allow this writer; the message has the reason.
+        ValueError: An argument is invalid; no request was sent then.
     """
 
     def __init__(
@@ -224,12 +224,12 @@ class SinkWriter:
         replay_bytes: int = DEFAULT_REPLAY_BYTES,
         access: Access = NOBODY,
     ) -> Self:
-        """Write along with who has this ticket.
+        """Write to the same batches as the owner of this ticket.
 
         Raises:
-            FencedError: If somebody else has taken the name over since, or the relay does not know
+            FencedError: Another writer has taken the name over since, or the relay does not know
                 this writer any more.
-            AwayError: If the relay cannot be reached in time.
+            AwayError: The relay cannot be reached in time.
         """
         writer = cls.__new__(cls)
         writer._prepare(host, port, timeout, patience, replay_bytes, access)
@@ -259,7 +259,7 @@ class SinkWriter:
         self._selector: selectors.BaseSelector | None = None
         self._buffer = bytearray()
         self._answers: dict[int, tuple[int, bytes]] = {}
-        # Requests whose answers are wanted; what else comes is passed over.
+        # Requests whose answers are awaited; all other answers are ignored.
         self._wanted: set[int] = set()
         self._connections = 0
         self._alive = 0.0
@@ -277,13 +277,13 @@ class SinkWriter:
         state = "closed" if self._closed else "away" if self._sock is None else "connected"
         return f"<SinkWriter {self.ticket.writer} at {host}:{port}: {state}>"
 
-    # -- what can be asked for ------------------------------------------------------------------
+    # -- requests to call -----------------------------------------------------------------------
 
     def last_committed(self) -> int | None:
-        """Return the number of the batch that was committed last; None: there was none yet.
+        """Return the number of the last committed batch; None: there is none yet.
 
         Raises:
-            AwayError: If the relay cannot be reached in time.
+            AwayError: The relay cannot be reached in time.
         """
         (last,) = taken_apart(_BATCH, self._ask(LAST, LAST_IS, b""))
         return None if last < 0 else last
@@ -298,25 +298,25 @@ class SinkWriter:
         qos: int = 1,
         retain: bool = False,
     ) -> Staged:
-        """Stage one part of a batch as a whole: rows, of which none is published before `commit`.
+        """Stage one part of a batch as a whole: none of its rows is published before `commit`.
 
         Args:
-            batch: Which batch.
-            partition: Which part of it: parts are published in the order of these numbers.
-            attempt: Which attempt at this part; of several, `commit` takes one.
-            rows: What is in it, in order: `Row`, or (topic, value).
-            qos: For those that do not say so themselves.
-            retain: For those that do not say so themselves.
+            batch: The number of the batch.
+            partition: The number of the part: parts are published in the order of these numbers.
+            attempt: The number of the attempt at this part; of several, `commit` takes one.
+            rows: Its rows, in order: `Row`, or (topic, value).
+            qos: The QoS of (topic, value) rows.
+            retain: The retain flag of (topic, value) rows.
 
         Returns:
-            What `commit` wants.
+            the argument for `commit`.
 
         Raises:
-            RefusedError: If the relay does not take it: a topic with a wildcard, a row or a batch
-                that is too large. Nothing of the part is kept then.
-            FencedError: If somebody else has taken the name over.
-            AwayError: If the relay cannot be reached in time.
-            ThrottledError: If it has made this writer wait for longer than its patience.
+            RefusedError: The relay does not accept it: a topic has a wildcard, a row or a batch is
+                too large. It keeps nothing of the part then.
+            FencedError: Another writer has taken the name over.
+            AwayError: The relay cannot be reached in time.
+            ThrottledError: The relay has throttled this writer for longer than its patience.
         """
         with self.stager(batch, partition, attempt, qos=qos, retain=retain) as stager:
             stager.write(rows)
@@ -325,78 +325,78 @@ class SinkWriter:
     def stager(
         self, batch: int, partition: int, attempt: int, *, qos: int = 1, retain: bool = False
     ) -> Stager:
-        """Begin to stage one part, to be written piece by piece; for the arguments see `stage`."""
+        """Begin to stage one part piece by piece; for the arguments see `stage`."""
         return Stager(self, batch, partition, attempt, _flags(qos, retain))
 
     def commit(self, batch: int, parts: Iterable[Staged | tuple[int, int]]) -> bool:
         """Publish these parts of a batch, whole and in order, and nothing else that was staged.
 
-        When this returns the relay has decided so, for good: with a store that is on its disk.
-        Where there is none, everything has been handed over to whom it concerns.
+        When this returns, the relay's decision is final: with a store, it is on disk. Without one,
+        everything has been handed to the subscribers.
 
         Args:
-            batch: Which batch. Of one that is committed already, or older than that, nothing is
-                done.
-            parts: What `stage` returned, or (partition, attempt).
+            batch: The number of the batch. For one that is already committed, or older, nothing
+                happens.
+            parts: Results of `stage`, or (partition, attempt).
 
         Returns:
-            Whether it was done now; False: it was done before.
+            Whether it was committed now; False: it was before.
 
         Raises:
-            NotStagedError: If a part is not there.
-            RefusedError: If the relay does not allow it.
-            FencedError: If somebody else has taken the name over.
-            StoreError: If its disk does not do what it should; it may be committed, so ask again.
-            AwayError: If the relay cannot be reached in time; ask again.
-            ThrottledError: If it has made this writer wait for longer than its patience.
+            NotStagedError: A part is not staged.
+            RefusedError: The relay does not allow it.
+            FencedError: Another writer has taken the name over.
+            StoreError: The relay's disk fails; the batch may be committed, so ask again.
+            AwayError: The relay cannot be reached in time; ask again.
+            ThrottledError: The relay has throttled this writer for longer than its patience.
         """
         pairs = [(part[0], part[1]) for part in parts]
         try:
             packed = b"".join([_PART.pack(attempt, partition, 0) for partition, attempt in pairs])
             fixed = _COMMIT.pack(batch, len(pairs), 0)
         except struct.error as exc:
-            raise ValueError(f"a batch, a partition or an attempt that is none: {exc}") from exc
+            raise ValueError(f"an invalid batch, partition or attempt: {exc}") from exc
         _, already, _ = taken_apart(_COMMITTED, self._ask(COMMIT, COMMITTED, fixed + packed))
         return not already
 
     def abort(self, batch: int) -> None:
-        """Throw away what is staged of a batch; of one that is committed nothing happens.
+        """Discard the staged rows of a batch; for a committed batch nothing happens.
 
         Raises:
-            FencedError: If somebody else has taken the name over.
-            AwayError: If the relay cannot be reached in time; it throws it away itself, later.
+            FencedError: Another writer has taken the name over.
+            AwayError: The relay cannot be reached in time; it discards them itself, later.
         """
         self._ask(ABORT, ABORTED, _pack(_BATCH, batch))
 
     def forget(self) -> None:
-        """Let the relay forget this writer, and close: for names that are not used again.
+        """Make the relay forget this writer, and close: for names that are not used again.
 
-        What is staged is thrown away, what is committed is published all the same.
+        The relay discards staged rows; committed ones are published all the same.
 
         Raises:
-            AwayError: If the relay cannot be reached in time.
+            AwayError: The relay cannot be reached in time.
         """
         self._ask(FORGET, FORGOTTEN, b"")
         self.close()
 
     def ping(self) -> None:
-        """See whether the relay is there.
+        """Check that the relay answers.
 
         Raises:
-            AwayError: If it cannot be reached in time.
+            AwayError: It cannot be reached in time.
         """
         self._ask(PING, PONG, b"")
 
     def close(self) -> None:
-        """Close the connection. What is staged stays there. Idempotent; never raises.
+        """Close the connection. Staged rows stay at the relay. Idempotent; never raises.
 
-        Another thread that waits for an answer is told that the writer was closed.
+        In another thread that waits for an answer, an error says that the writer was closed.
         """
         self._closed = True
         sock = self._sock
         if sock is not None:
             with contextlib.suppress(OSError):
-                # Not TLS's own, which would change what another thread reads with.
+                # Not TLS's own method: it would change the state that another thread reads with.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
         with self._lock:
             self._disconnect()
@@ -418,7 +418,7 @@ class SinkWriter:
         self.again(self.connect)
 
     def _ask(self, kind: int, answer: int, payload: bytes) -> bytes:
-        """Ask for something, and wait for the answer; again, if the connection breaks."""
+        """Send a request, and wait for the answer; again, if the connection breaks."""
         return self.again(lambda: self._once(kind, answer, payload))
 
     def _once(self, kind: int, answer: int, payload: bytes) -> bytes:
@@ -428,13 +428,13 @@ class SinkWriter:
         return self.wait(number, answer)
 
     def again(self, attempt: Callable[[], T]) -> T:
-        """Do something that talks to the relay; once more, if the connection breaks. For `Stager`.
+        """Run an exchange with the relay; again, if the connection breaks. For `Stager`.
 
-        Whatever else ends it in the middle ends the connection, too: it is not known what would
-        come next.
+        Any other error in the middle of it ends the connection, too: the next bytes would be
+        unknown.
         """
         with self._lock:
-            broken: float | None = None  # since when it cannot be reached
+            broken: float | None = None  # Since when it is unreachable.
             for tried in count():
                 self.check_open()
                 began = time.monotonic()
@@ -444,7 +444,7 @@ class SinkWriter:
                     self._disconnect()
                     raise
                 except RangeClientError:
-                    raise  # an answer, and the whole of it
+                    raise  # A complete answer.
                 except OSError as exc:
                     self._disconnect()
                     fault = not_agreed(self._address, exc)
@@ -452,18 +452,18 @@ class SinkWriter:
                         raise fault from exc
                     why = exc
                 except ValueError:
-                    raise  # nothing was sent
+                    raise  # Nothing was sent.
                 except BaseException:
                     self._disconnect()
                     raise
                 now = time.monotonic()
                 if broken is None or now - began > self._timeout:
-                    broken = now  # until then it was there
+                    broken = now  # Until then it answered.
                 pause = PAUSES[min(tried, len(PAUSES) - 1)]
                 if isinstance(why, _SilentError) or now + pause - broken >= self._timeout:
                     self._check_away(why)
                 time.sleep(pause)
-        raise AssertionError  # it counts for ever
+        raise AssertionError  # The loop has no end.
 
     def _check_away(self, why: Exception) -> NoReturn:
         self.check_open()
@@ -477,20 +477,20 @@ class SinkWriter:
             raise RangeClientError("this writer was closed")
 
     def new_number(self) -> int:
-        """Return a number for a request whose answer is wanted. For `Stager`."""
+        """Return a number for a request whose answer is awaited. For `Stager`."""
         number = next(self._numbers) & 0xFFFFFFFF or next(self._numbers) & 0xFFFFFFFF
         self._wanted.add(number)
         return number
 
     def no_longer_wanted(self, number: int) -> None:
-        """Pass over what may still be answered to a request. For `Stager`."""
+        """Ignore later answers to a request. For `Stager`."""
         with self._lock:
             self._wanted.discard(number)
             self._answers.pop(number, None)
 
     @property
     def connections(self) -> int:
-        """How many connections there have been: which one it is. For `Stager`."""
+        """The number of connections so far, which identifies the present one. For `Stager`."""
         return self._connections
 
     def connect(self) -> None:
@@ -500,19 +500,19 @@ class SinkWriter:
         try:
             sock = self._sock = connect(self._address, self._timeout, self._context)
         except TimeoutError as exc:
-            raise _SilentError(f"it cannot be connected to: {exc}") from exc
+            raise _SilentError(f"the connection failed: {exc}") from exc
         sock.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(sock, selectors.EVENT_READ)
         try:
             self._introduce()
         except RangeClientError:
-            self._disconnect()  # it is not let in: it may be asked again
+            self._disconnect()  # It is not admitted: the next request may try again.
             raise
         self._connections += 1
 
     def _introduce(self) -> None:
-        """Say who this is, and as whom it writes; the relay may refuse at any point of it."""
+        """Send the login and the writer's name; the relay may refuse at any point."""
         number = self.new_number()
         self.send(HELLO, number, GREETING.pack(MAGIC, VERSION, VERSION))
         welcome = self.wait(number, WELCOME)
@@ -547,35 +547,35 @@ class SinkWriter:
                 sock.close()
 
     def send(self, kind: int, number: int, *parts: bytes) -> None:
-        """Send a frame, and take in what comes meanwhile. For `Stager`; within `again`."""
+        """Send a frame, and receive meanwhile. For `Stager`; within `again`."""
         size = sum(map(len, parts)) + HEADER.size - 4
         self._pump(memoryview(b"".join((HEADER.pack(size, kind, number), *parts))), None)
 
     def wait(self, number: int, wanted: int) -> bytes:
-        """Wait for an answer, and return what is in it. For `Stager`; within `again`."""
+        """Wait for an answer, and return its payload. For `Stager`; within `again`."""
         self._pump(memoryview(b""), number)
         self._wanted.discard(number)
         kind, payload = self._answers.pop(number)
         if kind == ERROR:
             raise error_of(payload, _ERRORS)
         if kind != wanted:
-            raise WrongAnswerError(f"an answer of kind {kind} to what wants {wanted}")
+            raise WrongAnswerError(f"an answer of kind {kind} instead of {wanted}")
         return payload
 
     def look(self, number: int) -> None:
-        """Raise what a request has been answered with that is answered only if it is refused."""
+        """Raise the relay's error for a request that is answered only if it is refused."""
         found = self._answers.pop(number, None)
         if found is not None:
-            # And there may be more: the end of the part is refused, too.
+            # There may be another error: the end of a refused part is refused, too.
             raise error_of(found[1], _ERRORS)
 
     def _pump(self, unsent: memoryview, number: int | None) -> None:
-        """Send, and take in what comes, until everything is sent and `number` is answered.
+        """Send, and receive, until everything is sent and `number` is answered.
 
-        Both at once: a relay that makes its writer wait reads nothing, and says so.
+        Both at once: a relay that throttles its writer reads nothing, but sends signs of life.
 
         Raises:
-            OSError: If the connection breaks, or there is no sign of life for too long.
+            OSError: The connection breaks, or the relay sends no sign of life for too long.
         """
         sock, selector = self._sock, self._selector
         assert sock is not None
@@ -587,7 +587,7 @@ class SinkWriter:
             if self._patience is not None and now - began > self._patience:
                 msg = (
                     f"writer {self.ticket.writer} owes so much that the relay has not read on for "
-                    f"{self._patience:g} s: who is to read what it publishes does not keep up"
+                    f"{self._patience:g} s: the subscribers of its rows do not keep up"
                 )
                 raise ThrottledError(msg)
             seconds = self._alive + self._timeout - now
@@ -603,7 +603,7 @@ class SinkWriter:
                         unsent = unsent[sock.send(unsent) :]
                         self._alive = time.monotonic()
         if number is None:
-            self._receive(sock)  # it may have been refused
+            self._receive(sock)  # The relay may have refused it.
 
     def _receive(self, sock: socket.socket) -> None:
         buffer = self._buffer
@@ -620,23 +620,23 @@ class SinkWriter:
             self._take_answers(buffer)
             if not isinstance(sock, ssl.SSLSocket):
                 return
-            # What TLS has decrypted already is not shown by the descriptor.
+            # The descriptor does not show the bytes that TLS has decrypted already.
 
     def _take_answers(self, buffer: bytearray) -> None:
         at = 0
         while len(buffer) - at >= HEADER.size:
             length, kind, number = HEADER.unpack_from(buffer, at)
             if not HEADER.size - 4 <= length <= MAX_ANSWER_BYTES:
-                raise WrongAnswerError(f"an answer of {length} bytes is none of this protocol's")
+                raise WrongAnswerError(f"an answer of {length} bytes is not of this protocol")
             end = at + 4 + length
             if len(buffer) < end:
                 break
             payload = bytes(buffer[at + HEADER.size : end])
             at = end
             if kind == ERROR and number == 0:
-                raise error_of(payload, _ERRORS)  # of the whole connection
+                raise error_of(payload, _ERRORS)  # For the whole connection.
             if kind != WAITING and number in self._wanted:
-                # The first: of a part that is refused, its end is refused, too.
+                # Keep the first: the end of a refused part is refused, too.
                 self._answers.setdefault(number, (kind, payload))
         del buffer[:at]
 
@@ -663,8 +663,8 @@ def _joined(
 class Stager:
     """One part that is being staged; made by `SinkWriter.stager`. A context manager.
 
-    Nothing of it counts before `complete`; leaving the block without that leaves it to the relay,
-    which throws it away. For one thread.
+    It does not count before `complete`; after leaving the block without it, the relay discards the
+    part. For one thread.
     """
 
     def __init__(
@@ -681,7 +681,7 @@ class Stager:
         self._values: list[bytes] = []
         self._row_flags = bytearray()
         self._size = 0
-        # Frames of which it is not known that the relay has them; None: more than are kept.
+        # Frames that the relay may not have yet; None: more than are kept.
         self._frames: list[tuple[int, bytes]] | None = []
         self._kept = 0
         self._sent = 0
@@ -706,7 +706,7 @@ class Stager:
         self._writer.no_longer_wanted(self._number)
 
     def write(self, rows: Iterable[Row | tuple[str | bytes, bytes | str]]) -> None:
-        """Add rows; for what it raises see `SinkWriter.stage`."""
+        """Add rows; for its errors see `SinkWriter.stage`."""
         default = self._flags
         for row in rows:
             topic, value = row[0], row[1]
@@ -723,10 +723,10 @@ class Stager:
         values: Iterable[bytes],
         flags: Iterable[int] | None = None,
     ) -> None:
-        """Add rows that come in columns; of each the flags are its QoS, and `RETAIN` if it is.
+        """Add rows in columns; a row's flags are its QoS, plus `RETAIN` for a retained value.
 
         Raises:
-            ValueError: If the columns are not equally long.
+            ValueError: The columns have different lengths.
         """
         every = repeat(self._flags) if flags is None else flags
         for key, value, each in zip(topics, values, every, strict=flags is not None):
@@ -787,7 +787,7 @@ class Stager:
             self._frames = None
 
     def _send(self, frames: Sequence[tuple[int, bytes]]) -> None:
-        """Send what is new; on a new connection, everything."""
+        """Send new frames; on a new connection, all."""
         writer = self._writer
         writer.connect()
         if self._connection != writer.connections:
@@ -817,10 +817,10 @@ class Stager:
             raise self._torn() from exc
 
     def complete(self) -> Staged:
-        """Say that this is all; return what `SinkWriter.commit` wants.
+        """End the part; return the argument for `SinkWriter.commit`.
 
         Raises:
-            RefusedError: If the relay has not taken it; and as `SinkWriter.stage`.
+            RefusedError: The relay has not accepted it; and as `SinkWriter.stage`.
         """
         self._flush()
         batch, partition, attempt = self._part
@@ -830,7 +830,7 @@ class Stager:
             try:
                 self._send([])
             except TornError:
-                # All of it was sent, and it may have come.
+                # All of it was sent, and may have arrived.
                 self._connection = self._writer.connections
                 self._number = self._writer.new_number()
                 self._writer.send(STAGE_END, self._number, payload)

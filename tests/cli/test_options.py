@@ -258,7 +258,7 @@ def test_tenants_may_be_tables_of_a_file(settle: Settle) -> None:
         ("press,usr=a", "tenant press: there is no 'usr'"),
         ("press,user", "tenant press: user in"),
         ("press,user=a,items=5.5", 'items is "5.5", which is not a whole number'),
-        ("press,user=a,items=5,items=6", "tenant press: items is said twice"),
+        ("press,user=a,items=5,items=6", "tenant press: items is given twice"),
         ("press,user=a,bytes=many", 'bytes is "many", which is not a size'),
         ("press,topic=a#", "tenant press: # must be alone"),
         ("press,default=maybe", "it must be true or false"),
@@ -283,8 +283,8 @@ def test_what_is_wrong_with_a_tenant_is_said_in_one_line(
     ("options", "why"),
     [
         (["--max-inflight", "65536"], "Must be <= 65535"),
-        (["--disk-limit", "20KiB"], "--disk-limit is of a store: give --store"),
-        (["--anonymous"], "--anonymous is of passwords: give --passwords FILE"),
+        (["--disk-limit", "20KiB"], "--disk-limit is for a store: give --store"),
+        (["--anonymous"], "--anonymous is for passwords: give --passwords FILE"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
@@ -497,8 +497,8 @@ def test_who_may_look_at_the_pages(settle: Settle, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--http-token", "FILE"), "--http-token is of pages: give --http HOST:PORT"),
-        (("--http-host", "relay"), "--http-host is of pages: give --http HOST:PORT"),
+        (("--http-token", "FILE"), "--http-token is for pages: give --http HOST:PORT"),
+        (("--http-host", "relay"), "--http-host is for pages: give --http HOST:PORT"),
         (("--http", "127.0.0.1:0", "--http-token", "FILE"), "FILE, line 1: a token has at least"),
         (("--http", "127.0.0.1:0", "--http-password", "FILE"), "FILE, line 1: there is no colon"),
         (("--http", "https://127.0.0.1:0"), "there is no certificate; give one (--tls-cert"),

@@ -1,4 +1,4 @@
-"""The option that gives some accounts limits of their own."""
+"""The option for limits of individual accounts."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from clearfunds.transports import AccountLimit, parse_size
 
 
 def _account_limit(text: str) -> AccountLimit:
-    # A pattern may have = and , in it; what comes after it has no =.
+    # A pattern may have = and , in it; the amounts after it have no =.
     pattern, equals, amounts = text.rpartition("=")
     items, comma, nbytes = amounts.partition(",")
     items, nbytes = items.strip(), nbytes.strip()
@@ -37,12 +37,12 @@ def _number(text: str) -> int:
 def _account_limits(_: object, tokens: Sequence[Token]) -> tuple[AccountLimit, ...]:
     found: list[AccountLimit] = []
     for token in tokens:
-        if token.implicit_value == []:  # an empty list in a file
+        if token.implicit_value == []:  # An empty list in a file.
             continue
         try:
             found.append(_account_limit(token.value))
         except ValueError as error:
-            # Which one it was, of several, only this knows.
+            # Only here is it known which of several it was.
             raise CoercionError(msg=str(error), token=token) from error
     return tuple(found)
 

@@ -50,12 +50,12 @@ def _build(argv: Sequence[str]) -> App:
         result_action="return_value",
     )
     for name, summary in _COMMANDS.items():
-        # A command that is called describes itself by its docstring, not by its line in the list.
+        # A command that is called shows its docstring, not its line in the list.
         listed = {} if name in argv else {"help": summary}
         app.command(f"clearfunds._cli._{name}:{name}", name=name, **listed)
 
-    # The launcher reads --config wherever it stands, so that the file is known before the
-    # options of the command are put together.
+    # The launcher reads --config anywhere on the command line, so that the file is known before
+    # the options of the command are put together.
     @app.meta.default
     def launch(  # pyright: ignore[reportUnusedFunction]
         *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
@@ -78,8 +78,8 @@ def _build(argv: Sequence[str]) -> App:
 def run(argv: Sequence[str]) -> int:
     """Run one command to its end and return the exit status.
 
-    0 done, 1 could not be done, 2 called wrongly, 130 interrupted. In the cases 1 and 2 there is
-    one line on stderr that says why.
+    0 success, 1 failure, 2 usage error, 130 interrupted. With 1 and 2, one line on stderr has the
+    reason.
     """
     name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
     try:
@@ -95,7 +95,7 @@ def run(argv: Sequence[str]) -> int:
         _complain(f"{name}: {error}")
         return 1
     except BrokenPipeError:
-        # Whoever read our output has gone: there is nobody left to tell.
+        # The reader of our output has gone: no message would reach it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -130,5 +130,5 @@ def _too_many(error: UnusedCliTokensError) -> str:
 
 
 def _complain(line: str) -> None:
-    # Parts of it may be what a server said.
+    # Parts of it may come from a server.
     print(printable_lines(line), file=sys.stderr)

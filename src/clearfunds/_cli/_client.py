@@ -24,10 +24,10 @@ Ts = TypeVarTuple("Ts")
 
 @attrs.frozen
 class Target:
-    """Where a relay, or any MQTT server, listens: a host and port, or the path of a socket."""
+    """The address of a relay, or of any MQTT server: host and port, or the path of a socket."""
 
     host: str = ""
-    """The host's name or address; empty if `path` is meant."""
+    """The host's name or address; empty with `path`."""
     port: int = MQTT_PORT
     """The TCP port."""
     path: str = ""
@@ -39,10 +39,10 @@ class Target:
     def parse(cls, text: str) -> "Target":
         """Read `HOST`, `HOST:PORT`, or a URL with `mqtt`, `mqtt+tcp`, `mqtts` or `mqtt+tls`.
 
-        Or `mqtt+unix:///PATH`. Without a port it is the one that is registered for MQTT.
+        Or `mqtt+unix:///PATH`. The default port is the one registered for MQTT.
 
         Raises:
-            UsageError: it is none of these.
+            UsageError: It is none of these.
         """
         try:
             parts = urlsplit(text if "://" in text else f"mqtt://{text}")
@@ -55,7 +55,7 @@ class Target:
                 return cls(host=parts.hostname, port=parts.port or MQTT_PORT)
             if parts.scheme in ("mqtts", "mqtt+tls") and parts.hostname and plain:
                 return cls(host=parts.hostname, port=parts.port or MQTT_TLS_PORT, tls=True)
-        except ValueError:  # a port that is none, a bracket that is not closed
+        except ValueError:  # An invalid port, or a bracket that is not closed.
             pass
         msg = (
             f'"{text}" is not HOST, HOST:PORT, mqtt+tcp://HOST:PORT, mqtt+tls://HOST:PORT or '
@@ -114,12 +114,12 @@ async def connected(
     receive_maximum: int | None = None,
     session_expiry: int | None = None,
 ) -> AsyncGenerator[MqttClient]:
-    """Be connected as the options say, for the time of the block; for the rest see `open_mqtt`.
+    """Connect according to the options, for the length of the block; see `open_mqtt`.
 
     Args:
         options: See above.
-        needs_5: The options that are given and need MQTT 5.
-        clean_session: As what follows: see `open_mqtt`.
+        needs_5: The given options that need MQTT 5.
+        clean_session: See `open_mqtt`, as for the rest.
         manual_ack: See there.
         receive_maximum: See there.
         session_expiry: See there.
@@ -154,11 +154,11 @@ async def connected(
 
 
 def run_client(function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-    """Run a client's asynchronous part; what goes wrong with its connection is one line.
+    """Run a client's asynchronous part; errors of its connection become one line.
 
     Raises:
-        UsageError: a topic, a filter or another value is not one that MQTT has.
-        CommandFailedError: there is no connection, or it was refused or lost.
+        UsageError: A topic, a filter or another value is invalid in MQTT.
+        CommandFailedError: There is no connection, or it was refused or lost.
     """
     try:
         return run_async(function, *args)

@@ -47,10 +47,10 @@ class ClientTls:
     ] = False
 
     def context(self) -> ssl.SSLContext:
-        """Read the files; return what connections are encrypted with.
+        """Read the files; return the TLS context.
 
         Raises:
-            UsageError: a file cannot be used.
+            UsageError: A file cannot be used.
         """
         files = Certificates(chain=self.tls_certificate, key=self.tls_key, trusted=self.tls_ca)
         try:
@@ -61,16 +61,16 @@ class ClientTls:
     def refuse_without_tls(
         self, url: str, secure: str = "mqtts://HOST or mqtt+tls://HOST:PORT"
     ) -> None:
-        """See that nothing of this is given where a URL says that nothing is encrypted.
+        """Check that none of these options is given with a URL without TLS.
 
-        `secure` is what a URL is like that has it.
+        `secure` is the form of a URL with TLS.
 
         Raises:
-            UsageError: something is.
+            UsageError: One is given.
         """
         given = [
             f"--{name.replace('_', '-')}" for name, value in attrs.asdict(self).items() if value
         ]
         if given:
-            msg = f"{given[0]} is for TLS, and {url} is without: {secure} has it"
+            msg = f"{given[0]} is for TLS, and {url} is without: give {secure}"
             raise UsageError(msg)

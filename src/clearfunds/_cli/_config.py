@@ -1,14 +1,14 @@
-"""Where options come from when they are not on the command line.
+"""Sources of options besides the command line.
 
 One precedence for all commands and all kinds of options: command line, then environment, then TOML
-file, then default. A source that gives an option at all gives it whole: a list on the command line
+file, then default. A source that gives an option replaces it as a whole: a list on the command line
 replaces the file's list, it does not add to it.
 
     CLEARFUNDS_RELAY_LIMIT_ITEMS=500        one value; a list is separated by spaces
     [relay]                                 the file has one table a command,
     limit_items = 500                       with the options' names, - or _ alike
-    [[relay.tenant]]                        an option that is a list may be tables: each gets to
-    name = "press"                          its converter as JSON
+    [[relay.tenant]]                        a list option may be tables: its converter gets each
+    name = "press"                          as JSON
 """
 
 import difflib
@@ -31,11 +31,11 @@ Source = Callable[[App, tuple[str, ...], ArgumentCollection], Any]
 
 
 def sources(file: Path | None, commands: Iterable[str]) -> list[Source]:
-    """Return what stands between the command line and the defaults, highest first.
+    """Return the sources between the command line and the defaults, highest first.
 
     Raises:
-        UsageError: the file cannot be read, is not TOML, or has something that is no command's
-            table. (What stands inside a command's table is checked by that command's own parsing.)
+        UsageError: The file cannot be read, is not TOML, or has something other than the tables of
+            commands. (The command's own parsing checks the content of its table.)
     """
     found: list[Source] = [_warn_of_unknown_variables, Env(PREFIX)]
     if file is not None:
@@ -49,7 +49,7 @@ def _read(file: Path, commands: list[str]) -> dict[str, Any]:
     except OSError as error:
         msg = f"{file}: {error.strerror}"
         raise UsageError(msg) from error
-    except ValueError as error:  # not UTF-8, or not TOML
+    except ValueError as error:  # Not UTF-8, or not TOML.
         msg = f"{file}: {error}"
         raise UsageError(msg) from error
     for key in tables:
@@ -71,14 +71,14 @@ def _tables_as_text(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     each: list[Any] = cast("Any", value)
-    # TOML has dates, which are no JSON: whoever reads the text says what is wrong with them.
+    # TOML has dates, which JSON has not: the reader of the text reports the mistake.
     return [json.dumps(one, default=str) if isinstance(one, dict) else one for one in each]
 
 
 def _warn_of_unknown_variables(
     _: App, commands: tuple[str, ...], arguments: ArgumentCollection
 ) -> None:
-    """Say which variables look like this command's options and are none.
+    """Warn of variables that look like this command's options, but are none.
 
     No error: a variable of this form can come from elsewhere (Kubernetes makes
     CLEARFUNDS_RELAY_PORT for a service that is named clearfunds-relay).

@@ -1,7 +1,7 @@
-"""Open files: how many connections a relay may have beside all else that it needs one for.
+"""Open files: the number of connections that leaves enough descriptors for everything else.
 
-A relay that has none left can neither accept nor answer `/healthz`, and its store waits for one to
-have its directory on the disk. So there are fewer connections than files.
+A relay without a free descriptor can neither accept nor answer `/healthz`, and its store waits for
+one to put its directory on the disk. So connections are fewer than files.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ _STANDING: Final = 64
 """For the loop, threads, modules, logs, DNS and the listeners themselves."""
 
 _LISTENER: Final = 64
-"""As many as are accepted in one step, before those that are too many are closed again."""
+"""As many as are accepted in one step, before surplus ones are closed again."""
 
 _STORE: Final = 96
-"""Segments that are open for reading (`StoreSettings.open_files`), and those that are written."""
+"""Segments open for reading (`StoreSettings.open_files`), and those being written."""
 
 _JOURNAL: Final = 16
 """A file for each of its tables, and its lock."""
 
 
 def within_descriptors(settings: RelaySettings, *, journal: bool) -> RelaySettings:
-    """Allow this process as many open files as it may have; return settings that fit these.
+    """Raise this process's limit of open files as far as allowed; return settings that fit it.
 
-    The log is told if fewer connections fit than are wanted.
+    It logs a line if fewer connections fit than are wanted.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # not allowed: then what there is has to do
+    with contextlib.suppress(OSError, ValueError):  # Not allowed: the present limit has to do.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
@@ -44,12 +44,12 @@ def within_descriptors(settings: RelaySettings, *, journal: bool) -> RelaySettin
     pages = settings.max_http_connections if settings.http is not None else 0
     if settings.max_connections + others + pages <= allowed:
         return settings
-    # Where there are next to none, half of them are for connections.
+    # With next to no descriptors, half of them are for connections.
     pages = min(pages, max(1, allowed // 8))
     fit = max(1, allowed // 2, allowed - others - pages)
     fit = min(fit, settings.max_connections)
     log.warning(
-        "%d open files are allowed: there may be %d connections, not %d (--max-connections); for "
+        "%d open files are allowed, enough for %d connections, not %d (--max-connections); for "
         "more, raise the limit (ulimit -n, LimitNOFILE=)",
         allowed,
         fit,

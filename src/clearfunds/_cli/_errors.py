@@ -2,8 +2,8 @@
 
 
 class UsageError(Exception):
-    """The command was called wrongly: exit status 2."""
+    """The command was used wrongly: exit status 2."""
 
 
 class CommandFailedError(Exception):
-    """The command was called rightly and could not do it: exit status 1."""
+    """The command was used correctly and failed: exit status 1."""

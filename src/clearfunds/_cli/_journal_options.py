@@ -70,10 +70,10 @@ class Journal:
     ] = _DEFAULTS.readers
 
     def beside(self) -> Companion | None:
-        """Return what keeps it beside a relay; None if there is to be none.
+        """Return the companion that keeps the journal beside a relay; None without a journal.
 
         Raises:
-            OptionError: If an option cannot be what it is.
+            OptionError: An option has an invalid value.
         """
         folder = self.journal
         if folder is None:

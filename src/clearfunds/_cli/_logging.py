@@ -14,8 +14,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 LogFormat = Literal["text", "json"]
 
-# What every record has; the rest has come by `extra=`. (Formatters make two; Python 3.12 has one
-# more.)
+# Attributes of every record; all others come from `extra=`. (Formatters make two; Python 3.12 has
+# one more.)
 _RECORD: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 _encode: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=True).encode
@@ -34,13 +34,12 @@ class _OneLine(logging.Formatter):
 class JsonLines(logging.Formatter):
     """Formats a record as one JSON object in one line of ASCII.
 
-    `time` (RFC 3339, UTC), `level`, `logger`, `message`; then the fields that were given by
-    `extra=`, as `event`, `account` or `seconds`; then `exception`, a traceback's text, if there is
-    one. A field called like one of ours gives way to it. Whatever the values are, a line is made.
+    `time` (RFC 3339, UTC), `level`, `logger`, `message`; then the fields given by `extra=`, as
+    `event`, `account` or `seconds`; then `exception`, a traceback's text, if there is one. Our own
+    fields win over fields of the same name. It makes a line whatever the values are.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         when = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -59,7 +58,7 @@ class JsonLines(logging.Formatter):
 
 
 def _plain(value: object) -> Any:
-    """Return `value` as JSON knows it, with printable texts in it."""
+    """Convert `value` for JSON, with printable texts in it."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -73,15 +72,15 @@ def _plain(value: object) -> Any:
 
 
 def _lines(text: str) -> str:
-    # A traceback keeps its lines; what stands in one of them is as little to be trusted.
+    # A traceback keeps its lines; the text of each is no more trustworthy.
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def configure_logging(level: LogLevel, form: LogFormat = "text") -> None:
     """Send the project's log, and the warnings of all others, to stderr.
 
-    As JSON also what Python's `warnings` module has to say, which would else stand between the
-    objects as plain text.
+    With JSON also the messages of Python's `warnings` module, which would otherwise stand between
+    the objects as plain text.
     """
     handler = logging.StreamHandler()
     if form == "json":

@@ -1,4 +1,4 @@
-"""`clearfunds mint`: sturdyrefs, which open a relay's gatekeeper to whoever has one."""
+"""`clearfunds mint`: sturdyrefs, which open a relay's gatekeeper to everybody who has one."""
 
 import sys
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _LESSENING: Final = Group("Attenuated sturdyref", sort_key=2)
 # Larger than any reference; a file given by mistake is not read to its end.
 _MAX_TEXT_SIZE: Final = 1 << 20
 
-# How much of a mistaken caveat is shown: the line is to stay one.
+# Characters of a mistaken caveat in an error message, which stays one line.
 _MAX_SHOWN: Final = 80
 
 
@@ -95,7 +95,7 @@ def mint(
     caveats = [_read_caveat(text) for text in caveat]
     if attenuate is not None:
         if key_file is not None or new_key or oid is not None:
-            msg = "--attenuate takes no key and no oid: it has those of its reference"
+            msg = "--attenuate takes no key and no oid: its reference has them"
             raise UsageError(msg)
         if not caveats:
             msg = "--attenuate adds caveats: give at least one --caveat"
@@ -115,7 +115,7 @@ def mint(
 
 def _made(oid: str, file: Path, new: bool, caveats: Sequence[Value]) -> SturdyRef:
     key = random_key() if new else read_key(file, _warn)
-    # First the reference: a caveat that makes no sense must not leave a key behind.
+    # First the reference: an invalid caveat must not leave a key behind.
     try:
         ref = make_sturdyref(oid, key)
     except ProtocolError as error:
@@ -157,10 +157,10 @@ def _read_reference(text: str) -> SturdyRef:
 
 
 def _read(text: str) -> Value:
-    """Read one value, no deeper than relays take it: what walks over values is recursive."""
+    """Read one value, no deeper than relays accept: code that walks over values is recursive."""
     scanner = TextScanner(max_text_size=_MAX_TEXT_SIZE, max_depth=DEFAULT_MAX_DEPTH)
     text = text.strip()
-    # An atom ends where something else begins.
+    # A newline ends an atom.
     if scanner.find_end(f"{text}\n".encode(errors="replace"), 0) is None:
         msg = "the text ends in the middle of a value"
         raise RemoteProtocolError(msg)

@@ -1,4 +1,4 @@
-"""Options of `clearfunds pub` and `clearfunds sub` that only MQTT 5 has."""
+"""Options of `clearfunds pub` and `clearfunds sub` that need MQTT 5."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
@@ -15,7 +15,7 @@ from ._types import Count
 Version = Literal["3.1.1", "5"]
 
 LONGEST: Final = 0xFFFF_FFFF
-"""Seconds: the longest interval that MQTT 5 can say; for a session it means for ever."""
+"""Seconds: the longest interval of MQTT 5; for a session it means for ever."""
 
 
 def _pair(_: object, tokens: Sequence[Token]) -> Any:
@@ -40,9 +40,9 @@ def given(options: attrs.AttrsInstance) -> list[str]:
 
 
 def version_of(wanted: Version | None, needs_5: Sequence[str]) -> Version:
-    """Return which version is spoken: that which is wanted, or 3.1.1 if no option needs 5.
+    """Return the version to use: the wanted one, or 3.1.1 if no option needs 5.
 
-    3.1.1 is what every server speaks; and who asks for nothing new gets what there always was.
+    Every server speaks 3.1.1.
 
     Raises:
         UsageError: 3.1.1 is wanted, and an option needs 5.
@@ -83,7 +83,7 @@ class MessageProperties:
     ] = ()
 
     def properties(self) -> Properties:
-        """Return them as a packet has them."""
+        """Return them in a packet's form."""
         data = self.correlation_data
         return Properties(
             content_type=self.content_type,

@@ -1,4 +1,4 @@
-"""Fetching one of the relay's pages: a GET over a connection of its own."""
+"""Fetching one of the relay's pages: a GET over its own connection."""
 
 import json
 import ssl
@@ -15,17 +15,17 @@ from ._errors import CommandFailedError
 from ._printable import printable
 
 _SECONDS: Final = 10.0
-# For one page.
+# Seconds for one page.
 
 _BYTES_MAX: Final = 64 << 20
 # A ledger of ten thousand accounts has ten million.
 
 _SENTENCE_MAX: Final = 500
-# Of what is said beside a status that is not 200.
+# Bytes of the body that are read with a status other than 200.
 
 
 class PageStatusError(CommandFailedError):
-    """A page answers something else than 200."""
+    """A page answers with a status other than 200."""
 
     def __init__(self, url: str, status: int, sentence: str) -> None:
         super().__init__(f"{url} answers {status}: {sentence}")
@@ -35,21 +35,21 @@ class PageStatusError(CommandFailedError):
 
 @attrs.frozen
 class Visitor:
-    """Who asks for pages, and whom he believes."""
+    """The login of a visitor, and the certificates that it trusts."""
 
     authorization: str | None = attrs.field(default=None, repr=False)
     """The value of the header field of that name."""
     context: ssl.SSLContext | None = None
-    """What connections for https are encrypted with; None: as the system has it."""
+    """The TLS context for https; None: the system's default."""
 
 
 async def fetch_json(url: str, seconds: float = _SECONDS, visitor: Visitor = Visitor()) -> Any:
-    """Return what the page at `url` (http or https, with a port) says, decoded from JSON.
+    """Return the content of the page at `url` (http or https, with a port), decoded from JSON.
 
     Raises:
-        PageStatusError: it answers something else than 200.
-        CommandFailedError: it answers no JSON, or breaks off, or takes longer than `seconds`.
-        OSError: nobody is there.
+        PageStatusError: It answers with a status other than 200.
+        CommandFailedError: It answers no JSON, or breaks off, or takes longer than `seconds`.
+        OSError: Nobody listens there.
     """
     try:
         with trio.fail_after(seconds):

@@ -55,14 +55,14 @@ class PagesAccess:
     ] = DEFAULTS.max_http_connections
 
     def settings(self, http: str | None) -> dict[str, Any]:
-        """Read the files; return what `RelaySettings` has of them.
+        """Read the files; return their part of `RelaySettings`.
 
         Raises:
             UsageError: A file cannot be used, or there are no pages.
         """
         for name in ("http_token", "http_password", "http_host"):
             if getattr(self, name) and http is None:
-                msg = f"--{name.replace('_', '-')} is of pages: give --http HOST:PORT"
+                msg = f"--{name.replace('_', '-')} is for pages: give --http HOST:PORT"
                 raise UsageError(msg)
         return {
             "http_token": None if self.http_token is None else _tokens(self.http_token),

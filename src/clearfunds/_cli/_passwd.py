@@ -17,7 +17,7 @@ from clearfunds.transports.mqtt.server._scram import MIN_ITERATIONS, ScramKeys
 from ._errors import CommandFailedError, UsageError
 
 _MAX_PASSWORD: Final = 65_535
-"""Bytes of a password that MQTT can carry."""
+"""Limit of MQTT for a password, in bytes."""
 
 
 def passwd(
@@ -52,7 +52,7 @@ def passwd(
             raise UsageError(msg)
         del lines[own[0]]
     else:
-        # Before anybody types one: whether the user can be called so.
+        # Before a password is typed: check the user's name.
         _check(f"{ScramKeys(MIN_ITERATIONS, bytes(16), bytes(32), bytes(32)).line(user)}\n", user)
         line = _keys(_password(user), iterations).line(user)
         if own:
@@ -64,7 +64,7 @@ def passwd(
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of the file; none, if it is not there."""
+    """Return the lines of the file; none if it does not exist."""
     try:
         text = file.read_text(encoding="utf-8")
         Passwords.from_text(text)
@@ -106,7 +106,7 @@ def _keys(password: str, iterations: int) -> ScramKeys:
     try:
         return ScramKeys.of(password, iterations)
     except ModuleNotFoundError as error:
-        msg = 'SCRAM-SHA-256 needs scramp, which is not here: pip install "clearfunds[auth]"'
+        msg = 'SCRAM-SHA-256 needs scramp, which is not installed: pip install "clearfunds[auth]"'
         raise CommandFailedError(msg) from error
     except ValueError as error:
         msg = f"that cannot be a password: {error}"
@@ -114,7 +114,7 @@ def _keys(password: str, iterations: int) -> ScramKeys:
 
 
 def _write(file: Path, text: str) -> None:
-    """Put another file in the place of this one, so that a relay never reads half of it."""
+    """Replace the file by a rename, so that a relay never reads half of it."""
     try:
         before = file.stat() if file.exists() else None
         descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)

@@ -12,10 +12,10 @@ log = logging.getLogger("clearfunds.relay")
 
 
 def read_passwords(file: Path) -> Passwords:
-    """Return the passwords in a file; the log is told if nobody gets in.
+    """Return the passwords in a file; log a warning if it has none.
 
     Raises:
-        UsageError: the file cannot be read, others can read it, or it has something else in it.
+        UsageError: The file cannot be read, others can read it, or it has something else in it.
     """
     check_secret(file)
     try:

@@ -380,7 +380,7 @@ def perf(
 
 
 async def _measure(scenario: Scenario, quiet: bool, shown: Exposition | None) -> Result | None:
-    """Return what was measured, until it was interrupted; None if it had not begun, or twice."""
+    """Return the result, also after an interruption; None if it had not begun, or after two."""
     stop = trio.Event()
     has_begun = False
 

@@ -1,9 +1,9 @@
-"""Text of others, made fit to be shown."""
+"""Making text from others safe to print."""
 
 from typing import Final
 
-# What a peer sends may stand in what we print (a topic, a client id): it must not be able to start
-# a line of its own, to drive somebody's terminal, or to have it show letters in another order.
+# Topics and client identifiers come from peers: they must not be able to start a new line, to
+# control a terminal, or to make it show letters in another order.
 _CONTROLS: Final = (
     {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
     | {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
@@ -16,10 +16,10 @@ _IN_LINES: Final = {code: text for code, text in _CONTROLS.items() if chr(code) 
 
 
 def printable(text: str) -> str:
-    """Return `text` in one line, with nothing in it that a terminal would obey."""
+    """Return `text` in one line, without characters that control a terminal."""
     return text.translate(_CONTROLS)
 
 
 def printable_lines(text: str) -> str:
-    """Return `text` with nothing in it that a terminal would obey, but ends of lines and tabs."""
+    """Return `text` without characters that control a terminal, except line ends and tabs."""
     return text.translate(_IN_LINES)

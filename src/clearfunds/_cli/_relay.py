@@ -171,9 +171,9 @@ def relay(
     if keeping.store is not None:
         kept["store"] = str(keeping.store)
     elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
-        raise UsageError("--disk-limit is of a store: give --store DIRECTORY, or --kept-limit")
+        raise UsageError("--disk-limit is for a store: give --store DIRECTORY, or --kept-limit")
     if anonymous and passwords is None and tokens.jwt_key is None:
-        raise UsageError("--anonymous is of passwords: give --passwords FILE, or leave it out")
+        raise UsageError("--anonymous is for passwords: give --passwords FILE, or leave it out")
     try:
         settings = RelaySettings(
             listen=listen,
@@ -202,13 +202,13 @@ def relay(
         raise UsageError(str(error)) from error
     if settings.range_owner is not None and not has_users(settings):
         raise UsageError(
-            "--range-owner is of users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
+            "--range-owner is for users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
             "FILE, or leave it out"
         )
     if settings.tls is not None and not any(_is_secure(url) for url in (*listen, http or "")):
         log.warning(
-            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does, "
-            "and --http https://HOST:PORT"
+            "no listener uses the certificate: give --listen mqtt+tls://HOST:PORT or --http "
+            "https://HOST:PORT"
         )
     _spare_the_collector()
     settings = within_descriptors(settings, journal=beside is not None)
@@ -221,10 +221,10 @@ def _is_secure(url: str) -> bool:
 
 
 def _spare_the_collector() -> None:
-    """Let the garbage collector walk over everything that is kept as seldom as can be.
+    """Make the garbage collector look at long-lived objects as seldom as possible.
 
     A full collection stops the relay for 25 ms with 10,000 accounts (measured), and finds nothing:
-    what is forwarded and what is closed is freed by reference counts, only exceptions make cycles.
+    reference counts free forwarded messages and closed connections; only exceptions make cycles.
     """
     gc.collect()
     gc.freeze()
@@ -247,7 +247,10 @@ async def _serve(settings: RelaySettings, beside: Companion | None) -> int:
                 async for number in signals:
                     name = signal.Signals(number).name
                     if stop.is_set():
-                        log.warning("%s again: ending at once, undelivered what is owed", name)
+                        log.warning(
+                            "%s again: ending at once, without delivering outstanding messages",
+                            name,
+                        )
                         status = 1
                         nursery.cancel_scope.cancel()
                     else:
@@ -274,7 +277,7 @@ async def _serve(settings: RelaySettings, beside: Companion | None) -> int:
 
 
 def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
-    """Return what is called at SIGHUP, by what it reads again; it raises if it cannot."""
+    """Return the functions to call at SIGHUP, by the name of the data; each raises if it fails."""
     reloads: dict[str, Callable[[], object]] = {}
     if isinstance(settings.passwords, Passwords):
         reloads["passwords"] = partial(_reload_secrets, settings.passwords)
@@ -300,7 +303,7 @@ def _reload_secrets(secrets: Passwords | BearerTokens) -> None:
 async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
-            if not reloads:  # a relay goes on, as mosquitto does: its terminal may have gone
+            if not reloads:  # The relay goes on, as mosquitto does: its terminal may have gone.
                 log.info(
                     "SIGHUP: there is no file to read again", extra={"event": "nothing_to_reload"}
                 )
@@ -312,7 +315,7 @@ async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:
                     if isinstance(error, OSError) and error.filename is not None:
                         why = f"{error.filename}: {error.strerror}"
                     log.error(
-                        "SIGHUP: the %s are as they were: %s",
+                        "SIGHUP: the %s stay unchanged: %s",
                         what,
                         why,
                         extra={"event": "not_reloaded", "what": what, "reason": why},
@@ -334,8 +337,8 @@ def _report(report: RelayReport) -> None:
         log.warning("not delivered: %s", sentence, extra={"event": "not_delivered"})
     log.info(
         "ended; %s",
-        "all that was owed is delivered"
+        "all outstanding messages are delivered"
         if not report.unflushed
-        else f"{len(report.unflushed)} could not be given what they were owed",
+        else f"{len(report.unflushed)} did not get their outstanding messages",
         extra={"event": "ended", "not_delivered": len(report.unflushed)},
     )

@@ -23,7 +23,7 @@ from ._types import Count, Seconds, Size
 _SPARK: Final = Group("Spark", sort_key=5)
 
 _FOLLOWED: Final = 900.0
-"""Of so many seconds is a report that is followed: what it costs does not grow with the journal."""
+"""Seconds of the journal in a report with --follow: its cost does not grow with the journal."""
 
 _UNITS: Final = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
 
@@ -144,11 +144,11 @@ def _summary(written: Written) -> str:
 
 @contextmanager
 def _until_interrupted() -> Generator[threading.Event]:
-    """Have Ctrl-C, and SIGTERM, set an event: who reads on ends at the next turn, in good order."""
+    """Make Ctrl-C, and SIGTERM, set an event: the report ends in good order after this round."""
     stopped = threading.Event()
 
     def stop(_: int, __: FrameType | None) -> None:
-        if stopped.is_set():  # a second time: at once
+        if stopped.is_set():  # The second signal ends it at once.
             raise KeyboardInterrupt
         stopped.set()
 
@@ -162,7 +162,7 @@ def _until_interrupted() -> Generator[threading.Event]:
 
 @contextmanager
 def _progress() -> Generator[Callable[[str, int, int], None]]:
-    """Show progress on stderr, if somebody looks at it."""
+    """Show progress on stderr, if it is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of"))
     with Progress(
@@ -183,7 +183,7 @@ def _progress() -> Generator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def _waiting() -> Generator[Callable[[str], None]]:
-    """Show what is being done, or waited for, in one line on stderr."""
+    """Show the present activity, or wait, in one line on stderr."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

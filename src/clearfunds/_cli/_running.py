@@ -10,9 +10,9 @@ Ts = TypeVarTuple("Ts")
 
 
 def run_async(function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-    """Run `function` under Trio; if one thing went wrong, raise that and not a group of one.
+    """Run `function` under Trio; if a group has a single error, raise that error.
 
-    Nurseries wrap whatever comes out of them; who called a command wants the sentence inside.
+    Nurseries wrap all errors; the caller of a command wants the sentence inside.
     """
     try:
         return trio.run(function, *args)
@@ -24,7 +24,7 @@ def run_async(function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
 
 
 def alone(error: BaseException) -> BaseException | None:
-    """Return the one error that a nest of groups holds, None if there are more."""
+    """Return the one error in a nest of groups, None if there are more."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     group = cast("BaseExceptionGroup[BaseException]", error)

@@ -1,4 +1,4 @@
-"""Files with secrets in them, which are refused if others can read them."""
+"""Files with secrets, which are refused if others can read them."""
 
 import os
 import stat
@@ -8,14 +8,14 @@ from typing import Final
 from ._errors import UsageError
 
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
-"""What nobody else may do. A group may read: Debian's ssl-cert, or the one that a relay runs in."""
+"""Rights that others must not have. A group may read: Debian's ssl-cert, or the relay's group."""
 
 
 def read_secret(file: Path) -> bytes:
-    """Return what is in a file that only its owner, and perhaps its group, can read.
+    """Return the content of a file that only its owner, and perhaps its group, can read.
 
     Raises:
-        UsageError: it cannot be read, or others can read or change it.
+        UsageError: It cannot be read, or others can read or change it.
     """
     try:
         with file.open("rb") as opened:
@@ -27,10 +27,10 @@ def read_secret(file: Path) -> bytes:
 
 
 def check_secret(file: Path) -> None:
-    """See that only its owner, and perhaps its group, can read a file.
+    """Check that only its owner, and perhaps its group, can read a file.
 
     Raises:
-        UsageError: it is not there, or others can read or change it.
+        UsageError: It does not exist, or others can read or change it.
     """
     try:
         mode = file.stat().st_mode
@@ -41,7 +41,7 @@ def check_secret(file: Path) -> None:
 
 
 def _refuse_others(file: Path, mode: int) -> None:
-    # What is no file of its own, as a shell's <(...), has the mode of something else.
+    # The mode of something other than a file, as a shell's <(...), has another meaning.
     if stat.S_ISREG(mode) and mode & _OTHERS:
         can = "read" if mode & stat.S_IROTH else "change"
         msg = f"others on this machine can {can} {file}, which has a secret in it: chmod 600 {file}"

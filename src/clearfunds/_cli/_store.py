@@ -26,7 +26,7 @@ from ._errors import CommandFailedError, UsageError
 from ._printable import printable
 from ._types import Size
 
-#: So much of a body is shown, unless another limit is given.
+#: Bytes of a body that are shown, without another limit.
 _SHOWN: Final = 1024
 
 Directory = Annotated[Path, Parameter(help="Store directory of the relay (its --store).")]
@@ -59,7 +59,7 @@ def repair(directory: Directory, /) -> int:
     """
     files = _files(directory)
     with _failing(), _progress() as progress:
-        with Inspection(files):  # It has to be a store already: `Store.open` would make one.
+        with Inspection(files):  # Only an existing store: `Store.open` would make one.
             pass
         opened = Store.open(directory, files=files, progress=progress)
         try:
@@ -151,11 +151,11 @@ def _message(name: str, record: Record, limit: int) -> dict[str, Any]:
 
 
 def _shown(name: str, data: bytes, limit: int | None) -> dict[str, Any]:
-    """Return what is shown of some bytes: text if they are, and no more than the limit."""
+    """Return the part of some bytes to show: text if they are, and no more than the limit."""
     shown: dict[str, Any] = {}
     part = data if limit is None else data[:limit]
     try:
-        # A limit may cut a character in half, which makes the rest no less text.
+        # A limit may cut a character in half; the rest is text all the same.
         text = part.decode("utf-8", "strict" if len(part) == len(data) else "ignore")
         if len(part) < len(data) and len(text.encode()) < len(part) - 3:
             raise UnicodeError
@@ -168,7 +168,7 @@ def _shown(name: str, data: bytes, limit: int | None) -> dict[str, Any]:
 
 
 def _as_json(shown: dict[str, Any]) -> str:
-    # Names and keys may have come from bytes that are no text; a line is to be valid all the same.
+    # Names and keys may come from bytes that are not text; a line has to be valid all the same.
     return json.dumps(shown, ensure_ascii=True)
 
 
@@ -231,7 +231,7 @@ def _failing() -> Generator[None]:
 
 @contextmanager
 def _progress() -> Generator[Callable[[str, int, int], None]]:
-    """Show progress on stderr, if somebody looks at it."""
+    """Show progress on stderr, if it is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(

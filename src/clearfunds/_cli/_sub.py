@@ -28,7 +28,7 @@ _SUBSCRIPTION: Final = Group("Subscription", sort_key=1)
 _OUTPUT: Final = Group("Output", sort_key=2)
 
 _BATCH: Final = 256
-# Messages written at once, if so many have come: one write each would be most of the work.
+# Messages in one write, if that many are there: one write each would be most of the work.
 
 
 def sub(
@@ -95,10 +95,10 @@ def sub(
         msg = f"--show-topic is for --format text, not {format}"
         raise UsageError(msg)
     if persistent and not connection.client_id:
-        msg = "--persistent needs --client-id: by that the relay knows who comes back"
+        msg = "--persistent needs --client-id: the relay recognises the client by it"
         raise UsageError(msg)
     if options.session_expiry is not None and not persistent:
-        msg = "--session-expiry needs --persistent: no other session is kept"
+        msg = "--session-expiry needs --persistent: other sessions are not kept"
         raise UsageError(msg)
     configure_logging(log_level)
     write = _FORMATS["topic" if show_topic else format]
@@ -147,7 +147,7 @@ async def _subscribe(
         while count is None or came < count:
             batch = await _take(client, _BATCH if count is None else min(_BATCH, count - came))
             text = b"".join([write(message) for message in batch])
-            # In a thread: while stdout is blocked, pings must still go out.
+            # In a thread: while stdout is blocked, pings must still be sent.
             await trio.to_thread.run_sync(_write_all, text, abandon_on_cancel=True)
             for message in batch:
                 client.ack(message)
@@ -162,13 +162,13 @@ async def _until_signal(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for _ in signals:
-            # Leaving the connection's block says DISCONNECT; a second signal finds the default.
+            # Leaving the connection's block sends DISCONNECT; a second signal finds the default.
             scope.cancel()
             return
 
 
 async def _take(client: MqttClient, most: int) -> list[Publish]:
-    """Wait for a message and take with it those that are there already."""
+    """Wait for a message, and return it with those that are there already."""
     batch = [await client.receive()]
     while len(batch) < most:
         try:
@@ -187,18 +187,18 @@ def _write_all(text: bytes) -> None:
 
 
 def _text(message: Publish) -> bytes:
-    # What is not UTF-8 is escaped: a terminal is no place for arbitrary bytes.
+    # Bytes that are not UTF-8 are escaped: a terminal is no place for arbitrary bytes.
     return message.payload.decode(errors="backslashreplace").encode() + b"\n"
 
 
 def _shown(message: Publish) -> bytes:
-    # Whoever publishes must not drive the terminal of those who look.
+    # A publisher must not control the terminal of its readers.
     text = message.payload.decode(errors="backslashreplace")
     return printable_lines(text).encode(errors="backslashreplace") + b"\n"
 
 
 def _shown_with_topic(message: Publish) -> bytes:
-    # What stands at the beginning of a line is a topic, and nothing of a payload.
+    # The beginning of a line is a topic, and nothing of a payload.
     text = f"{message.topic} {message.payload.decode(errors='backslashreplace')}"
     return printable(text).encode(errors="backslashreplace") + b"\n"
 
@@ -224,7 +224,7 @@ def _bytes_of(name: str, value: bytes) -> dict[str, object]:
 
 
 def _properties(said: Properties) -> dict[str, object]:
-    """Return what MQTT 5 says of a message, as far as it says anything."""
+    """Return the MQTT 5 properties of a message that are set."""
     line: dict[str, object] = {
         name: value
         for name in ("content_type", "response_topic", "message_expiry")

@@ -1,4 +1,4 @@
-"""The option that says what is done about some subscribers that are stuck, on some topics."""
+"""The option for slow-consumer policies of some clients on some topics."""
 
 from collections.abc import Sequence
 from typing import Annotated, get_args
@@ -12,7 +12,7 @@ FORM = "CLIENT FILTER=POLICY[,SECONDS]"
 
 
 def _policy(text: str) -> SubscriptionPolicy:
-    # A filter may have = in it, and spaces; what comes before it has no space.
+    # A filter may have = in it, and spaces; the client before it has no space.
     client, _, rest = text.strip().partition(" ")
     topic_filter, equals, done = rest.rpartition("=")
     topic_filter = topic_filter.strip()
@@ -40,7 +40,7 @@ def _policies(_: object, tokens: Sequence[Token]) -> tuple[SubscriptionPolicy, .
     found: list[SubscriptionPolicy] = []
     client = ""
     for token in tokens:
-        if token.implicit_value == []:  # an empty list in a file
+        if token.implicit_value == []:  # An empty list in a file.
             continue
         # In the environment the two halves of a rule are two words.
         text = f"{client} {token.value}".strip()
@@ -51,7 +51,7 @@ def _policies(_: object, tokens: Sequence[Token]) -> tuple[SubscriptionPolicy, .
         try:
             found.append(_policy(text))
         except ValueError as error:
-            # Which one it was, of several, only this knows.
+            # Only here is it known which of several it was.
             raise CoercionError(msg=str(error), token=token) from error
     if client:
         raise CoercionError(msg=f'"{client}" is not {FORM}.', token=tokens[-1])
@@ -62,4 +62,4 @@ SubscriptionPolicies = Annotated[
     tuple[SubscriptionPolicy, ...],
     Parameter(converter=_policies, n_tokens=1, negative=(), json_list=False),
 ]
-"""What is done about some, each `CLIENT FILTER=POLICY[,SECONDS]`; may be given several times."""
+"""Slow-consumer policies, each `CLIENT FILTER=POLICY[,SECONDS]`; may be given several times."""

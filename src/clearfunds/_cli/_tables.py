@@ -7,10 +7,10 @@ from rich.text import Text
 
 
 def table(title: str, *columns: tuple[str, int]) -> Table:
-    """Return an empty table of columns as wide as given, numbers (negative widths) to the right.
+    """Return an empty table of columns with these widths, numbers (negative widths) to the right.
 
     Fixed widths, so that nothing jumps while numbers grow, and 80 columns are enough. A column of
-    width 0 is as wide as what is in it.
+    width 0 is as wide as its content.
     """
     found = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False
@@ -22,7 +22,7 @@ def table(title: str, *columns: tuple[str, int]) -> Table:
 
 
 def bar(debt: int, limit: int | None, width: int) -> Text:
-    """Return how near to its limit a debt is, as a bar; empty if there is no limit."""
+    """Return the ratio of a debt to its limit as a bar; empty without a limit."""
     if not limit:
         return Text("")
     share = min(1.0, debt / limit)

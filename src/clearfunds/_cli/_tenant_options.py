@@ -1,7 +1,7 @@
-"""The options that say who is whose, and how fast some accounts may publish.
+"""The options for tenants, and for rates at which some accounts may publish.
 
-A tenant is written `NAME,key=value,...` on the command line, and as a table in a file, which gets
-here as JSON (`_config.py`):
+A tenant is written `NAME,key=value,...` on the command line, and as a table in a file, which
+arrives here as JSON (`_config.py`):
 
     --tenant press,user=newsroom,user=ticker,weight=3,items=5000,bytes=16MiB
     [[relay.tenant]]
@@ -50,7 +50,7 @@ def _tenant(text: str) -> Tenant:
         if key in PATTERNS:
             found.setdefault(key, []).append(value)
         elif key in found:
-            msg = f'tenant {name}: {key} is said twice in "{text}".'
+            msg = f'tenant {name}: {key} is given twice in "{text}".'
             raise ValueError(msg)
         else:
             found[key] = value
@@ -86,7 +86,7 @@ def _of_table(table: Mapping[str, Any]) -> Tenant:
             continue
         key = _known(written, name)
         if key in found:
-            msg = f"tenant {name}: {key} is said twice."
+            msg = f"tenant {name}: {key} is given twice."
             raise ValueError(msg)
         found[key] = _value(name, key, value)
     return Tenant(**found)
@@ -136,7 +136,7 @@ def _number(what: str, text: str) -> float:
 
 
 def _rate(text: str) -> AccountRate:
-    # A pattern may have = and , in it; what comes after it has no =.
+    # A pattern may have = and , in it; the amounts after it have no =.
     pattern, equals, amounts = text.rpartition("=")
     items, comma, nbytes = amounts.partition(",")
     items, nbytes = items.strip().lower(), nbytes.strip().lower()
@@ -160,12 +160,12 @@ def _each(
     def convert(_: object, tokens: Sequence[Token]) -> tuple[T, ...]:
         found: list[T] = []
         for token in tokens:
-            if token.implicit_value == []:  # an empty list in a file
+            if token.implicit_value == []:  # An empty list in a file.
                 continue
             try:
                 found.append(read(token.value))
             except ValueError as error:
-                # Which one it was, of several, only this knows.
+                # Only here is it known which of several it was.
                 raise CoercionError(msg=str(error), token=token) from error
         return tuple(found)
 

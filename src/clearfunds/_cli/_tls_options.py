@@ -45,7 +45,7 @@ class Tls:
         """Read the files; None if there is no certificate.
 
         Raises:
-            UsageError: There is something else without one, or others can read the key.
+            UsageError: Another option is given without one, or others can read the key.
             CertificateError: A file cannot be used.
         """
         if self.tls_certificate is None:

@@ -33,14 +33,14 @@ class TokenOptions:
         """Read the key, if there is one.
 
         Raises:
-            UsageError: It cannot be read, is none, or is a secret that others can read; or there is
-                an audience without one.
-            CommandFailedError: What reads tokens is not installed.
+            UsageError: It cannot be read, is none, or is a secret that others can read; or an
+                audience is given without a key.
+            CommandFailedError: A package for tokens is not installed.
         """
         file = self.jwt_key
         if file is None:
             if self.jwt_audience is not None:
-                raise UsageError("--jwt-audience is of tokens: give --jwt-key FILE, too")
+                raise UsageError("--jwt-audience is for tokens: give --jwt-key FILE, too")
             return None
         try:
             tokens = Tokens.from_file(file, self.jwt_audience)
@@ -53,6 +53,8 @@ class TokenOptions:
             msg = f"{file}: {error}"
             raise UsageError(msg) from error
         except ModuleNotFoundError as error:
-            msg = f'tokens need {error.name}, which is not here: pip install "clearfunds[auth]"'
+            msg = (
+                f'tokens need {error.name}, which is not installed: pip install "clearfunds[auth]"'
+            )
             raise CommandFailedError(msg) from error
         return tokens

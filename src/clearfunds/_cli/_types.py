@@ -14,7 +14,7 @@ Value = TypeVar("Value", int, float, str)
 
 
 def _count(_: object, tokens: Sequence[Token]) -> int:
-    # int() as cyclopts has it rounds "3.5" to 4; nobody who writes 3.5 here means 4.
+    # cyclopts' conversion rounds "3.5" to 4; nobody who writes 3.5 here means 4.
     text = tokens[0].value
     if not re.fullmatch(r"-?[0-9][0-9_]*", text):
         msg = f'"{text}" is not a whole number.'
@@ -56,7 +56,7 @@ def _share_or_size(_: object, tokens: Sequence[Token]) -> float:
 def _or_none(
     read: Callable[[object, Sequence[Token]], Value],
 ) -> Callable[[object, Sequence[Token]], Value | None]:
-    # TOML has no null, and an empty environment variable is too easily one by accident.
+    # TOML has no null, and an empty environment variable is too easily an accident.
     def convert(kind: object, tokens: Sequence[Token]) -> Value | None:
         return None if tokens[0].value.lower() == "none" else read(kind, tokens)
 
@@ -86,7 +86,7 @@ OptionalText = Annotated[str | None, Parameter(converter=_or_none(_text))]
 OptionalSeconds = Annotated[
     float | None, Parameter(converter=_or_none(_seconds), validator=Number(gte=0))
 ]
-"""A length of time, or `none` for no end of it."""
+"""A length of time, or `none` for no limit."""
 
 OptionalShareOrSize = Annotated[float | None, Parameter(converter=_or_none(_share_or_size))]
-"""A share of what there is, `0.6`; or a size, `512MiB`; or `none` for no limit."""
+"""A share of the whole, `0.6`; or a size, `512MiB`; or `none` for no limit."""

@@ -40,10 +40,10 @@ class VisitorOptions:
     tls: ClientTls = ClientTls()  # noqa: RUF009  (frozen)
 
     def visitor(self, url: str) -> Visitor:
-        """Return who asks for pages at a URL.
+        """Return the visitor for the pages at a URL.
 
         Raises:
-            UsageError: A file cannot be used, or something is given that excludes something else.
+            UsageError: A file cannot be used, or two options exclude each other.
         """
         if not url.startswith("https:"):
             self.tls.refuse_without_tls(url, "https://HOST:PORT")
@@ -53,18 +53,18 @@ class VisitorOptions:
     def _authorization(self) -> str | None:
         if self.username is not None:
             if self.token is not None or self.token_file is not None:
-                msg = "--username is for a password, --token for none: give one of them"
+                msg = "--username and --token exclude each other: give one of them"
                 raise UsageError(msg)
             pair = f"{self.username}:{self.password or ''}".encode()
             return f"Basic {b64encode(pair).decode()}"
         if self.password is not None:
-            msg = "--password is of a user: give --username NAME, too"
+            msg = "--password is for a user: give --username NAME, too"
             raise UsageError(msg)
         token = self.token if self.token_file is None else _first_line(self.token_file)
         if token is None:
             return None
         if not (token.isascii() and token.isprintable()):
-            msg = "the token has a character that no token has"
+            msg = "the token has an invalid character"
             raise UsageError(msg)
         return f"Bearer {token}"
 

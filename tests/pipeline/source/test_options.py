@@ -89,7 +89,7 @@ def test_filters_with_commas() -> None:
         ({"relay": "subscribe+tcp://a:1", "tls": "true"}, "and 'tls' says otherwise"),
         ({"user": "press"}, "'key': a user and a password come together"),
         ({"ca": "ca.pem"}, "'key': certificates are for TLS"),
-        ({"tls": "true", "key": "k"}, "'key': a key is a certificate's: give the certificate"),
+        ({"tls": "true", "key": "k"}, "'key': a key belongs to a certificate: give"),
         ({"port": "1"}, "not both"),
         ({"relay": None, "port": "0"}, "'port' is a whole number from 1 to 65535, not '0'"),
         ({"subscription": None}, "'subscription' is missing: a name"),

@@ -483,7 +483,7 @@ async def test_writers_of_another_life_of_a_relay_without_a_store() -> None:
         relay.readers.remove(client)
         part = await blocking(client.stage, 0, 0, 1, numbered(0, 0))
     async with running(port=port):
-        with pytest.raises(FencedError, match="does not know this writer"):
+        with pytest.raises(FencedError, match="not remembered here"):
             await blocking(client.commit, 0, [part])
         again = await blocking(SinkWriter, HOST, port, "w")
         with pytest.raises(NotStagedError, match="not staged here"):

@@ -1,4 +1,4 @@
-"""The demo's options, and what happens in it in order."""
+"""The demo's options, and its course."""
 
 import sys
 import time
@@ -32,22 +32,22 @@ _PAUSE_AT: Final = 0.4
 # The slow subscriber pauses after this part of its messages: in the middle, with others behind.
 
 _PATIENCE_MARGIN: Final = 20.0
-# The relay waits for a slow subscriber for its pause and so much longer.
+# Seconds that the relay waits for a slow subscriber beyond its pause.
 
 _STALL_SECONDS: Final = 30.0
-# Without any delivery for so long, and nobody pausing, what has not come is lost.
+# Seconds without a delivery, and without a pause, after which missing messages count as lost.
 
 _SETTLE_SECONDS: Final = 5.0
-# For the last acknowledgements, once everything has been delivered.
+# Seconds for the last acknowledgements, once everything has been delivered.
 
 _LOOK_SECONDS: Final = 0.25
 _LINE_SECONDS: Final = 1.0
 
 _UNACKNOWLEDGED: Final = 100
-# Publications on their way and not acknowledged: enough to keep the relay busy.
+# In-flight window: enough to keep the relay busy.
 
 _SLOW_BUFFER: Final = 10
-# Messages the slow one keeps in its own memory while it pauses; the rest stays with the relay.
+# Messages in the slow subscriber's own memory while it pauses; the rest stays with the relay.
 
 
 def demo(
@@ -125,7 +125,7 @@ async def _run(
     pause: float,
     picture: Path | None,
 ) -> LedgerView | None:
-    """Publish everything and wait until it has come; return the ledger as it stands then."""
+    """Publish everything and wait until it is delivered; return the ledger of that moment."""
     target = Target.parse(relay.mqtt)
     async with trio.open_nursery() as nursery:
         for subscriber in progress.subscribers:
@@ -140,8 +140,8 @@ async def _run(
             started = time.monotonic()
             nursery.start_soon(_keep_time, progress, started)
             for flight in flights:
-                # Not waited for one by one; but there is room for the next only when the relay
-                # has acknowledged an earlier one, which it does not while it does not read.
+                # Not awaited one by one; but a free place in the in-flight window needs an
+                # acknowledgement, which the relay does not send while it does not read.
                 await publisher.publish(flight.topic, flight.payload, qos=1, wait=False)
                 progress.published += 1
             await publisher.flush()
@@ -161,7 +161,7 @@ async def _subscribe(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Be one of the nine: take what comes and check it, until cancelled."""
+    """Run one of the nine subscribers: check its messages, until cancelled."""
     slow = subscriber.name == SLOW
     receipts = subscriber.receipts
     pause_at = int(receipts.expected * _PAUSE_AT) if slow and pause else None
@@ -171,7 +171,7 @@ async def _subscribe(
         client_id=subscriber.name,
         max_buffered=_SLOW_BUFFER if slow else 1_000,
     ) as client:
-        # The archive wants to acknowledge what it has; the others are content to see it.
+        # The archive acknowledges its messages; the others need not.
         await client.subscribe(subscriber.interest.topic_filter, qos=1 if slow else 0)
         task_status.started()
         async for message in client:
@@ -212,7 +212,7 @@ async def _all_delivered(progress: Progress) -> None:
 
 
 async def _look(progress: Progress, relay: RelayProcess) -> LedgerView | None:
-    """Return the relay's ledger and keep it to be shown; None if it does not answer."""
+    """Fetch the relay's ledger for the screen and return it; None if the relay does not answer."""
     try:
         ledger = LedgerView.parse(await fetch_json(f"{relay.http}/ledger.json"))
     except (OSError, CommandFailedError) as error:
@@ -223,7 +223,7 @@ async def _look(progress: Progress, relay: RelayProcess) -> LedgerView | None:
 
 
 async def _settled(progress: Progress, relay: RelayProcess) -> LedgerView | None:
-    """Return the ledger once nothing is owed: the last acknowledgement may still be on its way."""
+    """Return the ledger once nothing is owed: the last acknowledgement may still be in flight."""
     ledger = await _look(progress, relay)
     with trio.move_on_after(_SETTLE_SECONDS):
         while ledger is None or ledger.debt_items or not ledger.balanced:
@@ -233,7 +233,7 @@ async def _settled(progress: Progress, relay: RelayProcess) -> LedgerView | None
 
 
 async def _show(progress: Progress, relay: RelayProcess, shown: trio.CancelScope) -> None:
-    """Show how far it has come until `shown` is cancelled: a live table, or a line a second."""
+    """Show the progress until `shown` is cancelled: a live table, or a line a second."""
     if not sys.stdout.isatty():
         with shown:
             while True:

@@ -55,7 +55,7 @@ def _flight(row: dict[str, str]) -> Flight:
 
 @attrs.frozen(slots=True)
 class Interest:
-    """What one subscriber wants: all flights, or those of an airport, an airline, or both."""
+    """A subscription: all flights, or those of an airport, an airline, or both."""
 
     name: str
     """Its client identifier."""
@@ -66,13 +66,13 @@ class Interest:
 
     @property
     def topic_filter(self) -> str:
-        """The MQTT topic filter that says so."""
+        """Its MQTT topic filter."""
         if self.origin is None and self.carrier is None:
             return "flights/#"
         return f"flights/{self.origin or '+'}/{self.carrier or '+'}"
 
     def select(self, flights: Sequence[Flight]) -> list[Flight]:
-        """Return what it should be given, by the rows: topics and filters are what is judged."""
+        """Return its flights, found in the rows: topics and filters are under test."""
         return [
             flight
             for flight in flights
@@ -94,4 +94,4 @@ INTERESTS: Final = (
 """The nine subscribers."""
 
 SLOW: Final = "archive"
-"""The one that stops reading for a while."""
+"""The subscriber that stops reading for a while."""

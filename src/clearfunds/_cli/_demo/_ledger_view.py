@@ -1,4 +1,4 @@
-"""What the relay's `/ledger.json` says, as far as the demo shows it."""
+"""The part of the relay's `/ledger.json` that the demo shows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ class AccountView:
     """One account's statement."""
 
     name: str
-    """Whose it is."""
+    """The account's name."""
     state: str
     """`clear`, `owing`, `throttled` or `closing`."""
     debt_items: int
-    """Messages not dealt with yet."""
+    """Outstanding messages."""
     debt_bytes: int
     """Their bytes."""
     peak_items: int
     """The highest `debt_items` so far."""
     limit_items: int | None
-    """The debt above which its owner is not read any more."""
+    """The high-water mark: above it the account is not read."""
     waiting_seconds: float
-    """How long it has been waiting now, 0 if it does not."""
+    """Seconds of the present wait, 0 if it does not wait."""
     waited_seconds: float
-    """How long it has been waiting in all."""
+    """Seconds of all waits."""
     blame: dict[str, float]
-    """For how many of those seconds on whom."""
+    """The part of these for each holder."""
 
     @classmethod
     def parse(cls, row: dict[str, Any]) -> AccountView:
@@ -48,18 +48,18 @@ class AccountView:
 
 @attrs.frozen(slots=True)
 class HoldingView:
-    """How much of one account's debt one holder has."""
+    """The part of one account's debt that one holder has."""
 
     account: str
-    """Whose debt."""
+    """The account's name."""
     holder: str
-    """Who has it."""
+    """The holder's name."""
     items: int
     """Messages."""
     bytes: int
     """Their bytes."""
     oldest_seconds: float
-    """Since when, for the oldest of them."""
+    """Age of the oldest of them."""
 
 
 @attrs.frozen(slots=True)
@@ -69,15 +69,15 @@ class LedgerView:
     accounts: tuple[AccountView, ...]
     """All accounts."""
     holdings: tuple[HoldingView, ...]
-    """Who has whose debt."""
+    """All holders' parts of all debts."""
     debt_items: int
     """All debt."""
     waiting_readers: int
-    """How many wait now."""
+    """Number of throttled readers now."""
     balanced: bool
-    """Whether the audit found the books to agree with what the holders have."""
+    """Whether the audit found that the books agree with the holders."""
     discrepancies: tuple[str, ...]
-    """What it found if not."""
+    """The audit's findings if not."""
 
     @classmethod
     def parse(cls, page: dict[str, Any]) -> LedgerView:
@@ -99,11 +99,11 @@ class LedgerView:
         return None
 
     def held_by(self, holder: str) -> list[HoldingView]:
-        """Return what the client called `holder` has."""
+        """Return the holdings of the client called `holder`."""
         return [each for each in self.holdings if client_of(each.holder) == holder]
 
     def holders_of(self, account: str) -> list[HoldingView]:
-        """Return who has the debt of the account called `account`, most first."""
+        """Return the holders of the debt of the account called `account`, the largest first."""
         holdings = [each for each in self.holdings if each.account == account]
         return sorted(holdings, key=lambda each: -each.items)
 

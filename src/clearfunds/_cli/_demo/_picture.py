@@ -1,4 +1,4 @@
-"""The demo's table as a picture, for a page that shows what the demo shows."""
+"""The demo's table as a picture, for a web page."""
 
 import io
 import re
@@ -10,7 +10,7 @@ _COLUMNS = 80
 
 
 def save_picture(path: Path, table: RenderableType) -> None:
-    """Write `table` as SVG, in a monospaced font of the reader's own: nothing is fetched for it.
+    """Write `table` as SVG, in the reader's own monospaced font: it fetches nothing.
 
     Raises:
         OSError: The file cannot be written.

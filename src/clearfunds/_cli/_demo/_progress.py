@@ -1,4 +1,4 @@
-"""How far the demo has come: what its screen and its summary are made of."""
+"""The demo's progress, for its screen and its summary."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ._ledger_view import LedgerView
 from ._receipts import Receipts
 
 PUBLISHER = "publisher"
-"""The client identifier of the one that publishes."""
+"""The client identifier of the publisher."""
 
 
 @attrs.define
 class Subscriber:
-    """One of the nine."""
+    """One of the nine subscribers."""
 
     interest: Interest
-    """What it wants."""
+    """Its subscription."""
     receipts: Receipts
-    """What it should be given and has been given."""
+    """Its expected and received messages."""
     pausing: bool = False
-    """Whether it reads nothing at the moment."""
+    """Whether it reads nothing now."""
 
     @property
     def name(self) -> str:
@@ -31,34 +31,34 @@ class Subscriber:
 
 @attrs.define
 class Progress:
-    """How far the demo has come."""
+    """The demo's progress."""
 
     total: int
     """Messages to publish."""
     limit_items: int
-    """What the publisher may owe before the relay stops reading it."""
+    """The publisher's high-water mark."""
     subscribers: list[Subscriber]
-    """The nine."""
+    """The nine subscribers."""
     published: int = 0
     """Messages handed to the relay's socket."""
     seconds: float = 0.0
-    """Since the first of them."""
+    """Seconds since the first of them."""
     ledger: LedgerView | None = None
-    """The relay's ledger as last looked at."""
+    """The relay's ledger, as last fetched."""
     fault: str | None = None
-    """Why it could not be looked at the last time, None if it could."""
+    """The error of the last fetch, None if it worked."""
 
     @property
     def delivered(self) -> int:
-        """Messages that came as they should, over all subscribers."""
+        """Correctly delivered messages, over all subscribers."""
         return sum(each.receipts.delivered for each in self.subscribers)
 
     @property
     def expected(self) -> int:
-        """Messages that should come, over all subscribers."""
+        """Expected messages, over all subscribers."""
         return sum(each.receipts.expected for each in self.subscribers)
 
     @property
     def complete(self) -> bool:
-        """Whether everything has been published and has come."""
+        """Whether everything has been published and delivered."""
         return self.published == self.total and all(s.receipts.complete for s in self.subscribers)

@@ -1,4 +1,4 @@
-"""Whether a subscriber is given exactly what it should be given, topic by topic in order."""
+"""Checking that a subscriber gets exactly its messages, in order within each topic."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from ._flights import Flight
 
 
 class Receipts:
-    """What one subscriber should be given, and has been given.
+    """The expected and the received messages of one subscriber.
 
     MQTT promises order within a topic, so order is checked within a topic; contents byte by byte.
     """
@@ -19,33 +19,33 @@ class Receipts:
         for flight in flights:
             self._due.setdefault(flight.topic, deque()).append(flight.payload)
         self.expected = sum(len(due) for due in self._due.values())
-        """Messages that it should be given."""
+        """Messages that it should get."""
         self.delivered = 0
-        """Messages that came as they should: right topic, right place, right content."""
+        """Correct messages: right topic, right order, right content."""
         self.unexpected = 0
-        """Messages that came and should not have: twice, out of order, altered, not asked for."""
+        """Wrong messages: duplicates, out of order, altered, or not subscribed to."""
         self.first_fault: str | None = None
-        """What the first of those was."""
+        """The first of these, in a sentence."""
 
     @property
     def complete(self) -> bool:
-        """Whether all has come."""
+        """Whether all messages have come."""
         return self.delivered == self.expected
 
     @property
     def lost(self) -> int:
-        """Messages that have not come (yet), or not in their place."""
+        """Messages that have not come (yet), or came out of order."""
         return self.expected - self.delivered
 
     def take(self, topic: str, payload: bytes) -> None:
-        """Note a message that came."""
+        """Note a received message."""
         due = self._due.get(topic)
         if due and due[0] == payload:
             due.popleft()
             self.delivered += 1
         elif due and payload in due:
-            # Those before it are lost, or late and then out of order: either way not delivered
-            # as they should be. Go on from here, so that one gap is not counted a thousand times.
+            # Those before it are lost, or late and then out of order: both count as not delivered.
+            # Go on from here, so that one gap is not counted a thousand times.
             while due.popleft() != payload:
                 pass
             self.delivered += 1

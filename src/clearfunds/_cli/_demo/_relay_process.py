@@ -1,4 +1,4 @@
-"""A relay as a child process: started, spoken to through its lines of JSON, ended."""
+"""A relay as a child process: started, read through its lines of JSON, ended."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _START_SECONDS: Final = 30
 # A cold start of the interpreter on a small machine takes two.
 
 _STDERR_LINES: Final = 20
-# How much of its last words is kept to be shown when it fails.
+# Log lines that are kept for an error message.
 
 
 @attrs.define
@@ -29,13 +29,13 @@ class RelayProcess:
     """A relay that is ready."""
 
     pid: int
-    """Its process."""
+    """Its process id."""
     mqtt: str
-    """Where it listens, as `mqtt+tcp://127.0.0.1:41883`."""
+    """The URL of its listener, as `mqtt+tcp://127.0.0.1:41883`."""
     http: str
-    """Where its pages are, as `http://127.0.0.1:39464`."""
+    """The URL of its pages, as `http://127.0.0.1:39464`."""
     log: Sequence[str] = ()
-    """The last lines of what it has logged so far."""
+    """The last lines of its log so far."""
     status: int | None = None
     """Its exit status, once the block has ended."""
 
@@ -44,18 +44,18 @@ class RelayProcess:
 async def relay_process(
     options: Sequence[str], *, grace: float = 5.0
 ) -> AsyncGenerator[RelayProcess]:
-    """Run `clearfunds relay` with `options` on ports of its own choice, for the time of the block.
+    """Run `clearfunds relay` with `options` on free ports, for the length of the block.
 
-    At the end of the block it is sent SIGTERM, and SIGKILL if it is still there after its grace and
-    as long again. On cancellation it is killed.
+    At the end of the block it gets SIGTERM, and SIGKILL if it still runs after twice its grace. On
+    cancellation it is killed.
 
     Raises:
-        CommandFailedError: it did not get ready, or ended while the block ran.
+        CommandFailedError: It did not get ready, or ended while the block ran.
     """
     command = [sys.executable, "-P", "-m", "clearfunds", "relay"]
     command += ["--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
     command += ["--grace", f"{grace:g}", *options]
-    # What the user's own relay is configured with must not change the demo's.
+    # The configuration of the user's own relay must not change the demo's.
     environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
     last_words: deque[str] = deque(maxlen=_STDERR_LINES)
     async with trio.open_nursery() as nursery:

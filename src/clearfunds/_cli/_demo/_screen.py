@@ -1,4 +1,4 @@
-"""The demo's live table, and the plain lines that stand for it where there is no terminal."""
+"""The demo's live table, and plain lines for use without a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BAR = 8
 
 
 def screen(progress: Progress) -> RenderableType:
-    """Return accounts and debt, who holds it, who waits, as tables."""
+    """Return accounts, debts, holders and waits as tables."""
     heading = Text.assemble(
         (f"{progress.published:,}", "bold"),
         f" of {progress.total:,} flights published, ",
@@ -48,7 +48,7 @@ def _accounts(ledger: LedgerView | None) -> Table:
 
 
 def _debtors(ledger: LedgerView | None) -> list[AccountView]:
-    """Return those who owe or have waited, those who owe most first; the publisher always."""
+    """Return accounts that owe or have waited, the largest debt first; the publisher always."""
     if ledger is None:
         return []
     shown = [

@@ -1,4 +1,4 @@
-"""What the demo says at the end, and whether all was well."""
+"""The demo's final summary, and its verdict."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ._progress import PUBLISHER, Progress
 
 @attrs.frozen
 class Verdict:
-    """Whether all was well, and the lines that say so."""
+    """The verdict, and the lines that explain it."""
 
     ok: bool
-    """Nothing was lost, nothing came that should not, and the audit balances."""
+    """Whether nothing was lost, no wrong message came, and the audit balances."""
     lines: tuple[str, ...]
     """For people."""
 
 
 def judge(progress: Progress, ledger: LedgerView | None) -> Verdict:
-    """Put what was published, delivered, owed and waited for into a verdict.
+    """Make a verdict from the messages published and delivered, the debt and the waits.
 
     `ledger` is the relay's at the end, while the publisher is still connected; None if the relay
-    could not say any more.
+    did not answer.
     """
     lost = sum(each.receipts.lost for each in progress.subscribers)
     unexpected = sum(each.receipts.unexpected for each in progress.subscribers)
@@ -54,11 +54,7 @@ def _lines(
             f"  {each.name:<16} {each.interest.topic_filter:<15}"
             f" {of.delivered:>7,} of {of.expected:>7,}"
             + (f"   lost {of.lost:,}" if of.lost else "")
-            + (
-                f"   {of.unexpected:,} not as they should be: {of.first_fault}"
-                if of.unexpected
-                else ""
-            )
+            + (f"   {of.unexpected:,} wrong: {of.first_fault}" if of.unexpected else "")
         )
     yield f"  {'all':<32} {progress.delivered:>7,} of {progress.expected:>7,}"
     yield f"lost        {lost:,}" + (

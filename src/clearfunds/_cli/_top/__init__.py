@@ -1,3 +1,3 @@
-"""`clearfunds top`: who owes, who holds, who waits on whom, in a terminal."""
+"""`clearfunds top`: debts, holders and blocked accounts, in a terminal."""
 
 from ._command import top as top

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _TOP: Final = Group("Top", sort_key=1)
 
 _ROWS_MAX: Final = 100
-# As many as the relay gives.
+# The relay's maximum.
 
 
 def top(
@@ -88,8 +88,7 @@ def top(
     source = Source.of(url, login)
     stdout: object = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
-        # Names are whatever peers say: none of them may end this where the encoding has no such
-        # letter.
+        # Peers choose the names: a letter that the encoding lacks must not end this.
         cast("io.TextIOWrapper", stdout).reconfigure(errors="backslashreplace")
     looks = Looks(source, limit, sort, None if once else interval)
     if once:
@@ -100,7 +99,7 @@ def top(
 
 
 class Looks:
-    """What is looked at, and how."""
+    """The source, the content and the form of updates."""
 
     def __init__(
         self,
@@ -115,14 +114,14 @@ class Looks:
         self.view = View(source.url, limit, sort == "held", interval)
 
     async def look(self) -> TopPage:
-        """Look at it; see `Source.look`."""
+        """Fetch an update; see `Source.look`."""
         return await self.source.look(self.limit, self.sort)
 
     def without_screen(self, *, json: bool) -> Output:
-        """Return where looks go to that are not drawn over each other."""
+        """Return an output that does not redraw."""
         if json:
             return JsonLines(self.source.url)
-        # FORCE_COLOR and its like do not make a terminal of a pipe.
+        # FORCE_COLOR and similar variables must not turn a pipe into a terminal.
         console = terminal_console() if sys.stdout.isatty() else plain_console()
         return Blocks(self.view, console)
 
@@ -149,7 +148,7 @@ async def _until_signal(
     first: TopPage,
     draw: Callable[[], None] | None,
 ) -> None:
-    """Look and show, until a signal ends it; `draw` is for when the terminal has a new size."""
+    """Update and show, until a signal ends it; a change of the terminal's size calls `draw`."""
     numbers = [signal.SIGINT, signal.SIGTERM, *([] if draw is None else [signal.SIGWINCH])]
     with trio.open_signal_receiver(*numbers) as signals:
         async with trio.open_nursery() as nursery:

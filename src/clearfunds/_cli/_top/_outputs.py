@@ -1,4 +1,4 @@
-"""Where looks go to: a live screen, blocks of plain text, or lines of JSON."""
+"""Outputs for updates: a live screen, blocks of plain text, or lines of JSON."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from clearfunds.transports.http._top_json import TopPage
 
 _PLAIN_WIDTH: Final = 100_000
-# Where no terminal is, nothing is cut or folded: who reads it may search for a name.
+# Without a terminal nothing is cut or folded: a reader may search for a name.
 
 
 class Output(Protocol):
-    """What is told of each look."""
+    """Receives each update."""
 
     def show(self, page: TopPage) -> None:
-        """Show what has been seen."""
+        """Show an update."""
 
     def trouble(self, why: str) -> None:
-        """Say why nothing has been seen."""
+        """Report why there is no update."""
 
 
 def plain_console() -> Console:
-    """Return a console for pipes: no colours, whatever the environment says, and no width."""
+    """Return a console for pipes: without colours, whatever the environment says, or a width."""
     return Console(
         width=_PLAIN_WIDTH,
         color_system=None,
@@ -53,18 +53,18 @@ def terminal_console() -> Console:
 
 @attrs.frozen
 class View:
-    """What is looked at, and how it is shown."""
+    """The content and the form of an update."""
 
     url: str
     rows: int
-    """Of each table, at most."""
+    """Maximum of each table."""
     holders_first: bool
     """Whether holders come before accounts."""
     interval: float | None
-    """Seconds between looks, as asked for; None if there is one only."""
+    """Seconds between updates, as asked for; None with a single one."""
 
     def screen(self, page: TopPage, width: int | None, height: int | None = None) -> RenderableType:
-        """Return all of it; None is as much room as it takes."""
+        """Return the whole screen; None: no limit of width or height."""
         source = source_line(self.url, page)
         slower = None if self.interval is None else stretched(page, self.interval)
         room = Room(self.rows, width, height)
@@ -72,13 +72,13 @@ class View:
 
 
 def source_line(url: str, page: TopPage) -> str:
-    """Say where a look is from, and of when."""
+    """Return the source and the time of an update."""
     when = datetime.fromtimestamp(page["time"], UTC)
     return f"{url} at {when:%H:%M:%S} UTC"
 
 
 class _Complaints:
-    """Says on stderr, once each time, that the relay is gone, and that it is back."""
+    """Reports on stderr, once each time, that the relay is gone, and that it is back."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -100,23 +100,21 @@ def _complain(line: str) -> None:
 
 
 class JsonLines:
-    """A JSON document a line, as the relay has sent it."""
+    """A JSON document a line, as received from the relay."""
 
     def __init__(self, url: str) -> None:
         self._complaints = _Complaints(url)
 
     def show(self, page: TopPage) -> None:
-        """See `Output.show`."""
         self._complaints.back()
         print(json.dumps(page, separators=(",", ":")), flush=True)
 
     def trouble(self, why: str) -> None:
-        """See `Output.trouble`."""
         self._complaints.gone(why)
 
 
 class Blocks:
-    """Text, one block after the other; an empty line between them."""
+    """Text, one block after the other, with an empty line between them."""
 
     def __init__(self, view: View, console: Console) -> None:
         self._view = view
@@ -125,7 +123,6 @@ class Blocks:
         self._shown = False
 
     def show(self, page: TopPage) -> None:
-        """See `Output.show`."""
         self._complaints.back()
         width = self._console.width if self._console.is_terminal else None
         if self._shown:
@@ -135,12 +132,11 @@ class Blocks:
         self._shown = True
 
     def trouble(self, why: str) -> None:
-        """See `Output.trouble`."""
         self._complaints.gone(why)
 
 
 class LiveScreen:
-    """A screen that is drawn anew; what was seen last stays there while the relay is gone."""
+    """A screen that is redrawn; the last update stays on it while the relay is gone."""
 
     def __init__(self, view: View, console: Console, live: Live) -> None:
         self._view = view
@@ -151,17 +147,15 @@ class LiveScreen:
         self._why: str | None = None
 
     def show(self, page: TopPage) -> None:
-        """See `Output.show`."""
         self._page, self._why, self._seen = page, None, time.monotonic()
         self.draw()
 
     def trouble(self, why: str) -> None:
-        """See `Output.trouble`."""
         self._why = why
         self.draw()
 
     def draw(self) -> None:
-        """Draw it for the terminal as it is now, which may have another size than before."""
+        """Draw it for the terminal's present size."""
         size = self._console.size
         height = size.height
         head: list[RenderableType] = []

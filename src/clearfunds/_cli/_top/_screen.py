@@ -1,4 +1,4 @@
-"""A look at the books as tables, as wide and as high as there is room for."""
+"""The books as tables, as wide and as high as the terminal allows."""
 
 from __future__ import annotations
 
@@ -34,48 +34,48 @@ if TYPE_CHECKING:
 _BAR: Final = 8
 
 _WIDE: Final = 110
-# Columns that a terminal has to have for all of ours; there are fewer otherwise.
+# Columns that a terminal needs for all of ours; a narrower one shows fewer.
 
 _NAME_MIN: Final = 12
 
 _WAITS_SHARE: Final = 4
-# Of the lines that there are: a fourth is for those who wait.
+# Share of the lines for the table of waits: a fourth.
 
 _LEVELS: Final = 2
-# Accounts above others that are shown: the server's, and one more.
+# Rows for accounts above others: the server's, and one more.
 
 _INCIDENTS: Final = 3
-# What has happened lately, in lines; one on a terminal that is not `_HIGH`.
+# Lines for recent incidents; one on a terminal that is not `_HIGH`.
 
 _HIGH: Final = 30
 
 _FRAME_LINES: Final = 5
-# An empty line, a title, the heading, its rule; and one that says how many more there are.
+# An empty line, a title, the heading, its rule; and a line with the number of omitted rows.
 
 
 @attrs.frozen
 class Room:
-    """How much may be shown."""
+    """The room for the tables."""
 
     rows: int
-    """Of each table."""
+    """Maximum of each table."""
     width: int | None = None
-    """Columns; None: as many as it takes."""
+    """Columns; None: no limit."""
     height: int | None = None
-    """Lines; None: as many as it takes."""
+    """Lines; None: no limit."""
 
 
 def screen(
     page: TopPage, source: str, room: Room, *, holders_first: bool, note: str | None = None
 ) -> RenderableType:
-    """Return all of it: the sentence, the totals, the tables.
+    """Return the whole screen: the sentence, the totals, the tables.
 
     Args:
-        page: What is shown.
-        source: Where it is from, and when.
-        room: How much there is for it.
+        page: The update.
+        source: Its source and time.
+        room: The room for it.
         holders_first: Whether holders come before accounts.
-        note: What else there is to say of the looks.
+        note: An additional remark on the updates.
     """
     waits = bool(page["waits"])
     head = [
@@ -97,7 +97,7 @@ def screen(
 
 
 def _incidents(page: TopPage, room: Room) -> list[Text]:
-    """Return what has happened lately, as much as there is room for; who was cut off first."""
+    """Return recent incidents, as far as there is room; disconnections first."""
     most = _INCIDENTS if room.height is None or room.height >= _HIGH else 1
     every = sorted(page["incidents"], key=lambda each: not each["given_up"])[:most]
     return [
@@ -112,7 +112,7 @@ def _lines(head: list[Text], room: Room) -> int:
 
 
 def _rows(page: TopPage, room: Room, used: int) -> tuple[int, int]:
-    """Return how many rows the tables may have, and how many that of those who wait."""
+    """Return the number of rows for the tables, and for the table of waits."""
     if room.height is None:
         return room.rows, room.rows
     there = len(page["waits"])
@@ -129,7 +129,7 @@ def _more(number: int) -> Iterable[RenderableType]:
 
 
 def _names(room: Room, columns: int, *widths: int) -> int:
-    """Return how wide each of `columns` names may be beside columns of these widths."""
+    """Return the width of each of `columns` names beside columns of these widths."""
     if room.width is None:
         return 0
     between = len(widths) + columns
@@ -137,7 +137,7 @@ def _names(room: Room, columns: int, *widths: int) -> int:
 
 
 def _fit(name: str, width: int) -> str:
-    """Cut a name in its middle: its end is what tells one client from another."""
+    """Cut a name in its middle: the ends of clients' names differ."""
     name = printable(name)
     if width <= 0 or len(name) <= width:
         return name
@@ -178,14 +178,14 @@ def _accounts(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
     wide = room.width is None or room.width >= _WIDE
     fixed = [("owes", -9), ("of", -9), ("", _BAR), ("bytes", -11), ("of", -11)]
     if room.width is None:
-        del fixed[2]  # a bar is for eyes
+        del fixed[2]  # A bar is for eyes.
     elif not wide:
         del fixed[2:]
     fixed += [("state", 9), ("waits", -8), ("in all", -8)]
     width = _names(room, 1, *(size for _, size in fixed))
     found = _table("Who owes", ("account", width), *fixed)
     shown = page["accounts"][:rows]
-    # Those above others come last, beside the count: what is owed there is owed by these, too.
+    # Accounts above others come last, beside the count: their debt is that of the others.
     for account in [*shown, *page["levels"][:_LEVELS]]:
         throttled = account["state"] == "throttled"
         cells: list[RenderableType] = [

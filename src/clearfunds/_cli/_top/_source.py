@@ -1,4 +1,4 @@
-"""Where looks at a relay's books come from."""
+"""Fetching the relay's books."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 DEFAULT_URL: Final = "http://127.0.0.1:9100"
 
 _DEFAULT_PORT: Final = 9100
-# As the examples have it; Prometheus's exporters begin there.
+# As in the examples; the ports of Prometheus's exporters begin there.
 
 SHARE_MAX: Final = 0.02
-# Of a core of the relay's, for being looked at.
+# Share of a core that updates may take from the relay.
 
 
 @attrs.frozen
@@ -29,16 +29,16 @@ class Source:
     """A relay's pages."""
 
     url: str
-    """Their beginning, as `http://127.0.0.1:9100`."""
+    """Their common beginning, as `http://127.0.0.1:9100`."""
     visitor: Visitor = attrs.field(factory=Visitor)
-    """Who asks for them."""
+    """The login for them."""
 
     @classmethod
     def of(cls, text: str, login: VisitorOptions) -> Self:
-        """Read where they are, and who asks for them.
+        """Read the URL of the pages, and the login.
 
         Raises:
-            UsageError: It cannot be that.
+            UsageError: One of them is invalid.
         """
         source = cls.parse(text)
         return attrs.evolve(source, visitor=login.visitor(source.url))
@@ -48,7 +48,7 @@ class Source:
         """Read `http://HOST:PORT`, `https://HOST:PORT`, `HOST:PORT` or `HOST`.
 
         Raises:
-            UsageError: it is none of these.
+            UsageError: It is none of these.
         """
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -58,16 +58,16 @@ class Source:
             if parts.scheme in ("http", "https") and parts.hostname and plain:
                 host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
                 return cls(f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORT}")
-        except ValueError:  # a port that is none, a bracket that is not closed
+        except ValueError:  # An invalid port, or a bracket that is not closed.
             pass
         msg = f'"{text}" is not http://HOST:PORT, https://HOST:PORT, HOST:PORT or HOST'
         raise UsageError(msg)
 
     async def look(self, top: int, by: str) -> TopPage:
-        """Return the first `top` of everything.
+        """Fetch the page, with the first `top` rows of everything.
 
         Raises:
-            CommandFailedError: with one line that says why there is none.
+            CommandFailedError: There is none; one line has the reason.
         """
         url = f"{self.url}/ledger.json?top={top}&by={by}"
         try:
@@ -85,7 +85,7 @@ class Source:
 
 
 def stretched(page: TopPage, interval: float) -> str | None:
-    """Say that looks are further apart than was asked for, and why; None if they are not."""
+    """Explain why updates are further apart than was asked for; None if they are not."""
     pause = pause_after(page, interval)
     if pause <= interval:
         return None
@@ -94,5 +94,5 @@ def stretched(page: TopPage, interval: float) -> str | None:
 
 
 def pause_after(page: TopPage, interval: float) -> float:
-    """Return when to look again: what it costs the relay must stay small."""
+    """Return the seconds until the next update: its cost for the relay must stay small."""
     return max(interval, page["busy_ms"] / 1e3 / SHARE_MAX)

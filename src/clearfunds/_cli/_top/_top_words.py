@@ -1,4 +1,4 @@
-"""What a look at the books says, in words and in figures."""
+"""Sentences and figures for a page of the books."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clearfunds.transports.http._top_json import TopPage
 
 STILL_SECONDS: Final = 1.0
-# Without progress for so long, a holder is said to take nothing (as `accounts.RING_SECONDS`).
+# Seconds without progress after which a holder "has taken nothing" (as `accounts.RING_SECONDS`).
 
 _ALARMS: Final = {"memory": "memory is short", "disk": "the disk is nearly full"}
 
@@ -27,7 +27,7 @@ _RELIEF: Final = {
     "conflate": ("drops", "all but the latest of each topic is dropped"),
     "spill": ("spills", "what it has not taken is put aside"),
 }
-# By its policy, what becomes of what a stuck holder has: in a word, and in a sentence.
+# The effect of a policy on the messages of a slow consumer: in a word, and in a sentence.
 
 _MINUTES_FROM: Final = 600.0
 _HOURS_FROM: Final = 36_000.0
@@ -57,7 +57,7 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a length of time."""
+    """Write a duration."""
     if seconds < _MINUTES_FROM:
         return f"{seconds:.1f} s"
     if seconds < _HOURS_FROM:
@@ -66,7 +66,7 @@ def duration(seconds: float) -> str:
 
 
 def one_of(names: list[str], number: int) -> str:
-    """Write the names of `number` accounts, of which some are known."""
+    """Write the names of `number` accounts, of which only some may be known."""
     shown = [printable(name) for name in names]
     if number > len(shown):
         return f"{', '.join(shown)} and {number - len(shown):,} more"
@@ -74,16 +74,16 @@ def one_of(names: list[str], number: int) -> str:
 
 
 def first_line(page: TopPage) -> str:
-    """Say in one sentence who has to be looked at, or that nobody has."""
+    """Return the most important wait in one sentence, or that nobody waits."""
     if page["waits"]:
         return sentence(page["waits"][0])
     if page["totals"]["waiting"]:
-        return "Who waited goes on just now."
+        return "The waiting accounts go on just now."
     return "Nobody waits."
 
 
 def sentence(wait: WaitRow) -> str:
-    """Say who waits for whom, for how much of what limit, how long, and what happens when."""
+    """Describe a wait: the accounts, the holder, the debt and limit, the time, the next step."""
     who = one_of(wait["waiting"], wait["count"])
     several = wait["count"] > 1
     owes = "it owes" if wait["waiting"] == [wait["at"]] else f"{printable(wait['at'])} owes"
@@ -120,7 +120,7 @@ def _blocked(wait: WaitRow, several: bool) -> str:
 
 
 def alarm_sentence(kinds: list[str]) -> str:
-    """Say that alarms are up."""
+    """Return the sentence about alarms."""
     return f"Alarm: {_short_of(kinds)}. Nobody who publishes is read until that is over."
 
 
@@ -139,9 +139,9 @@ def _alarmed(wait: WaitRow) -> str:
 
 
 def what_next(holder: HolderRow) -> str:
-    """Say in two words what becomes of a holder."""
+    """Return the next step for a holder in two words."""
     if holder["behind_seconds"] is not None and not holder["waited_items"]:
-        # What it has lost says that it is behind.
+        # A holder that has lost messages is behind.
         lost = holder["dropped_items"]
         return f"lost {count(lost)}" if lost else "behind"
     if not holder["waited_items"]:
@@ -157,7 +157,7 @@ def what_next(holder: HolderRow) -> str:
 
 
 def ring_sentence(ring: RingRow) -> str:
-    """Say who waits on each other."""
+    """Describe a ring: connections that block each other."""
     if ring["count"] == 1:
         return (
             f"A ring of one: {printable(ring['members'][0])} waits for what it does not take "
@@ -170,7 +170,7 @@ def ring_sentence(ring: RingRow) -> str:
 
 
 def incident_sentence(incident: IncidentRow) -> str:
-    """Say what has happened lately: who was cut off, or whose long waits are over."""
+    """Describe a recent incident: a disconnected holder, or long waits that are over."""
     ago = f"{duration(incident['ago_seconds'])} ago"
     whom = "somebody" if incident["holder"] is None else printable(incident["holder"])
     longest = duration(incident["seconds"])
@@ -218,7 +218,7 @@ def _holder(holder: HolderRow) -> str:
 
 
 def _in_bytes(wait: WaitRow) -> bool:
-    """Whether it is bytes, and not items, of which too much is owed."""
+    """Whether the debt in bytes, and not in items, is above its limit."""
 
     def share(debt: int, limit: int | None) -> float:
         return 0.0 if limit is None else debt / (limit or 1)
@@ -270,7 +270,7 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
 
 
 def totals(page: TopPage) -> str:
-    """Say how things stand as a whole."""
+    """Return the totals in a line."""
     books: dict[str, Any] = page["totals"]
     accounts = sum(books["accounts"].values())
     debt = f"{items_of(books['debt_items'])}, {size(books['debt_bytes'])} owed"
@@ -288,5 +288,5 @@ def totals(page: TopPage) -> str:
     if books["leaked_loans"]:
         parts.append(f"{books['leaked_loans']:,} loans leaked")
     if not page["rings_sought"]:
-        parts.append("rings are not looked for: too many wait")
+        parts.append("no search for rings: too many wait")
     return "; ".join(parts)

@@ -1,3 +1,3 @@
-"""`clearfunds trace`: what an account's next event causes, to its end, in a terminal."""
+"""`clearfunds trace`: the effects of an account's next event, to their end, in a terminal."""
 
 from ._command import trace as trace

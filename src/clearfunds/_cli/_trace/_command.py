@@ -1,4 +1,4 @@
-"""The options of `clearfunds trace`, and what it prints."""
+"""The options of `clearfunds trace`, and its output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRACE: Final = Group("Trace", sort_key=1)
 _WAIT_MAX: Final = 60.0
 _EVENTS_MAX: Final = 20
 _LOANS_MAX: Final = 1000
-# As much as the relay gives.
+# The relay's maximum.
 
 
 def trace(
@@ -91,7 +91,7 @@ def trace(
     source = Source.of(url, login)
     stdout: object = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
-        # As for `clearfunds top`: names are whatever peers say.
+        # As for `clearfunds top`: peers choose the names.
         cast("io.TextIOWrapper", stdout).reconfigure(errors="backslashreplace")
     if sys.stderr.isatty():
         print(f"waiting for {account}, for {wait:g} s at most", file=sys.stderr)
@@ -119,7 +119,7 @@ def trace(
 
 
 def _show(page: TracePage) -> None:
-    # FORCE_COLOR and its like do not make a terminal of a pipe.
+    # FORCE_COLOR and similar variables must not turn a pipe into a terminal.
     console = terminal_console() if sys.stdout.isatty() else plain_console()
     for number, each in enumerate(page["traces"]):
         if number:

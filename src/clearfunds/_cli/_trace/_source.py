@@ -1,4 +1,4 @@
-"""Where traces come from: a relay's `/trace.json`."""
+"""Fetching traces: a relay's `/trace.json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPARE_SECONDS: Final = 10.0
 
 
 class TracePage(TypedDict):
-    """What the relay answers; see `clearfunds.transports.http._trace_page`."""
+    """The relay's answer; see `clearfunds.transports.http._trace_page`."""
 
     account: str
     armed: int
@@ -31,10 +31,10 @@ class TracePage(TypedDict):
 async def fetch_traces(
     source: Source, account: str, *, wait: float, events: int, loans: int, holder: str | None
 ) -> TracePage:
-    """Ask the relay whose pages are there to follow the next events of `account`.
+    """Ask the relay to follow the next events of `account`.
 
     Raises:
-        CommandFailedError: with one line that says why there is no answer.
+        CommandFailedError: There is no answer; one line has the reason.
     """
     fields = {"account": account, "wait": f"{wait:g}", "events": events, "loans": loans}
     if holder is not None:

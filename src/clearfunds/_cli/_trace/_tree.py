@@ -1,4 +1,4 @@
-"""A trace as a tree: the packet, what it was turned into, who had it, how and when it ended."""
+"""A trace as a tree: the packet, its turns, and the holder, outcome and end of each loan."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from clearfunds.transports.http._trace_waits import WaitingRow
 
 _STILL_SECONDS: Final = 1.0
-# Without progress for so long, a holder is said to take nothing (as `clearfunds top` has it).
+# Seconds without progress after which a holder "has taken nothing", as in `clearfunds top`.
 
 _ENDED_BADLY: Final = frozenset(("rejected", "dropped", "expired", "written_off", "leaked"))
 
 
 def moment(seconds: float) -> str:
-    """Write a length of time that may be very short."""
+    """Write a duration that may be very short."""
     if abs(seconds) < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     if abs(seconds) < 1:
@@ -40,12 +40,12 @@ def moment(seconds: float) -> str:
 
 
 def after(seconds: float) -> str:
-    """Write when something was, from the beginning of the trace on."""
+    """Write a time, counted from the beginning of the trace."""
     return f"+{moment(seconds)}" if seconds >= 0 else moment(seconds)
 
 
 def trace_tree(trace: TraceRow) -> RenderableType:
-    """Return all that is known of one event."""
+    """Return everything known of one event."""
     slowest = _slowest(trace)
     tree = Tree(_head(trace), guide_style="dim")
     _turn_into(tree, trace, trace["root"], slowest)
@@ -58,7 +58,7 @@ def trace_tree(trace: TraceRow) -> RenderableType:
 
 
 def waiting_lines(waits: list[WaitingRow], more: int) -> Iterator[Text]:
-    """Say who waits on whom at the moment."""
+    """Yield the waits of the moment: each account, and the holders that block it."""
     for wait in waits:
         name = printable(wait["account"])
         where = "" if wait["at"] == wait["account"] else f" at {printable(wait['at'])}"
@@ -154,7 +154,7 @@ def _loan(trace: TraceRow, loan: LoanRow, slowest: bool) -> Text:
 
 
 def _parts(loan: LoanRow) -> bool:
-    """Whether how it ended takes more than a word."""
+    """Whether its end takes more than a word."""
     return (
         len(loan["settlements"]) != 1
         or loan["left_items"] > 0
@@ -230,7 +230,7 @@ def _loans(turn: TurnRow) -> Iterator[LoanRow]:
 
 
 def _slowest(trace: TraceRow) -> LoanRow | None:
-    """Return what is outstanding for the longest, else what took the longest; of several only."""
+    """Return the loan outstanding for the longest, else the slowest; only if there are several."""
     loans = list(_loans(trace["root"]))
     if len(loans) < 2:
         return loans[0] if loans and trace["not_shown"]["loans"] else None
