@@ -43,7 +43,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.idle import ACCEPTED, utf8
 from benchmarks.queue_plots import BLUE, GREEN, INK, ORANGE, PINK, figure_of, save
-from clearfunds.transports import RelaySettings, serve_relay
+from clearfunds.relay import RelaySettings, serve_relay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Generator

@@ -28,7 +28,7 @@ import attrs
 import trio
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanQueue, Outcome
-from clearfunds.transports.http import Pages, serve_http
+from clearfunds.pages import Pages, serve_http
 
 PAGES = (
     "/metrics",

@@ -17,16 +17,16 @@ from clearfunds.accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCK
 from clearfunds.accounts._ledger import STATES
 from clearfunds.accounts._tops import TOP_MAX
 from clearfunds.accounts._waiters import REASONS
+from clearfunds.pages._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
+from clearfunds.pages._loop_lag import LAG_BUCKETS, LoopLag
+from clearfunds.pages._pages import BuildInfo
+from clearfunds.pages._persistence_collector import KeptCollector
+from clearfunds.pages._process import ProcessFigures
+from clearfunds.pages._relay_collector import RelayCollector
+from clearfunds.relay._admission_collector import AdmissionCollector
 from clearfunds.transports._admission import Admission
-from clearfunds.transports._admission_collector import AdmissionCollector
 from clearfunds.transports.acl import Denied
 from clearfunds.transports.acl._collector import DeniedCollector
-from clearfunds.transports.http._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
-from clearfunds.transports.http._loop_lag import LAG_BUCKETS, LoopLag
-from clearfunds.transports.http._pages import BuildInfo
-from clearfunds.transports.http._persistence_collector import KeptCollector
-from clearfunds.transports.http._process import ProcessFigures
-from clearfunds.transports.http._relay_collector import RelayCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -105,7 +105,7 @@ def frame(event: Publication) -> bytes:
 
 async def show(ledger: Ledger, port: int, nursery: trio.Nursery) -> None:
     """Serve the pages: the live one, /metrics for Prometheus, /ledger.json."""
-    from clearfunds.transports.http import Pages, serve_pages
+    from clearfunds.pages import Pages, serve_pages
 
     pages = Pages(ledger, limits={"connection": LIMIT})
     (url, *_) = await nursery.start(serve_pages, pages, "127.0.0.1", port)

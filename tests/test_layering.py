@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: From the bottom up: a layer imports itself and what stands before it.
-LAYERS = ("accounts", "dataspace", "store", "transports", "perf", "pipeline")
+LAYERS = ("accounts", "dataspace", "store", "transports", "pages", "relay", "perf", "pipeline")
 #: Knows bytes and numbers only: it imports no other layer.
 ALONE = ("store",)
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
@@ -236,6 +236,10 @@ def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
         (("store", "_a"), "from ._b import B", 0),
         (("transports", "_a"), "from ..pipeline.journal import Journal", 1),
         (("transports", "_a"), "from ..perf import measure", 1),
+        (("transports", "_a"), "from ..relay import serve_relay", 1),
+        (("transports", "mqtt", "_a"), "from ...pages import Pages", 1),
+        (("pages", "_a"), "from ..relay import serve_relay", 1),
+        (("relay", "_a"), "from ..pages import Pages", 0),
         (("perf", "_a"), "from ..transports.mqtt import Connection", 0),
         (("pipeline", "journal", "_a"), "from ...accounts import Ledger", 0),
         (("pipeline", "source", "_a"), "from clearfunds.range_client import RangeReader", 0),

@@ -11,13 +11,13 @@ import pytest
 
 import clearfunds
 
+HOMES = ("accounts", "dataspace", "transports", "relay")
+
 
 @pytest.mark.parametrize("name", clearfunds.__all__)
 def test_a_name_is_the_same_as_in_its_folder(name: str) -> None:
     found = getattr(clearfunds, name)
-    homes = [
-        import_module(f"clearfunds.{home}") for home in ("accounts", "dataspace", "transports")
-    ]
+    homes = [import_module(f"clearfunds.{home}") for home in HOMES]
     assert any(getattr(home, name, None) is found for home in homes)
     assert name in dir(clearfunds)
 

@@ -1,13 +1,8 @@
-"""Transports: listeners, outlets, the relay, and one folder for each wire protocol."""
+"""Transports: listeners, outlets, and one folder for each wire protocol."""
 
 from ._account_limits import AccountLimit as AccountLimit
 from ._account_limits import AccountLimits as AccountLimits
 from ._account_limits import AccountRate as AccountRate
-from ._alarms import AlarmSettings as AlarmSettings
-from ._alarms import watch_alarms as watch_alarms
-from ._bearer_tokens import BearerTokens as BearerTokens
-from ._bearer_tokens import TokenFileError as TokenFileError
-from ._companion import Companion as Companion
 from ._errors import LocalProtocolError as LocalProtocolError
 from ._errors import ProtocolError as ProtocolError
 from ._errors import RemoteProtocolError as RemoteProtocolError
@@ -21,12 +16,6 @@ from ._listener import ListenURL as ListenURL
 from ._listener import ListenURLError as ListenURLError
 from ._listener import open_listeners as open_listeners
 from ._outlet import Outlet as Outlet
-from ._relay import Relay as Relay
-from ._relay import RelayAddresses as RelayAddresses
-from ._relay import RelayReport as RelayReport
-from ._relay import RelaySettings as RelaySettings
-from ._relay import serve_relay as serve_relay
-from ._relay_pages import parse_address as parse_address
 from ._server import Counters as Counters
 from ._sizes import parse_size as parse_size
 from ._subscription_policies import StuckWord as StuckWord

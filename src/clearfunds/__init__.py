@@ -10,7 +10,7 @@ the simplest subscriber. Start `watch_patience(ledger)` in your nursery, so that
 handled. `examples/quickstart.py` shows all of that in 20 lines, docs/library.md has the details.
 
 Everything needed to write a server is here; the rest is in `clearfunds.accounts`, `.dataspace`,
-`.transports` (with `.transports.mqtt`, `.transports.http`), `.store`, and in `.range_client`,
+`.transports` (with `.transports.mqtt`), `.relay`, `.pages`, `.store`, and in `.range_client`,
 `.sink_client` and `.relay_client`, which need no Trio.
 """
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from .dataspace import TopicFilter as TopicFilter
     from .dataspace import capture as capture
     from .dataspace import match as match
+    from .relay import RelaySettings as RelaySettings
+    from .relay import serve_relay as serve_relay
     from .transports import Outlet as Outlet
-    from .transports import RelaySettings as RelaySettings
     from .transports import TransportError as TransportError
-    from .transports import serve_relay as serve_relay
 
 __all__ = [
     "ANY",
@@ -78,7 +78,7 @@ __all__ = [
     "watch_patience",
 ]
 
-_HOMES = ("accounts", "dataspace", "transports")
+_HOMES = ("accounts", "dataspace", "transports", "relay")
 
 
 def __getattr__(name: str) -> object:

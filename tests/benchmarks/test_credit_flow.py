@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.credit_flow import Loop, Plan, Point, Usage, arguments, schemes
 from clearfunds._cli import run as clearfunds_run
-from clearfunds.transports import RelaySettings
+from clearfunds.relay import RelaySettings
 
 CREDIT_FLOW = Path(__file__).parents[2] / "benchmarks" / "credit_flow.py"
 

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from clearfunds._cli._descriptors import within_descriptors
-from clearfunds.transports import RelaySettings
+from clearfunds.relay import RelaySettings
 from clearfunds.transports.mqtt import Connect, Publish, Subscribe, encode
 from tests.cli import conftest
 

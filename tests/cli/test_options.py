@@ -18,13 +18,8 @@ from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndi
 from clearfunds._cli._tls_options import Tls
 from clearfunds._cli._token_options import TokenOptions
 from clearfunds.accounts import Credit
-from clearfunds.transports import (
-    AccountLimit,
-    AccountRate,
-    RelaySettings,
-    SubscriptionPolicy,
-    Tenant,
-)
+from clearfunds.relay import RelaySettings
+from clearfunds.transports import AccountLimit, AccountRate, SubscriptionPolicy, Tenant
 from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line
 

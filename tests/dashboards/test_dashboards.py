@@ -34,8 +34,8 @@ from tests.dashboards.queries import (
     rule_queries,
     selectors,
 )
+from tests.relay.brokers import Broker
 from tests.transports.peers import connected, fetch, running, until
-from tests.transports.relay.brokers import Broker
 
 ROOT: Final = Path(__file__).parents[2]
 QUERIES: Final = [*panel_queries(), *rule_queries()]

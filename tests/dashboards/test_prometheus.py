@@ -24,9 +24,9 @@ from tests.cli.conftest import RelayUnderTest
 from tests.dashboards.queries import panel_queries, rule_queries, selectors
 from tests.ports import lasting_port
 from tests.programs import needs
+from tests.relay.brokers import Broker
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import SECONDS, connected, fetch
-from tests.transports.relay.brokers import Broker
 
 ANSWERED_SECONDS: Final = 40
 """Some queries have an answer only when the relay has given up on somebody, twice."""

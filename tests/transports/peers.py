@@ -18,14 +18,8 @@ import pytest
 import trio
 
 from clearfunds.accounts import Account, Ledger, LedgerStatistics
-from clearfunds.transports import (
-    Flusher,
-    Relay,
-    RelayAddresses,
-    RelayReport,
-    RelaySettings,
-    serve_relay,
-)
+from clearfunds.relay import Relay, RelayAddresses, RelayReport, RelaySettings, serve_relay
+from clearfunds.transports import Flusher
 from clearfunds.transports.mqtt import (
     NEED_DATA,
     ConnAck,
@@ -165,7 +159,7 @@ async def running(*, strangers: int = 0, **settings: Any) -> AsyncGenerator[Runn
 
     async with trio.open_nursery() as nursery:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("clearfunds.transports._relay.Relay", Kept)
+            patch.setattr("clearfunds.relay._relay.Relay", Kept)
             addresses: RelayAddresses = await nursery.start(serve)
         relay = RunningRelay(made[0], addresses, stop)
         yield relay

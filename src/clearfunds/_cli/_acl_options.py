@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import attrs
 from cyclopts import Group, Parameter
 
-from clearfunds.transports import RelaySettings
+from clearfunds.relay import RelaySettings
 from clearfunds.transports.acl import Acl, AclFileError
 
 from ._errors import UsageError

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from clearfunds.transports import RelaySettings
+from clearfunds.relay import RelaySettings
 
 log = logging.getLogger("clearfunds.relay")
 

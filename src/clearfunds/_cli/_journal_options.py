@@ -13,7 +13,8 @@ from prometheus_client.registry import Collector
 
 from clearfunds.accounts import Ledger
 from clearfunds.pipeline.journal import JournalCollector, JournalSettings, open_journal
-from clearfunds.transports import Companion, label_of
+from clearfunds.relay import Companion
+from clearfunds.transports import label_of
 
 from ._types import OptionalCount, OptionalSeconds, Seconds, Size
 

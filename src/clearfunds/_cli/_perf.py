@@ -34,7 +34,7 @@ from clearfunds.perf import (
     summary,
     write,
 )
-from clearfunds.transports import parse_address
+from clearfunds.relay import parse_address
 
 from ._client_tls import ClientTls
 from ._errors import CommandFailedError, UsageError

@@ -7,7 +7,8 @@ import attrs
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from clearfunds.transports import RelaySettings, StuckWord
+from clearfunds.relay import RelaySettings
+from clearfunds.transports import StuckWord
 from clearfunds.transports.mqtt import MAX_PACKET_ID
 
 from ._account_limit import AccountLimits

@@ -10,7 +10,7 @@ from clearfunds._cli._errors import UsageError
 from clearfunds._cli._top._source import Source, pause_after
 
 if TYPE_CHECKING:
-    from clearfunds.transports.http._top_json import TopPage
+    from clearfunds.pages._top_json import TopPage
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from clearfunds.accounts import (
     StuckPolicy,
 )
 from clearfunds.accounts._incidents import GivenUp
-from clearfunds.transports.http import Pages, Request
+from clearfunds.pages import Pages, Request
 
 
 class Box(LoanQueue):

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from clearfunds._cli._trace._tree import after, moment, trace_tree, waiting_lines
 from clearfunds.accounts import Ledger, LoanQueue, Outcome, Tracer, commit_run
-from clearfunds.transports.http._trace_json import TraceRow, trace_row
+from clearfunds.pages._trace_json import TraceRow, trace_row
 
 if TYPE_CHECKING:
-    from clearfunds.transports.http._trace_waits import WaitingRow
+    from clearfunds.pages._trace_waits import WaitingRow
 
 
 class Box(LoanQueue):

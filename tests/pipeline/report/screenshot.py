@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import trio
 
+from tests.pages.chromium import browsing
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.report.clients import Client
-from tests.transports.http.chromium import browsing
 from tests.transports.mqtt import wire
 
 PACES: Final = {"newsroom": 400, "ticker": 250, "station-7": 120}

@@ -7,8 +7,8 @@ import trio
 
 from clearfunds.accounts import Credit
 from clearfunds.transports.mqtt import Publish, encode
-from tests.transports.http.chromium import CHROMIUM, WHY_NOT, browsing
-from tests.transports.http.test_live_page import LIVE, shows, text_of
+from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
+from tests.pages.test_live_page import LIVE, shows, text_of
 from tests.transports.peers import SECONDS, connected, running, until
 
 

@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from clearfunds.accounts import Credit
-from clearfunds.transports import AccountLimit, ListenError, RelaySettings, Tenant, serve_relay
+from clearfunds.relay import RelaySettings, serve_relay
+from clearfunds.transports import AccountLimit, ListenError, Tenant
 from clearfunds.transports.credit import CreditScheme
 from clearfunds.transports.credit._processes import Station
 from clearfunds.transports.mqtt import PubAck, Publish, encode

@@ -54,15 +54,8 @@ from clearfunds.accounts import (
 from clearfunds.dataspace import Batch, Publication
 from clearfunds.dataspace.queues import Group, Queue
 from clearfunds.dataspace.subscriptions import RangeSubscription
-from clearfunds.transports import (
-    Link,
-    Relay,
-    RelayReport,
-    RelaySettings,
-    SubscriptionPolicy,
-    Tenant,
-    serve_relay,
-)
+from clearfunds.relay import Relay, RelayReport, RelaySettings, serve_relay
+from clearfunds.transports import Link, SubscriptionPolicy, Tenant
 from clearfunds.transports._outlet import Outlet
 from clearfunds.transports._scheduler import Work
 from clearfunds.transports.acl import Acl, parse_acl
@@ -334,7 +327,7 @@ class Machine:
         stop = trio.Event()
         async with trio.open_nursery() as relays, trio.open_nursery() as connections:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("clearfunds.transports._relay.Relay", Kept)
+                patch.setattr("clearfunds.relay._relay.Relay", Kept)
                 await relays.start(serve)
             (self.relay,) = made
             self._connections = connections

@@ -348,7 +348,7 @@ async def end_by_silence(peer: Wire, server: Server, client_id: str) -> None:
 
 # When the relay itself stops, wills are not published: section 3.1.2.5 lets a server that is shut
 # down put that off until it is started again, and wills are not kept until then. See
-# tests/transports/relay/test_stop.py.
+# tests/relay/test_stop.py.
 @pytest.mark.parametrize(
     "end",
     [
@@ -1462,7 +1462,7 @@ IDENTIFIERS = "tests.transports.mqtt.test_identifiers"
 REFUSED = f"{PACKETS}:test_a_connected_server_refuses"
 REFUSED_FIRST = f"{PACKETS}:test_a_server_refuses_as_first_packet"
 
-SESSIONS = "tests.transports.relay.test_sessions"
+SESSIONS = "tests.relay.test_sessions"
 COMES_AGAIN = "test_what_was_not_acknowledged_comes_again_with_dup_and_the_same_identifiers"
 
 CHECKED_ELSEWHERE = {
@@ -1511,7 +1511,7 @@ CHECKED_ELSEWHERE = {
     "3.1.2-5": f"{SESSIONS}:test_messages_wait_for_a_client_that_is_away",
     "3.2.2-2": f"{SESSIONS}:test_whether_a_session_is_present",
     "3.3.1-1": f"{SESSIONS}:{COMES_AGAIN}",
-    "4.1.0-2": "tests.transports.relay.test_kept:test_sessions_expire",
+    "4.1.0-2": "tests.relay.test_kept:test_sessions_expire",
     "4.4.0-1": f"{SESSIONS}:{COMES_AGAIN}",
     "4.6.0-1": f"{SESSIONS}:test_order_holds_through_cuts",
 }

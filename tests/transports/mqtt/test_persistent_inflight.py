@@ -11,8 +11,8 @@ import pytest
 from clearfunds.store import Store
 from clearfunds.transports.mqtt import PubAck, PubComp, PubRec, PubRel
 from clearfunds.transports.mqtt.codec._identifiers import MAX_PACKET_ID
+from tests.relay.brokers import Broker, Visitor, bodies, numbered
 from tests.transports.peers import RunningRelay, running, until
-from tests.transports.relay.brokers import Broker, Visitor, bodies, numbered
 
 
 @asynccontextmanager

@@ -18,9 +18,9 @@ from clearfunds.range_client import (
 )
 from clearfunds.sink_client import NotStagedError, SinkWriter, Staged
 from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel
+from tests.relay.brokers import Broker
+from tests.relay.faithful import Load
 from tests.transports.peers import until
-from tests.transports.relay.brokers import Broker
-from tests.transports.relay.faithful import Load
 from tests.transports.subscriptions.relays import HOST, blocking
 
 NAME = "load"

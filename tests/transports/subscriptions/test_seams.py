@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clearfunds.dataspace.subscriptions import RangeSubscription
+from tests.relay.test_seams import Seam, seam
 from tests.transports.peers import connected, until
-from tests.transports.relay.test_seams import Seam, seam
 from tests.transports.subscriptions.relays import blocking, running
 from tests.transports.subscriptions.test_durable import opened, values
 

@@ -10,11 +10,11 @@ import trio
 
 from clearfunds import sink_client
 from tests.ports import lasting_port
+from tests.relay.faithful import Life
+from tests.relay.powered import powered
+from tests.relay.test_kill import relay_process
 from tests.store.disk import FakeFiles
 from tests.transports.peers import RunningRelay, until
-from tests.transports.relay.faithful import Life
-from tests.transports.relay.powered import powered
-from tests.transports.relay.test_kill import relay_process
 from tests.transports.subscriptions.sink_load import Clients, SinkLoad
 
 

@@ -30,7 +30,7 @@ from ._source import DEFAULT_URL, Source, pause_after
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clearfunds.transports.http._top_json import TopPage
+    from clearfunds.pages._top_json import TopPage
 
 _TOP: Final = Group("Top", sort_key=1)
 

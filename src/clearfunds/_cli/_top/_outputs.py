@@ -18,7 +18,7 @@ from ._source import stretched
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from clearfunds.transports.http._top_json import TopPage
+    from clearfunds.pages._top_json import TopPage
 
 _PLAIN_WIDTH: Final = 100_000
 # Without a terminal nothing is cut or folded: a reader may search for a name.

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from clearfunds.transports.http._survey import HolderRow
-    from clearfunds.transports.http._top_json import TopPage
+    from clearfunds.pages._survey import HolderRow
+    from clearfunds.pages._top_json import TopPage
 
 _BAR: Final = 8
 

@@ -11,7 +11,7 @@ from .._errors import CommandFailedError, UsageError
 from .._page import Visitor, fetch_json
 
 if TYPE_CHECKING:
-    from clearfunds.transports.http._top_json import TopPage
+    from clearfunds.pages._top_json import TopPage
 
     from .._visitor_options import VisitorOptions
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 from .._printable import printable
 
 if TYPE_CHECKING:
-    from clearfunds.transports.http._survey import (
+    from clearfunds.pages._survey import (
         HolderRow,
         IncidentRow,
         RingRow,
         WaitedOnRow,
         WaitRow,
     )
-    from clearfunds.transports.http._top_json import TopPage
+    from clearfunds.pages._top_json import TopPage
 
 STILL_SECONDS: Final = 1.0
 # Seconds without progress after which a holder "has taken nothing" (as `accounts.RING_SECONDS`).

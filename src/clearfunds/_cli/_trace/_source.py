@@ -9,8 +9,8 @@ from .._errors import CommandFailedError
 from .._page import PageStatusError, fetch_json
 
 if TYPE_CHECKING:
-    from clearfunds.transports.http._trace_json import TraceRow
-    from clearfunds.transports.http._trace_waits import WaitingRow
+    from clearfunds.pages._trace_json import TraceRow
+    from clearfunds.pages._trace_waits import WaitingRow
 
     from .._top._source import Source
 
@@ -19,7 +19,7 @@ SPARE_SECONDS: Final = 10.0
 
 
 class TracePage(TypedDict):
-    """The relay's answer; see `clearfunds.transports.http._trace_page`."""
+    """The relay's answer; see `clearfunds.pages._trace_page`."""
 
     account: str
     armed: int

@@ -14,7 +14,7 @@ from .._printable import printable
 from .._top._top_words import count, duration, items_of, size
 
 if TYPE_CHECKING:
-    from clearfunds.transports.http._trace_json import (
+    from clearfunds.pages._trace_json import (
         LoanRow,
         SettlementRow,
         SumRow,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         TraceRow,
         TurnRow,
     )
-    from clearfunds.transports.http._trace_waits import WaitingRow
+    from clearfunds.pages._trace_waits import WaitingRow
 
 _STILL_SECONDS: Final = 1.0
 # Seconds without progress after which a holder "has taken nothing", as in `clearfunds top`.

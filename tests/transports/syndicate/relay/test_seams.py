@@ -11,8 +11,8 @@ from clearfunds.transports.syndicate._membrane import Membrane
 from clearfunds.transports.syndicate._port import Port
 from clearfunds.transports.syndicate._sender import Sender
 from clearfunds.transports.syndicate._session import SyndicateSession
+from tests.relay.test_seams import Seam, seam
 from tests.transports.peers import until
-from tests.transports.relay.test_seams import Seam, seam
 from tests.transports.syndicate.relay.peers import WHOLE_SAYS, observe, relay, says
 
 __all__ = ["seam"]

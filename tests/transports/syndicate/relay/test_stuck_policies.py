@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from clearfunds.accounts import KEEP_ITEMS
-from clearfunds.transports import ListenURLError, RelaySettings, SubscriptionPolicy, serve_relay
+from clearfunds.relay import RelaySettings, serve_relay
+from clearfunds.transports import ListenURLError, SubscriptionPolicy
 from clearfunds.transports.syndicate._preserves import canonical
 from tests.transports.peers import SECONDS, log_of, until
 from tests.transports.syndicate.relay.peers import TCP, Peer, observe, rec, relay, wire

@@ -1,0 +1,18 @@
+"""The relay's pages: a small HTTP/1.1 server, metrics, health and the ledger.
+
+Needs h11, of the extra `relay`; only the relay and the command line import this folder.
+"""
+
+from ._access import Access as Access
+from ._bearer_tokens import BearerTokens as BearerTokens
+from ._bearer_tokens import TokenFileError as TokenFileError
+from ._messages import Handler as Handler
+from ._messages import Request as Request
+from ._messages import Response as Response
+from ._pages import Pages as Pages
+from ._pages import serve_pages as serve_pages
+from ._persistence_collector import KeptCollector as KeptCollector
+from ._relay_collector import RelayCollector as RelayCollector
+from ._relay_collector import TransportCounts as TransportCounts
+from ._server import HttpLimits as HttpLimits
+from ._server import serve_http as serve_http

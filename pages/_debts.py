@@ -1,0 +1,75 @@
+"""The ledger's totals for `/metrics`; those that need a walk are computed in steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+from prometheus_client.registry import Collector
+
+from ..accounts import DebtCollector
+from ..accounts._tops import tops_in_steps
+from ._cooperative import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from prometheus_client import Metric
+
+    from ..accounts import Account, Ledger, Limit
+    from ..accounts._tops import Tops
+
+SHARE_MAX: Final = 0.005
+"""Largest share of a core for the walks together, however many loans and scrapes there are. The
+live page may take three times as much."""
+
+SHORT_SECONDS: Final = 0.01
+"""A walk shorter than this is done for each scrape: only tests scrape once a second or more
+often."""
+
+
+def due_after(began: float, busy: float) -> float:
+    """Return when the next walk may begin after one that began at `began` and took `busy` s."""
+    return began if busy < SHORT_SECONDS else began + busy / SHARE_MAX
+
+
+class SteppedDebts(Collector):
+    """A `DebtCollector` that computes slow figures beforehand, in steps.
+
+    Attributes:
+        walks: The number of walks.
+    """
+
+    def __init__(self, ledger: Ledger, limits: Mapping[str, Limit | Account] | None = None) -> None:
+        self._ledger = ledger
+        self._debts = DebtCollector(ledger, limits)
+        self._tops: Tops | None = None
+        self._due = 0.0
+        self.walks = 0
+
+    def describe(self) -> Iterator[Metric]:
+        return self._debts.describe()
+
+    async def look(self) -> None:
+        """Compute figures for `collect`; not again too soon after a long walk.
+
+        A checkpoint, except for small ledgers. On cancellation, earlier figures stay.
+        """
+        began = trio.current_time()
+        if self._tops is not None and began < self._due:
+            return
+        pace = Pace()
+        steps = tops_in_steps(self._ledger)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._tops = end.value
+                break
+            await pace.breathe()
+        self._due = due_after(began, pace.busy_seconds)
+        self.walks += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the totals, all at one instant, and yield them with the results of `look`."""
+        return self._debts.collect(self._tops)

@@ -1,0 +1,238 @@
+"""The live page at `/`: who waits on whom, debts, holders, and durations.
+
+Limits on its cost for the relay:
+1. Nothing is read unless a browser watches. There is no task for it: a browser that finds no fresh
+   sample takes one, and all others get the same one (`Sampler`).
+2. Samples are at least a second apart, and take no more than `SHARE_MAX` of a core, however many
+   accounts there are; each is taken in stretches of a millisecond (`Pace`).
+3. No browser has a queue. It asks for the next sample when it has taken the last one, and a slow
+   one gets fewer. The server drops a browser that takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from ..accounts import Outcome
+from ._cooperative import Pace
+from ._events import CONTENT_TYPE, EventStream, event, retry
+from ._json import compact as _encode
+from ._ledger_json import account_row
+from ._messages import Handler, Request, Response
+from ._survey import is_clipped, pressure, survey
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ..accounts import Account, Ledger
+    from ._survey import Survey
+
+SAMPLE_SECONDS: Final = 1.0
+SAMPLE_SECONDS_MAX: Final = 10.0
+SHARE_MAX: Final = 0.015
+# Of a core: with Prometheus scraping beside it, being watched stays below 3 %.
+
+HISTORY_MAX: Final = 300
+# Samples kept, of totals only: five minutes, twenty kilobytes.
+
+BROWSERS_MAX: Final = 16
+# Of 128 connections (`HttpLimits`): however many tabs are left open, Prometheus gets in.
+
+FINISHED: Final = (Outcome.DELIVERED, Outcome.ACKED, Outcome.STORED)
+
+RETRY_MILLISECONDS: Final = 2000
+
+_FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/live/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/live/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/live/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+_HEADERS: Final = (
+    # Peers choose the names on the page: should one ever become more than text, nothing that it
+    # asks for is run or loaded.
+    (
+        "Content-Security-Policy",
+        (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+    ),
+    ("Referrer-Policy", "no-referrer"),
+)
+
+
+@attrs.frozen
+class Sample:
+    """One reading of the books, sent to all browsers."""
+
+    number: int
+    """Counts up from 1."""
+    event: bytes
+    """The bytes to send."""
+
+
+class Sampler:
+    """Takes samples on request, as rarely as the rules of this file say.
+
+    Attributes:
+        taken: The number of samples so far.
+        history: The totals of the latest samples, for new browsers.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lock = trio.Lock()
+        self._latest: Sample | None = None
+        self._due = 0.0
+        self.taken = 0
+        self.history: deque[tuple[float | int | None, ...]] = deque(maxlen=HISTORY_MAX)
+
+    async def next(self, after: int) -> Sample:
+        """Return a fresh sample later than `after`; wait until it is due, and take it.
+
+        On cancellation nothing has changed: another browser that waits takes it instead.
+        """
+        fresh = self._fresh(after)
+        if fresh is not None:
+            return fresh
+        async with self._lock:
+            # Another browser may have taken one meanwhile.
+            fresh = self._fresh(after)
+            if fresh is not None:
+                return fresh
+            await trio.sleep_until(self._due)
+            return await self._take()
+
+    def _fresh(self, after: int) -> Sample | None:
+        latest = self._latest
+        if latest is not None and latest.number > after and trio.current_time() < self._due:
+            return latest
+        return None
+
+    async def _take(self) -> Sample:
+        pace = Pace()
+        began = trio.current_time()
+        seen = await survey(self._ledger, pace)
+        busy = pace.busy_seconds
+        every = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, busy / SHARE_MAX))
+        # When data at rest reaches its limit, nobody waits yet, but further data counts as debt.
+        at_rest = self._ledger.at_rest
+        headroom = min(
+            [1.0 - pressure(a) for a in self._ledger.roots if a not in at_rest], default=1.0
+        )
+        if seen["tightest"]:
+            headroom = min(headroom, _headroom(seen))
+        totals = seen["totals"]
+        point = (
+            seen["time"],
+            totals["debt_items"],
+            totals["waiting"],
+            # Events that were given up are not finished.
+            sum([totals["repaid_items"][each.label] for each in FINISHED]),
+            totals["waited_seconds"],
+            round(headroom, 4),
+        )
+        page: dict[str, Any] = {
+            **seen,
+            "point": point,
+            "every_seconds": round(every, 2),
+            "busy_ms": round(busy * 1e3, 2),
+        }
+        await pace.pause()
+        data = event("sample", _encode(page))
+        self.taken += 1
+        self.history.append(point)
+        self._due = began + every
+        self._latest = Sample(self.taken, data)
+        return self._latest
+
+
+def _headroom(seen: Survey) -> float:
+    row = seen["tightest"][0]
+    return min(
+        1.0 if limit is None else 1.0 - debt / (limit or 1)
+        for debt, limit in (
+            (row["debt_items"], row["limit_items"]),
+            (row["debt_bytes"], row["limit_bytes"]),
+        )
+    )
+
+
+class LivePage:
+    """The page, its events, and the statements of accounts that it shows.
+
+    Attributes:
+        sampler: The source of its events.
+        watching: The number of browsers that watch.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.sampler = Sampler(ledger)
+        self.watching = 0
+        folder = Path(__file__).with_name("live")
+        self._files = {
+            path: Response((folder / name).read_bytes(), content_type=kind, headers=_HEADERS)
+            for path, (name, kind) in _FILES.items()
+        }
+
+    def handlers(self) -> dict[str, Handler]:
+        """The handlers, by path."""
+        pages: dict[str, Handler] = dict.fromkeys(self._files, self.file)
+        return {**pages, "/live/events": self.events, "/live/statement": self.statement}
+
+    async def file(self, request: Request) -> Response:
+        """Serve the page itself, which is the same for everybody."""
+        return self._files[request.path]
+
+    async def events(self, request: Request) -> Response:
+        """Serve the totals of the last minutes, as far as sampled, and then each sample."""
+        if self.watching >= BROWSERS_MAX:
+            return Response.sentence(
+                503, f"{BROWSERS_MAX} browsers watch already; close one.", ("Retry-After", "5")
+            )
+        return Response(
+            EventStream(self._events(), self),
+            content_type=CONTENT_TYPE,
+            # Otherwise nginx would buffer events until it has enough of them.
+            headers=(*_HEADERS, ("X-Accel-Buffering", "no")),
+            endless=True,
+        )
+
+    async def statement(self, request: Request) -> Response:
+        """Serve one account's statement: its debt, and the holders that its readers waited for.
+
+        It is null for an account that is closed and owes nothing.
+        """
+        names = request.query.get("account", ())
+        if len(names) != 1:
+            return Response.sentence(400, "Name an account, as in ?account=mqtt:1883/-/pub.")
+        account = self._account(names[0])
+        # No 404 if there is none: browsers report that as an error of the page.
+        row = None if account is None else account_row(account.statistics())
+        return Response(
+            _encode({"statement": row}).encode(), content_type="application/json", headers=_HEADERS
+        )
+
+    def _account(self, name: str) -> Account | None:
+        accounts = self._ledger.accounts
+        account = accounts.get(name)
+        if account is None and is_clipped(name):
+            # The page knows only the beginning of a very long name.
+            return next((a for full, a in accounts.items() if full.startswith(name[:-1])), None)
+        return account
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        yield retry(RETRY_MILLISECONDS) + event("history", _encode(list(self.sampler.history)))
+        seen = 0
+        while True:
+            sample = await self.sampler.next(seen)
+            seen = sample.number
+            yield sample.event

@@ -1,0 +1,293 @@
+"""The relay's pages, as handlers for `serve_http`."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final, Self
+
+import trio
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from . import _exposition, _ledger_json
+from ._access import Access
+from ._cooperative import Pace
+from ._debts import SteppedDebts
+from ._detailed import DetailedQuery, write_detailed
+from ._ledger_json import write_ledger
+from ._live import LivePage
+from ._loop_lag import LoopLag
+from ._messages import Handler, Request, Response
+from ._process import ProcessFigures
+from ._server import HttpLimits, serve_http
+from ._top_json import TopQuery, write_top
+from ._trace_page import TracePage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+
+    from prometheus_client import Metric
+
+    from ..accounts import Account, Ledger, Limit
+    from ..transports.tls import ServerTls
+    from ._ledger_json import Flow
+    from ._persistence_collector import KeptCollector
+
+LONG_PAGES_MAX: Final = 4
+# Concurrent pages with a row for each account. Each takes the loop for a millisecond at a time, so
+# together they stay below 5 ms; and each keeps its rows in memory.
+
+TAKEN_SECONDS: Final = 1.0
+# A long page of which nothing is taken for this time is broken off when another page needs its
+# place: 64 KiB a second are half a megabit.
+
+
+class Pages:
+    """The relay's pages: metrics, the ledger, and health.
+
+    - `/`: a live page for people: who waits on whom, debts, holders (see `LivePage`).
+    - `/metrics`: totals for Prometheus; the number of series does not depend on accounts.
+    - `/metrics/detailed?family=account,holder,matrix,blame,queue,group,tenant`, with
+      `&account=PATTERN`, `&holder=PATTERN`, `&limit=N`: a series for each account, each holder,
+      each pair of holder and debtor, each pair of waiter and blocker, each queue, member of a
+      group and tenant.
+    - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
+    - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
+      and the number of others; of bounded size and cost (see `Survey`).
+    - `/trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N`: everything that
+      the next events of some accounts cause, loan by loan, to the outcomes (see `_trace_page.py`).
+    - `/healthz`: 200 while the loop turns.
+    - `/readyz`: 200 while the relay takes connections, else 503.
+
+    Patterns are those of shells: `*` is any text, `?` any character. No page holds the loop for
+    more than a few milliseconds at a time.
+
+    Args:
+        ledger: The books to show.
+        limits: The limits on debt, by level, shown beside it: see `DebtCollector`.
+        collectors: Further collectors for `/metrics`, such as a `RelayCollector`.
+        kept: The collector for persistent sessions and the store, if there are any.
+        flow: The scheme that makes publishers wait, if it is not debt.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        limits: Mapping[str, Limit | Account] | None = None,
+        collectors: Iterable[Collector] = (),
+        kept: KeptCollector | None = None,
+        flow: Flow | None = None,
+    ) -> None:
+        self._ledger = ledger
+        # A registry refuses two collectors that would serve the same name.
+        registry = CollectorRegistry()
+        self._debts = SteppedDebts(ledger, limits)
+        self._loop_lag = LoopLag()
+        self._process = ProcessFigures()
+        self._kept = kept
+        self._flow = flow
+        self._collectors: list[Collector] = [
+            self._debts,
+            *collectors,
+            *(() if kept is None else (kept,)),
+            self._loop_lag,
+            BuildInfo(),
+            self._process,
+        ]
+        for collector in self._collectors:
+            registry.register(collector)
+        self._one_scrape = trio.Lock()
+        self._long_pages: set[_LongPage] = set()
+        self._state = "starting"
+        self._live = LivePage(ledger)
+        self._trace = TracePage(ledger)
+
+    async def watch(self) -> None:
+        """Measure the lag of the loop until cancelled; the server of the pages runs it."""
+        await self._loop_lag.watch()
+
+    def set_ready(self) -> None:
+        """Note that the relay takes connections from now on."""
+        self._state = "ready"
+
+    def set_stopping(self) -> None:
+        """Note that the relay takes no more connections."""
+        self._state = "stopping"
+
+    def handlers(self) -> dict[str, Handler]:
+        """The pages by path, for `serve_http`."""
+        return {
+            **self._live.handlers(),
+            "/metrics": self.metrics,
+            "/metrics/detailed": self.detailed,
+            "/ledger.json": self.ledger_json,
+            "/trace.json": self._trace.trace,
+            "/healthz": self.healthz,
+            "/readyz": self.readyz,
+        }
+
+    async def metrics(self, request: Request) -> Response:
+        """Serve the totals; cancellation leaves nothing behind."""
+        text: list[bytes] = []
+        # One scrape after the other: many at once would all run in the same turn of the loop,
+        # without any other task in between.
+        async with self._one_scrape:
+            await self._debts.look()
+            if self._kept is not None:
+                await self._kept.look()
+            await self._process.look(Pace())
+            for collector in self._collectors:
+                await trio.lowlevel.checkpoint()
+                families = list(collector.collect())  # All read at one instant.
+                await trio.lowlevel.checkpoint()
+                text.append(generate_latest(_Collected(families)))
+        return Response(b"".join(text), content_type=_exposition.CONTENT_TYPE)
+
+    async def detailed(self, request: Request) -> Response:
+        """Serve the selected families, a series for each account or holder."""
+        try:
+            query = DetailedQuery.parse(request.query)
+        except ValueError as error:
+            return Response.sentence(400, str(error))
+        return self._long(write_detailed(self._ledger, query, Pace()), _exposition.CONTENT_TYPE)
+
+    async def ledger_json(self, request: Request) -> Response:
+        """Serve the whole ledger, or the top of it."""
+        try:
+            query = TopQuery.parse(request.query)
+        except ValueError as error:
+            return Response.sentence(400, str(error))
+        if query is not None:
+            pieces = write_top(self._ledger, Pace(), query)
+            return self._long(pieces, _ledger_json.CONTENT_TYPE)
+        pieces = write_ledger(self._ledger, Pace(), self._flow)
+        return self._long(pieces, _ledger_json.CONTENT_TYPE)
+
+    async def healthz(self, request: Request) -> Response:
+        """Say that the loop turns: it has just run this."""
+        return Response.sentence(200, "The relay is alive.")
+
+    async def readyz(self, request: Request) -> Response:
+        """Say whether the relay takes connections."""
+        status = 200 if self._state == "ready" else 503
+        return Response.sentence(status, f"The relay is {self._state}.")
+
+    def _long(self, pieces: AsyncGenerator[bytes, None], content_type: str) -> Response:
+        if len(self._long_pages) >= LONG_PAGES_MAX and not self._break_one_off():
+            return Response.sentence(
+                503,
+                f"{LONG_PAGES_MAX} pages of this kind are under way already; try again.",
+                ("Retry-After", "1"),
+            )
+        page = _LongPage(pieces, self._long_pages)
+        return Response(page, content_type=content_type, scope=page.scope)
+
+    def _break_one_off(self) -> bool:
+        """Make room for a long page by breaking off a stalled one; return whether there is room."""
+        slowest = min(self._long_pages, key=lambda page: page.given_at)
+        if trio.current_time() - slowest.given_at < TAKEN_SECONDS:
+            return False
+        self._long_pages.discard(slowest)
+        slowest.scope.cancel()
+        return True
+
+
+async def serve_pages(
+    pages: Pages,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    limits: HttpLimits | None = None,
+    access: Access | None = None,
+    tls: ServerTls | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve `pages` until cancelled; `await nursery.start(serve_pages, ...)` gives their addresses.
+
+    Run it in the loop that uses the ledger's accounts. `/readyz` says 503 until
+    `Pages.set_ready` has been called. Arguments, errors and cancellation are those of `serve_http`;
+    without `access` no token is required, and browsers have to use an address, `localhost` or
+    `host`.
+    """
+    access = Access(hosts=(host,)) if access is None else access
+    listeners = await trio.open_tcp_listeners(port, host=host)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pages.watch)
+            serve = partial(
+                serve_http,
+                pages.handlers(),
+                listeners=listeners,
+                limits=limits,
+                access=access,
+                tls=tls,
+            )
+            urls: list[str] = await nursery.start(serve)
+            task_status.started(urls)
+    finally:
+        # `serve_http` closes them, too, if it has started.
+        for listener in listeners:
+            listener.socket.close()
+
+
+class _LongPage:
+    """The pieces of a page, which counts in `among` until it is closed.
+
+    The generator cannot count it: its `finally` does not run if it is closed before its first
+    piece, as for HEAD.
+
+    Attributes:
+        scope: Cancelling it ends the sending.
+        given_at: When a piece was given out that has not been taken yet; inf: there is none.
+    """
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], among: set[_LongPage]) -> None:
+        self._pieces = pieces
+        self._among = among
+        among.add(self)
+        self.scope = trio.CancelScope()
+        self.given_at = math.inf
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self.given_at = math.inf
+        piece = await anext(self._pieces)
+        self.given_at = trio.current_time()
+        return piece
+
+    async def aclose(self) -> None:
+        self._among.discard(self)
+        await self._pieces.aclose()
+
+
+class _Collected(Collector):
+    """Metrics that have been collected already, to be written."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+class BuildInfo(Collector):
+    """The version of the program."""
+
+    def __init__(self) -> None:
+        try:
+            number = version("clearfunds")
+        except PackageNotFoundError:
+            number = "unknown"
+        self._labels = {"version": number}
+
+    def describe(self) -> Iterator[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("clearfunds_build", "Which version this is.", self._labels)

@@ -1,0 +1,11 @@
+"""The relay: its settings, its alarms, and the program that `clearfunds relay` runs."""
+
+from ._alarms import AlarmSettings as AlarmSettings
+from ._alarms import watch_alarms as watch_alarms
+from ._companion import Companion as Companion
+from ._pages import parse_address as parse_address
+from ._relay import Relay as Relay
+from ._relay import RelayAddresses as RelayAddresses
+from ._relay import RelayReport as RelayReport
+from ._relay import RelaySettings as RelaySettings
+from ._relay import serve_relay as serve_relay

@@ -1,0 +1,85 @@
+"""Permissions of a relay's clients to publish and read, from its settings."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ..transports._listener import ListenError, ListenURL, ListenURLError
+from ..transports._tenants import TenantRules
+from ..transports.acl import AclDefault, Authority
+from ..transports.mqtt.server._throttle_notices import topic_of
+
+if TYPE_CHECKING:
+    from ._relay import RelaySettings
+
+logger = logging.getLogger("clearfunds.relay")
+
+_SAYS: Final = {
+    "deny": "every topic that no rule of the access control list allows is denied",
+    "allow": "every topic that no rule of the access control list denies is allowed",
+    "tenant": "topics of other tenants are denied",
+}
+_OPEN: Final = (
+    "every user may publish to and read every topic: there is no access control list; give one "
+    "(--acl FILE), or say that it is meant so (--acl-default allow)"
+)
+_BELIEVED: Final = (
+    "there is an access control list, and whatever user a client names is believed: give "
+    "--passwords FILE, or --tls-client-ca FILE"
+)
+
+
+def has_users(settings: RelaySettings) -> bool:
+    """Whether clients have to authenticate: by a password, or by a certificate."""
+    tls = settings.tls
+    by_certificate = tls is not None and tls.context.verify_mode is ssl.CERT_REQUIRED
+    return settings.passwords is not None or settings.tokens is not None or by_certificate
+
+
+def authority_of(settings: RelaySettings, tenants: TenantRules) -> Authority:
+    """Return the authority of a relay with these settings."""
+    users = has_users(settings)
+    default: AclDefault | None = settings.acl_default
+    if default is None and settings.acl is None and not users:
+        default = "allow"
+    own_notices = topic_of if users or settings.acl is not None else None
+    return Authority(settings.acl, default, tenants, own_notices)
+
+
+def check_acl(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:
+    """Raise ListenError for rules that cannot be enforced, before anything is open."""
+    default = settings.acl_default
+    if default == "deny" and settings.acl is None:
+        msg = "with --acl-default deny and no list nobody may do anything; give one (--acl FILE)"
+        raise ListenError(msg)
+    if default == "tenant" and not any(tenant.topic for tenant in settings.tenant):
+        msg = (
+            "--acl-default tenant, and no tenant has a topic; say which are whose (--tenant "
+            "NAME,topic=FILTER)"
+        )
+        raise ListenError(msg)
+    if settings.acl is None:
+        return
+    for url in urls:
+        if url.protocol == "syndicate" and not url.gatekeeper and not url.path:
+            msg = (
+                f"cannot listen on {str(url)!r} with an access control list: whoever connects "
+                "there reads and publishes everything; put ?gatekeeper at its end, where "
+                "sturdyrefs say who may do what, or use a Unix socket"
+            )
+            raise ListenURLError(msg)
+
+
+def say_what_is_allowed(settings: RelaySettings, authority: Authority) -> None:
+    """Log the default for topics without a rule; and warn of rules that may not be meant."""
+    users = has_users(settings)
+    fields = {"event": "authorisation", "default": authority.default}
+    if settings.acl is not None and not users:
+        logger.warning(_BELIEVED, extra=fields)
+    if settings.acl is not None or authority.default != "allow":
+        logger.info(_SAYS[authority.default], extra=fields)
+    elif users and settings.acl_default is None:
+        logger.warning(_OPEN, extra=fields)

@@ -1,0 +1,181 @@
+"""The pages of a relay: their address, access to them, and their contents."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from ..accounts import Limit
+from ..transports._input import INPUT_ACCOUNT
+from ..transports._listener import ListenError, ListenURLError
+from ..transports.credit import CreditCollector, CreditPage
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from ..accounts import Account
+    from ..pages import Access, Pages
+    from ._relay import Relay, RelaySettings
+
+logger = logging.getLogger("clearfunds.relay")
+
+_WRITE: Final = "write host:port (port 0: any free), or https://host:port for TLS"
+
+
+@attrs.frozen
+class PagesAddress:
+    """Where pages are served: `HOST:PORT`, `http://HOST:PORT` or `https://HOST:PORT`."""
+
+    host: str
+    port: int
+    secure: bool = False
+    """Whether by TLS."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse an address; an IPv6 host stands in brackets.
+
+        Raises:
+            ListenURLError: It is not one.
+        """
+        scheme, found, rest = text.partition("://")
+        if not found:
+            return cls(*parse_address(text))
+        if scheme not in ("http", "https"):
+            raise ListenURLError(f"cannot serve pages on {text!r}: {_WRITE}")
+        return cls(*parse_address(rest.removesuffix("/")), scheme == "https")
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Parse `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        ListenURLError: If it is not that.
+    """
+    try:
+        parts = urlsplit(f"//{address}")
+        if parts.hostname is not None and parts.port is not None and not parts.path:
+            return parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise ListenURLError(f"cannot serve pages on {address!r}: {_WRITE}")
+
+
+def check_pages(settings: RelaySettings) -> None:
+    """Check that pages can be served with these settings, before anything is open.
+
+    Raises:
+        ListenURLError: They cannot.
+    """
+    if settings.http is None:
+        return
+    if PagesAddress.parse(settings.http).secure and settings.tls is None:
+        msg = (
+            f"cannot serve pages on {settings.http!r}: there is no certificate; give one "
+            "(--tls-certificate, --tls-key)"
+        )
+        raise ListenURLError(msg)
+
+
+async def serve_relays_pages(
+    relay: Relay, address: str, *, task_status: trio.TaskStatus[list[str]]
+) -> None:
+    """Serve a relay's pages until cancelled; see `serve_pages`.
+
+    Raises:
+        ListenError: The address cannot be listened on.
+    """
+    # Imported here: the pages need h11, which only the [relay] extra brings.
+    from ..pages import Access, HttpLimits, serve_pages
+
+    settings, where = relay.settings, PagesAddress.parse(address)
+    access = Access(
+        tokens=settings.http_token,
+        passwords=settings.http_password,
+        hosts=(where.host, *settings.http_host),
+    )
+    _warn(where, access)
+    relay.pages = _pages(relay)
+    try:
+        await serve_pages(
+            relay.pages,
+            where.host,
+            where.port,
+            limits=HttpLimits(connections=settings.max_http_connections),
+            access=access,
+            tls=settings.tls if where.secure else None,
+            task_status=task_status,
+        )
+    except OSError as exc:
+        raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
+
+
+def _warn(where: PagesAddress, access: Access) -> None:
+    """Warn of everything that anybody who can reach the pages can see."""
+    if _is_loopback(where.host):
+        return
+    if not access.asks:
+        why = "whoever reaches them can read all names, topics and figures: give --http-token FILE"
+    elif not where.secure:
+        why = "tokens and passwords cross the network in clear: serve them with TLS (--http https:)"
+    else:
+        return
+    logger.warning(
+        "the pages are on %s, which is not this machine's own, and %s",
+        where.host,
+        why,
+        extra={"event": "open_pages", "host": where.host, "reason": why},
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _pages(relay: Relay) -> Pages:
+    from ..pages import KeptCollector, Pages, RelayCollector
+    from ..transports.acl._collector import DeniedCollector
+    from ._admission_collector import AdmissionCollector
+
+    limits: dict[str, Limit | Account] = {
+        "connection": relay.mqtt.settings.limit,
+        "server": relay.mqtt.account,
+        INPUT_ACCOUNT: Limit(items=None, bytes=relay.settings.input_limit),
+    }
+    if relay.mqtt.kept is not None:
+        at_rest = relay.mqtt.kept.at_rest
+        limits[at_rest.name] = at_rest
+    store = getattr(relay.keeping, "store", None)
+    return Pages(
+        relay.ledger,
+        limits=limits,
+        collectors=[
+            RelayCollector(relay.counts),
+            *_sink_collectors(relay),
+            *_credit_collectors(relay),
+            AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
+            DeniedCollector(relay.authority.denied),
+            *relay.collectors,
+        ],
+        kept=KeptCollector(relay.mqtt.kept, store, relay.mqtt.groups),
+        flow=None if relay.credit is None else CreditPage(relay.credit),
+    )
+
+
+def _sink_collectors(relay: Relay) -> list[Collector]:
+    # Imported here: a relay without this page need not import it.
+    from ..transports.subscriptions._sink_collector import SinkCollector
+
+    return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]
+
+
+def _credit_collectors(relay: Relay) -> list[Collector]:
+    return [] if relay.credit is None else [CreditCollector(relay.credit)]

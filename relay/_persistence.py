@@ -1,0 +1,229 @@
+"""Storage of a relay: sessions, queues and retained publications; on disk, or else in RAM."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
+from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
+from ..dataspace.sinks import SinkLimits
+from ..dataspace.subscriptions import RangeSubscription, SubscriptionLimits
+from ..store import StoreSettings
+from ..transports._admission import Admission
+from ..transports._flusher import Flusher
+from ..transports._passed import Noted, PassedTime
+from ..transports._settings import KeepingSettings, ServerSettings
+from ..transports.mqtt.server._persistent_retained import keep_retained
+from ..transports.mqtt.server._persistent_sessions import (
+    CLOCK_KEY,
+    PersistenceSettings,
+    PersistentSessions,
+    SessionQueue,
+)
+from ..transports.mqtt.server._server import MqttServer
+from ..transports.queues import RamShelves, Shelves, open_ram_shelves, open_shelves
+from ..transports.queues._spool import forget_spools
+from ..transports.subscriptions import Doorkeeper, SubscriptionServer, SubscriptionSettings
+from ..transports.subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
+from ..transports.subscriptions._sink_disk import PREFIX as SINK_PREFIX
+from ._alarms import AlarmSettings, memory_limit
+from ._memory import memory_used
+
+logger = logging.getLogger("clearfunds.relay")
+
+DISK_ACCOUNT = "disk"
+"""The account above those of all queues, for messages at rest on disk. Apart from `server`: bytes
+on disk do not count against the limit for RAM."""
+
+RAM_ACCOUNT = "kept"
+"""The same in a relay without a store: for messages at rest in RAM."""
+
+
+@asynccontextmanager
+async def open_keeping(
+    settings: KeepingSettings, flusher: Flusher
+) -> AsyncGenerator[Shelves | RamShelves]:
+    """Open the storage of a relay for as long as the block lasts.
+
+    Raises:
+        StoreError: If the store cannot be opened.
+    """
+    if settings.store is None:
+        async with open_ram_shelves(flusher) as ram:
+            yield ram
+        return
+    how = StoreSettings(fsync_interval=settings.fsync_interval)
+    async with open_shelves(Path(settings.store), how, flusher) as shelves:
+        yield shelves
+
+
+def keep_sessions(
+    mqtt: MqttServer,
+    keeping: Shelves | RamShelves,
+    settings: KeepingSettings,
+    *,
+    queue: Callable[..., SessionQueue] = SessionQueue,
+) -> None:
+    """Let `mqtt` keep persistent sessions, and restore those that are there already.
+
+    `queue` makes the queue of a session.
+    """
+    ledger: Ledger = mqtt.ledger
+    at_rest = _at_rest(ledger, keeping, settings)
+    values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
+    mqtt.wall = mqtt.dataspace.retained.wall = clock = _clock(values.get(CLOCK_KEY))
+    mqtt.kept = PersistentSessions(
+        mqtt.dataspace,
+        keeping,
+        mqtt.tree,
+        at_rest,
+        PersistenceSettings(
+            expiry=settings.session_expiry,
+            max_sessions=settings.max_sessions,
+            max_queued=settings.max_queued,
+            max_queued_bytes=settings.max_queued_bytes,
+            max_inflight=mqtt.settings.max_inflight,
+            max_awaiting_release=mqtt.settings.max_awaiting_release,
+            patience=mqtt.settings.patience,
+            stuck=mqtt.settings.stuck_kept,
+            outlives=isinstance(keeping, Shelves),
+            verified=mqtt.settings.verifies,
+        ),
+        backing=_paging(mqtt.account, settings),
+        queue=queue,
+        wall=clock,
+        groups=mqtt.groups,
+        authority=mqtt.authority,
+    )
+    mqtt.kept.take_back = mqtt.take_back
+    if isinstance(keeping, Shelves):
+        forget_spools(keeping)
+        keeping.on_trouble = partial(_note_trouble, ledger)
+        _note_trouble(ledger, keeping.trouble)
+        keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
+        mqtt.kept.restore(values)
+        mqtt.groups.forget_others(keeping)
+
+
+def _clock(noted: bytes | None) -> PassedTime:
+    """Return the clock for expiry in the store; it goes on from where it was noted."""
+    if noted is None:
+        return PassedTime()
+    try:
+        return PassedTime(Noted.of(noted))
+    except ValueError as exc:
+        logger.error(
+            "the time of the last run cannot be read, the wall clock is believed: %s",
+            exc,
+            extra={"event": "unreadable", "key": CLOCK_KEY},
+        )
+        return PassedTime()
+
+
+def _note_trouble(ledger: Ledger, sentence: str | None) -> None:
+    """Show trouble with the store on the pages."""
+    if sentence is None:
+        ledger.troubles.pop("store", None)
+    else:
+        ledger.troubles["store"] = sentence
+
+
+def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSettings) -> Account:
+    on_disk = isinstance(keeping, Shelves)
+    limit = settings.disk_limit if on_disk else settings.kept_limit
+    name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
+    place = "disk" if on_disk else "ram"
+    return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
+
+
+def _paging(server: Account, settings: KeepingSettings) -> BackingFactory:
+    """Return the paging policy of queues; see `KeepingSettings.paging`.
+
+    `server` is the account that alarms halt.
+    """
+    if settings.paging == "steady":
+        return SteadyBacking
+    mark = AlarmSettings(memory=settings.memory_alarm).memory_mark(memory_limit())
+    if mark is None:
+        return classic()
+    return classic(
+        monitor=MemoryMonitor(
+            clock=server.ledger.clock,
+            used=memory_used,
+            limit=mark,
+            disk_short=lambda: DISK in server.halted,
+        )
+    )
+
+
+def has_subscriptions(keeping: Shelves | RamShelves) -> bool:
+    """Whether there are durable subscriptions of readers of ranges, or writers of batches."""
+    return isinstance(keeping, Shelves) and bool(
+        keeping.store.values(SUBSCRIPTION_PREFIX) or keeping.store.values(SINK_PREFIX)
+    )
+
+
+def subscription_server(
+    mqtt: MqttServer,
+    keeping: Shelves | RamShelves,
+    admission: Admission,
+    settings: KeepingSettings,
+    *,
+    make: Callable[..., RangeSubscription] = RangeSubscription,
+    certificates: bool = False,
+) -> SubscriptionServer:
+    """Make the server for readers of ranges; see `transports.subscriptions`.
+
+    With a store, the state of durable subscriptions there is restored. `make` makes a subscription.
+    Users are those of MQTT, with their passwords; with `certificates`, those that certificates
+    name.
+    """
+    common: ServerSettings = mqtt.settings
+    store = keeping.store if isinstance(keeping, Shelves) else None
+    return SubscriptionServer(
+        mqtt.dataspace,
+        mqtt.flusher,
+        mqtt.account,
+        SubscriptionSettings(
+            max_connections=common.max_connections,
+            connect_timeout=common.connect_timeout,
+            idle_timeout=common.idle_timeout,
+            topics=mqtt.settings.topics,
+            max_stage_size=mqtt.settings.max_packet_size + (64 << 10),
+            max_names_each=settings.max_range_names,
+            range_owner=settings.range_owner,
+            sinks=SinkLimits(
+                batch_bytes=settings.sink_batch_limit,
+                grace=settings.sink_grace,
+                expiry=settings.sink_expiry,
+                max_sinks=settings.max_sinks,
+                patience=common.patience,
+                stuck=common.stuck_kept,
+            ),
+        ),
+        admission,
+        limits=SubscriptionLimits(
+            max_disk_bytes=settings.reader_disk_limit,
+            patience=settings.reader_patience,
+            stuck=StuckPolicy(settings.reader_stuck),
+            keep=common.behind,
+        ),
+        store=store,
+        disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
+        limit_of=common.limit_of,
+        tree=mqtt.tree,
+        make=make,
+        door=Doorkeeper(
+            passwords=mqtt.settings.passwords,
+            tokens=mqtt.settings.tokens,
+            anonymous=mqtt.settings.anonymous,
+            certificates=certificates,
+            log_ins=mqtt.log_ins,
+        ),
+        disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,
+        authority=mqtt.authority,
+    )

@@ -1,0 +1,56 @@
+"""Relays in this process, whose disk does as it is told: it fails, or forgets."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from clearfunds.relay import Relay, RelayAddresses, RelaySettings, serve_relay
+from clearfunds.transports import Flusher
+from clearfunds.transports.queues import open_shelves
+from tests.ports import lasting_port
+from tests.store.disk import FakeFiles, refuse
+from tests.transports.peers import RunningRelay
+
+NOTHING_MORE = refuse(
+    errno.EIO, "write", "fsync", "truncate", "create", "rename", "unlink", "fsync_dir", "pread"
+)
+
+
+@asynccontextmanager
+async def powered(files: FakeFiles, **settings: Any) -> AsyncGenerator[RunningRelay]:
+    """Run a relay for the length of a block; at its end the power fails."""
+    made: list[Relay] = []
+
+    class Kept(Relay):
+        def __init__(self, settings: RelaySettings, flusher: Flusher, keeping: Any) -> None:
+            super().__init__(settings, flusher, keeping)
+            made.append(self)
+
+    settings.setdefault("listen", (f"mqtt+tcp://127.0.0.1:{lasting_port()}",))
+    settings.setdefault("fsync_interval", 0.02)
+    settings.setdefault("disk_alarm", None)
+    settings.setdefault("store", "/")
+    async with trio.open_nursery() as nursery:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("clearfunds.relay._relay.Relay", Kept)
+            shelves = partial(open_shelves, files=files)
+            patch.setattr("clearfunds.relay._persistence.open_shelves", shelves)
+            addresses: RelayAddresses = await nursery.start(
+                partial(serve_relay, RelaySettings(**settings))
+            )
+        relay = RunningRelay(made[0], addresses, trio.Event())
+        relay.audit()
+        yield relay
+        relay.audit()
+        # From here on it only does what it would not have done.
+        files.fault = NOTHING_MORE
+        nursery.cancel_scope.cancel()
+    files.fault = None
+    files.lose_power()
