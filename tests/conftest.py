@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.signals import heard
 
@@ -16,7 +16,13 @@ EXAMPLES = 40
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how many examples a property is tried with."""
     if not str(config.getoption("-m")).startswith("long"):
-        settings.register_profile("quick", max_examples=EXAMPLES)
+        # Four tests run at a time on two cores: how long one of them takes says nothing.
+        settings.register_profile(
+            "quick",
+            max_examples=EXAMPLES,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        )
         settings.load_profile("quick")
 
 

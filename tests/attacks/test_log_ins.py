@@ -103,7 +103,7 @@ def test_guesses_are_few_and_who_knows_the_password_is_let_in(
     assert len(alice.answers) > 5
     assert set(alice.answers) == {LET_IN}
     assert max(alice.seconds) < (2 if scene.whole else 5), max(alice.seconds)
-    assert len(answers) > 100
+    assert len(answers) > (100 if scene.whole else 10)
     assert set(answers) <= {WRONG, b""}
     looked_at = int(float(_value(metrics, 'refused_logins_total{cause="password"}')))
     # Some are free, some are due at a time, and each of the eight is at it already.

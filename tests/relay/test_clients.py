@@ -151,6 +151,9 @@ async def test_mosquitto_leaves_a_will_when_it_is_killed() -> None:
             mortal.kill()
             assert await watcher.publication() == Publish("wills", b"killed")
         async with subscribed(relay, "-t", "x", *will) as mortal:
+            await publish(relay, "-t", "x", "-m", "it reads")
+            assert mortal.stdout is not None
+            assert await mortal.stdout.receive_some() == b"it reads\n"
             mortal.terminate()  # it says DISCONNECT
             await until(lambda: len(relay.relay.mqtt.open) == 1)
             assert await watcher.silent()
