@@ -25,6 +25,7 @@ from ._at_rest import AtRest
 from ._backing import Backing, BackingFactory
 from ._channel import Delivery
 from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, with_death
+from ._lines import Line, appended
 from ._message import DeathReason, Message
 from ._rates import Rates
 from ._settings import Overflow, QueueSettings
@@ -104,7 +105,7 @@ class QueueContents(Holder):
         self._ready_bytes: int = 0
         self._unacked: dict[int, Delivery] = {}
         self._unacked_bytes = 0
-        self._dying: deque[tuple[Message, DeathReason]] = deque()
+        self._dying: Line[tuple[Message, DeathReason]] = ()
         self._burying: dict[int, Message] = {}
         self._returned: list[Message] = []
         # The number of ready messages that will die as soon as they are read.
@@ -238,7 +239,7 @@ class QueueContents(Holder):
         else:
             if message.loan is None:
                 message.loan = self._rest.take(message.event, message.size, self.ledger.clock())
-            self._dying.append((message, reason))
+            self._dying = appended(self._dying, (message, reason))
 
     def _bury(self) -> None:
         """Publish dead letters, in turns that their accounts pay for."""

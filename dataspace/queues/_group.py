@@ -411,6 +411,8 @@ class Group(Queue):
     def _next_consumer(self) -> Consumer | None:
         """Put the consumer with the least debt and with room at the front, and return it."""
         active = self._active
+        if not active:
+            return None
         best: int | None = None
         least = (0, 0)
         place = 0

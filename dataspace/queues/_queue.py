@@ -475,7 +475,7 @@ class Queue(ServingQueue):
         for message in [delivery.message for delivery in self._unacked.values()]:
             self._finish(message, Outcome.DROPPED)
         dying = [message for message, _ in self._dying] + list(self._burying.values())
-        self._dying.clear()
+        self._dying = ()
         self._burying.clear()
         for message in dying:
             self._finish(message, Outcome.DROPPED)
@@ -505,7 +505,7 @@ class Queue(ServingQueue):
             loan.settle(outcome=Outcome.STORED if at_rest else Outcome.CANCELLED)
         self._arrived.clear()
         self._returned.clear()
-        self._dying.clear()
+        self._dying = ()
         self._burying.clear()
         self._forget_unacked()
         self.ledger.unregister(self)

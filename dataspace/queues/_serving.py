@@ -19,7 +19,6 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from ._channel import Channel, Delivery
 from ._consumer import Consumer
 from ._contents import QueueContents
 from ._errors import QueueDeletedError, QueueInUseError
+from ._lines import Line, appended
 from ._message import DeathReason, Message
 from ._prefetch import PrefetchWindow
 from ._settings import Overflow
@@ -53,7 +53,7 @@ class ServingQueue(QueueContents):
         self.consumers: dict[Consumer, None] = {}
         self.durable_first: Callable[[Any], bool] | None = None
         # Consumers with room, in the order in which they are served.
-        self._active: deque[Consumer] = deque()
+        self._active: Line[Consumer] = ()
         self._working = self._again = False
         self._said_too_large = False
         # The time when `tick` must run for the backing, or for the rest of a round.
@@ -392,7 +392,7 @@ class ServingQueue(QueueContents):
         self._attach()
         self.consumers[consumer] = None
         channel.consumers[consumer] = None
-        self._active.append(consumer)
+        self._active = appended(self._active, consumer)
         self.work()
         return consumer
 
@@ -449,7 +449,7 @@ class ServingQueue(QueueContents):
     def resume(self, consumer: Consumer) -> None:
         """Put a consumer that has room again back in line. For windows."""
         if not consumer.cancelled:
-            self._active.append(consumer)
+            self._active = appended(self._active, consumer)
 
     def retire(self, consumer: Consumer) -> None:
         """Take a consumer out of the line for good. For `Consumer` and `Channel`."""
@@ -459,8 +459,10 @@ class ServingQueue(QueueContents):
         consumer.window.waiting.pop(consumer, None)
         if consumer.channel.window is not None:
             consumer.channel.window.waiting.pop(consumer, None)
-        if consumer in self._active:
+        if self._active and consumer in self._active:
             self._active.remove(consumer)
+        if not self._active:
+            self._active = ()
 
     def consumer_gone(self) -> None:
         """Handle the departure of a consumer. For `Consumer` and `Channel`."""

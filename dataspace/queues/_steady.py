@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from ._backing import Backing, BackingStatistics, Keeper
+from ._lines import Line, appended
 from ._message import Message
 
 MAX_IN_RAM = 2048
@@ -56,7 +57,7 @@ class SteadyBacking(Backing):
         self._requeued_bytes = 0
         self._missing: dict[int, Message] = {}
         self._head: deque[Message] = deque()
-        self._after: deque[Message] = deque()
+        self._after: Line[Message] = ()
         # Of the head and the messages behind the tail.
         self._head_bytes = 0
         self._tail_first = self._tail_next = self._tail_count = 0
@@ -88,7 +89,7 @@ class SteadyBacking(Backing):
                 self._head_bytes += message.size
                 return
         elif self._after or not self.keeper.write(message):
-            self._after.append(message)
+            self._after = appended(self._after, message)
             self._head_bytes += message.size
             return
         self._extend_tail(message)
@@ -192,7 +193,7 @@ class SteadyBacking(Backing):
         self._requeued_loaded = self._requeued_bytes = 0
         self._missing.clear()
         self._head.clear()
-        self._after.clear()
+        self._after = ()
         self._head_bytes = 0
         self._tail_count = 0
         return here, on_disk
@@ -264,7 +265,7 @@ class SteadyBacking(Backing):
     def _join_after(self) -> None:
         """Append the messages behind the tail to the head, once there is no tail any more."""
         self._head.extend(self._after)
-        self._after.clear()
+        self._after = ()
 
     def recovered(self, first_seq: int, next_seq: int, count: int) -> None:
         self._tail_first = first_seq

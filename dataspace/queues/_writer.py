@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ...accounts import Account, Confirm
+from ._lines import Line, appended
 from ._message import Message
 from ._rates import Rates
 from ._shelf import Shelf
@@ -67,9 +68,9 @@ class Writer:
         self.unsynced_bytes = 0
         self.paged = 0
         # In the order of their tickets, finished ones among them; and by number.
-        self._unsynced: deque[Message] = deque()
+        self._unsynced: Line[Message] = ()
         self._by_seq: dict[int, Message] = {}
-        self._unwritten: deque[Message] = deque()
+        self._unwritten: Line[Message] = ()
         self._finished = 0
 
     # -- for the backing ------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class Writer:
         if not self.write(message) and message.persistent:
             if message.size > self.budget_bytes:
                 return False
-            self._unwritten.append(message)
+            self._unwritten = appended(self._unwritten, message)
         return True
 
     @property
@@ -186,6 +187,8 @@ class Writer:
             self.unsynced_bytes -= message.size
             if not message.finished:
                 found.append(message)
+        if not unsynced:
+            self._unsynced = ()
         return found
 
     def _has_room(self, nbytes: int) -> bool:
@@ -224,7 +227,7 @@ class Writer:
             if confirm is not None:
                 confirm.refused(f"it could not be written: {exc!r}")
             return False
-        self._unsynced.append(message)
+        self._unsynced = appended(self._unsynced, message)
         self._by_seq[message.seq] = message
         self.unsynced_items += 1
         self.unsynced_bytes += message.size

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -38,7 +37,7 @@ class RamShelf:
         self._order: list[int] = []
         self._ticket = 0
         self.queue: Queue | None = None
-        self.wants: deque[tuple[int, int, int]] = deque()
+        self.wants: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
         """The number of messages here."""
@@ -86,7 +85,7 @@ class RamShelf:
         if queue is None:
             return
         queue.durable(self._ticket)
-        wants, self.wants = self.wants, deque()
+        wants, self.wants = self.wants, []
         for first_seq, count, nbytes in wants:
             found: list[Message] = []
             size = 0
