@@ -14,6 +14,8 @@ LINKS = {
     "perf": "../../perf",
     "pipeline": "../../pipeline",
     "store": "../../store",
+    "pages": "../../pages",
+    "relay": "../../relay",
     "transports": "../../transports",
     "demo_data": "../../examples/data",
 }

@@ -155,7 +155,15 @@ def test_pythons_warnings_are_lines_too(capsys: pytest.CaptureFixture[str]) -> N
 # -- the documentation ----------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("accounts", "dataspace", "transports", "pipeline/journal", "src/clearfunds/_cli")
+FOLDERS = (
+    "accounts",
+    "dataspace",
+    "transports",
+    "pages",
+    "relay",
+    "pipeline/journal",
+    "src/clearfunds/_cli",
+)
 
 
 def test_every_event_is_documented_and_no_other() -> None:

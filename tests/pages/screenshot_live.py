@@ -69,7 +69,7 @@ WIDTHS: Final = (360, 768, 1000, 1440)
 STUCK: Final = "document.querySelector('#verdict').dataset.mood === 'stuck'"
 CUT: Final = "document.querySelector('#lately .cut') !== null"
 
-EXAMPLE: Final = Path(__file__).parents[3] / "examples" / "slow_consumer.py"
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "slow_consumer.py"
 
 
 async def read(client: BareClient, name: str, stall: trio.Event) -> None:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from clearfunds.accounts import Account
 
-DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 class Worker(Member):
