@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import attrs
@@ -24,12 +25,14 @@ from clearfunds.accounts import (
     LoanQueue,
     Outcome,
     StuckPolicy,
+    Tracer,
     UnfitPolicyError,
+    watch_patience,
 )
 from clearfunds.dataspace import Batch, TopicFilter
 from clearfunds.transports import Flusher, Outlet, open_flusher
 from clearfunds.transports._backlog_messages import Frame, Framing
-from clearfunds.transports._outlet_backlog import ConsumerPolicy
+from clearfunds.transports._outlet_backlog import ConsumerPolicy, OutletBacklog
 from clearfunds.transports._subscription_policies import PolicyRule, PolicyRules
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._droppable import QOS_ZERO
@@ -467,6 +470,73 @@ async def test_answers_that_are_not_read_do_not_hold_up_who_shares_a_limit(
             nursery.cancel_scope.cancel()
         if not cut:
             await w.take_all()
+
+
+@pytest.mark.parametrize("traced", [False, True])
+async def test_tracing_a_peer_does_not_make_its_answers_anybody_elses(traced: bool) -> None:
+    async with way(StuckPolicy.DROP_OLDEST) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        backlog = w.outlet.backlog
+        assert isinstance(backlog, OutletBacklog)
+        with Tracer(w.ledger, "own".__eq__, events=1000 * traced) as tracer:
+            for _ in range(3):
+                w.say()
+            assert not backlog.undroppable()
+            await w.take_all()
+            assert [trace.outcomes for trace in tracer.rest()] == 3 * traced * [
+                {Outcome.DELIVERED: 1}
+            ]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+async def test_whom_the_watch_ends_does_not_depend_on_a_trace(traced: bool) -> None:
+    """A peer that does not read its own answers is not read itself, and holds up nobody else."""
+    async with way(StuckPolicy.DROP_OLDEST) as w, trio.open_nursery() as nursery:
+        w.outlet.patience = 0.01
+        w.own.limit = Limit(items=2)
+        w.block()
+        w.outlet.relieve("it is stuck")
+        with Tracer(w.ledger, "own".__eq__, events=1000 * traced):
+            for _ in range(5):
+                w.say()
+            nursery.start_soon(w.own.ensure_clear_funds)
+            await until(lambda: bool(w.own.readers))
+            nursery.start_soon(partial(watch_patience, w.ledger, every=0.01))
+            await trio.sleep(0.1)
+            assert w.broken == []
+            await w.take_all()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("policy", RELIEVES)
+async def test_what_is_traced_is_followed_into_the_backlog(policy: StuckPolicy) -> None:
+    """Both what is there when it falls behind, and what comes then."""
+    async with way(policy) as w:
+        w.block()
+        with Tracer(w.ledger, "b".__eq__, events=4) as tracer:
+            for n in range(4):
+                if n == 2:
+                    w.outlet.relieve("it is stuck")
+                w.send([("t", 10)] * 2 * KEEP, by=1)
+            assert w.outlet.backlog is not None
+            traces = [await tracer.next() for _ in range(4 * (policy is not StuckPolicy.SPILL))]
+            await w.take_all()
+            traces += tracer.rest()
+        found = Counter[Outcome]()
+        for trace in traces:
+            assert trace.complete
+            found.update(trace.outcomes)
+        assert sum(found.values()) == 8 * KEEP
+        assert (
+            found
+            == {
+                StuckPolicy.DROP_OLDEST: {Outcome.STORED: 8 * KEEP},
+                StuckPolicy.CONFLATE: {Outcome.STORED: 8 * KEEP},
+                StuckPolicy.SPILL: {Outcome.STORED: 8 * KEEP},
+                StuckPolicy.DROP_NEWEST: {Outcome.STORED: 2 * KEEP, Outcome.DROPPED: 6 * KEEP},
+            }[policy]
+        )
 
 
 async def test_what_is_held_is_looked_at_once_however_often_somebody_asks() -> None:
