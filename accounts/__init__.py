@@ -41,7 +41,6 @@ from ._errors import TooManyDeliveriesError as TooManyDeliveriesError
 from ._errors import UnfitPolicyError as UnfitPolicyError
 from ._faults import Faults as Faults
 from ._holder import DEFAULT_PATIENCE as DEFAULT_PATIENCE
-from ._holder import JOIN_BYTES as JOIN_BYTES
 from ._holder import Holder as Holder
 from ._holder import LoanQueue as LoanQueue
 from ._holder import Recipient as Recipient
@@ -61,6 +60,7 @@ from ._limit_policy import LimitControl as LimitControl
 from ._limit_policy import LimitPolicy as LimitPolicy
 from ._limit_policy import MovingLimit as MovingLimit
 from ._limit_policy import watch_limits as watch_limits
+from ._loan import JOIN_BYTES as JOIN_BYTES
 from ._loan import LoanedItem as LoanedItem
 from ._measure import measure as measure
 from ._outcome import Outcome as Outcome

@@ -44,6 +44,7 @@ from ._shares import HARD_STEP, Shares
 from ._stalls import Stalls
 from ._standing import Standing
 from ._statistics import AccountStatistics
+from ._traced import FollowedTurn
 from ._turn import Turn
 from ._waiters import (
     ALARM,
@@ -59,14 +60,15 @@ from ._waiters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator
-    from typing import TypeVar
+    from collections.abc import Callable, Collection, Generator
+    from typing import Any, TypeVar
 
     from ._confirm import Confirm
     from ._holder import Holder
     from ._leaks import Gone
     from ._ledger import Ledger
     from ._limit_policy import LimitControl, LimitPolicy
+    from ._trace_notes import LoanNotes
     from ._tracer import Tracer
 
     T = TypeVar("T")
@@ -144,7 +146,8 @@ class Account:
         "debt_items", "full", "gated", "halted", "ledger", "limited", "line", "low_bytes",
         "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent", "passed",
         "passer", "peak_bytes", "peak_items", "rate_closed", "rated", "readers", "shares",
-        "sharing", "squeezed", "throttled", "tight", "tracers", "waited", "waits", "wants",
+        "sharing", "squeezed", "throttled", "tight", "tracers", "tracing", "waited", "waits",
+        "wants",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -163,6 +166,8 @@ class Account:
         self.opens = 1
         # Tracers that want to follow its next root turns.
         self.tracers: tuple[Tracer, ...] | None = None
+        # The traced loan that a holder takes over at this moment; see `under_trace`.
+        self.tracing: LoanNotes | None = None
         self.throttled = False
         self.full = False
         self.squeezed = False
@@ -786,6 +791,8 @@ class Account:
             if debt > account.peak_bytes:
                 account.peak_bytes = debt
             account = account.parent
+        if self.tracing is not None:
+            self.tracing.borrowed(items, nbytes)
 
     def borrow_run(self, items: int, nbytes: int, copies: int) -> None:
         """Borrow for a whole root turn in one sum: `copies` of its input, which is repaid.
@@ -869,11 +876,14 @@ class Account:
         outcome: Outcome = Outcome.DELIVERED,
         holder: Holder | Gone | None = None,
         opened: float | None = None,
+        *,
+        lent: bool = False,
     ) -> None:
         """Lower the debt, here and at every ancestor, and let waiting readers go on.
 
         For loans and holders. `holder` finished the work, and is blamed for readers' waits.
-        `opened` is when the debt began, for the ledger's recorder: None for just now.
+        `opened` is when the debt began, for the ledger's recorder: None for just now. `lent`: it is
+        for loans, whose traces the caller tells.
         """
         ledger = self.ledger
         ledger.repaid_items[outcome] += items
@@ -890,9 +900,11 @@ class Account:
             if not left and account.opens <= 0 and not account.debt_bytes:
                 ledger.fold(account)
             account = account.parent
+        if self.tracing is not None and not lent:
+            self.tracing.repaid(items, nbytes, outcome, holder)
 
     def repay_delivered(self, ended: Collection[tuple[Holder, int, int, float]]) -> None:
-        """Repay several delivered loans in one sum, and tell the recorder of each.
+        """Repay several delivered loans in one sum, untraced ones; tell the recorder of each.
 
         `ended` has (holder, items, bytes, opened) for each loan. The first holder is blamed if
         somebody waits.
@@ -996,20 +1008,27 @@ class Account:
         if items < 1 or nbytes < 0:
             msg = f"a turn handles at least one item and no negative bytes, not {items}, {nbytes}"
             raise ValueError(msg)
-        if self.tracers is None:
-            turn = Turn(self, items, nbytes)
-        else:
-            turn = self.tracers[0].turn(self, items, nbytes)
+        turn = (Turn if self.tracers is None else FollowedTurn)(self, items, nbytes)
         if confirm is not None:
             turn.confirm = confirm
         return turn
 
-    def caused_turn(self) -> Turn:
+    def caused_turn(self, trace: LoanNotes | None) -> Turn:
         """Return a turn for the handling of a loan of this account; for `LoanedItem.turn`."""
-        return Turn(self, 0, 0)
+        return Turn(self, 0, 0) if trace is None else FollowedTurn(self, 0, 0, trace)
 
-    def moved(self, before: Holder | None, holder: Holder, items: int) -> None:
-        """Do nothing: the account does not track which holder has a loan. For `LoanedItem`."""
+    def under_trace(
+        self, trace: LoanNotes | None, call: Callable[..., T], *args: Any, **kwargs: Any
+    ) -> T:
+        """Call `call` while a holder takes over a traced loan of this account.
+
+        What it borrows, lends and repays here meanwhile belongs to `trace`. None: to no trace.
+        """
+        before, self.tracing = self.tracing, trace
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.tracing = before
 
     def standing(self) -> Standing:
         """Return this owner's quota of standing state: assertions, retained messages (rule 16)."""

@@ -263,7 +263,7 @@ class Backlog:
                 # Its publisher still owes for it, until it is safe elsewhere.
                 loan.items -= items
                 loan.bytes -= nbytes
-                self._spill(loan.account, entry, items, nbytes, loan.opened)
+                loan.continued(self._spill, loan.account, entry, items, nbytes, loan.opened)
 
     def owes_for(self, loan: LoanedItem[Any]) -> bool:
         """Whether one of the two accounts of this backlog owes for `loan`."""
@@ -277,9 +277,10 @@ class Backlog:
         self, loan: LoanedItem[list[Any]], entry: Any, items: int, nbytes: int
     ) -> LoanedItem[list[Any]]:
         """Take one entry out of `loan`, to keep it: its publisher no longer owes for it."""
-        part = LoanedItem(
-            loan.account, [entry], items, nbytes, self._holder, loan.opened, charged=True
-        )
+        part = loan.continued(
+            LoanedItem, loan.account, [entry], items, nbytes, self._holder, loan.opened,
+            charged=True,
+        )  # fmt: skip
         loan.items -= items
         loan.bytes -= nbytes
         part.transfer(self.account)
@@ -311,7 +312,6 @@ class Backlog:
         if self.owes_for(loan):
             holder.append(loan)
             return
-        account = loan.account
         parts = holder.apart(loan.item, loan.items, loan.bytes)
         if parts is None:
             loan.transfer(self.account)
@@ -320,9 +320,10 @@ class Backlog:
         for entry, items, nbytes in parts:
             loan.items -= items
             loan.bytes -= nbytes
-            self._take_one(
-                account, entry, items, nbytes, loan.opened, self.policy, holder.key_of(entry)
-            )
+            loan.continued(
+                self._take_one, loan.account, entry, items, nbytes, loan.opened, self.policy,
+                holder.key_of(entry),
+            )  # fmt: skip
 
     def _take_one(
         self,
@@ -407,11 +408,9 @@ class Backlog:
     def _drop(self, loan: LoanedItem[Any], items: int, nbytes: int, policy: StuckPolicy) -> None:
         """Drop a part of a loan; that does not count as progress of the holder."""
         self._count(policy, Relief(dropped_items=items, dropped_bytes=nbytes))
-        loan.items -= items
-        loan.bytes -= nbytes
-        holder = self._holder
-        holder.ages.add(holder.ledger.clock() - loan.opened, items)
-        loan.account.repay(items, nbytes, Outcome.DROPPED, holder, loan.opened)
+        progressed_at = self._holder.progressed_at
+        loan.settle(items, Outcome.DROPPED, nbytes)
+        self._holder.progressed_at = progressed_at
 
     def _spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
         self._count(StuckPolicy.SPILL, Relief(stored_items=items, stored_bytes=nbytes))

@@ -36,10 +36,6 @@ IMPATIENT_SECONDS: Final = 0.5
 RELIEVES: Final = frozenset(policy for policy in StuckPolicy if policy.relieves)
 """The policies under which a holder stays."""
 
-JOIN_BYTES = 64 << 10
-"""Deliveries do not join a loan that has grown to this many bytes. Whole loans are settled, so this
-is the granularity in which a backlog is repaid while it drains. One read's worth."""
-
 
 class Recipient(abc.ABC):
     """The target of a delivery: a holder, or an adapter before one.
@@ -279,7 +275,7 @@ class LoanQueue(Holder):
             return
         if queue:
             tail = queue[-1]
-            if tail.account is account and tail.bytes < JOIN_BYTES:
+            if tail.account is account and tail.bytes < tail.grows_to and account.tracing is None:
                 tail.item.append(item)
                 tail.items += items
                 tail.bytes += nbytes

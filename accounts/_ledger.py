@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ._confirm import Confirm
     from ._recorder import Recorder
     from ._slow_waits import SlowWaits
-    from ._trace_notes import TraceNotes
+    from ._trace_notes import LoanNotes, TraceNotes
     from ._tracer import Tracer
 
 LOOSE = "(loose)"
@@ -121,7 +121,7 @@ class Ledger:
         self.behind: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.relief = {policy: Relief() for policy in StuckPolicy if policy.relieves}
         # Appended to by finalizers, in any thread: a deque's append is atomic.
-        self.leaked: deque[tuple[Account, int, int, Gone | None, float]] = deque()
+        self.leaked: deque[tuple[Account, int, int, Gone | None, float, LoanNotes | None]] = deque()
         self.leaked_loans = 0
         # Accounts of holders that were forgotten while they were behind.
         self.abandoned: deque[Account] = deque()
@@ -202,8 +202,7 @@ class Ledger:
         if account is None:
             if parent is not None:
                 known = self.accounts.get(parent.name)
-                # Equal and not the same: a traced loan's account is a stand-in for it.
-                if known != parent:
+                if known is not parent:
                     msg = (
                         f"account {parent.name} is not in this ledger (any more); open it before "
                         f"{name}"
@@ -371,9 +370,11 @@ class Ledger:
         """
         found: list[str] = []
         while self.leaked:
-            account, items, nbytes, gone, opened = self.leaked.popleft()
+            account, items, nbytes, gone, opened, trace = self.leaked.popleft()
             self.leaked_loans += 1
-            account.repay(items, nbytes, Outcome.LEAKED, gone, opened)
+            account.repay(items, nbytes, Outcome.LEAKED, gone, opened, lent=True)
+            if trace is not None:
+                trace.repaid(items, nbytes, Outcome.LEAKED, gone)
             holder = None if gone is None else gone.name
             self._leak_log.note(account.name, items, nbytes, holder)
             where = "before any holder took it" if holder is None else f"held by {holder}"

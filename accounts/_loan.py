@@ -10,10 +10,18 @@ from ._leaks import Gone
 from ._outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ._account import Account
     from ._holder import Holder
+    from ._trace_notes import LoanNotes
     from ._turn import Turn
 
+JOIN_BYTES = 64 << 10
+"""Deliveries do not join a loan that has grown to this many bytes. Whole loans are settled, so this
+is the granularity in which a backlog is repaid while it drains. One read's worth."""
+
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -36,20 +44,24 @@ class LoanedItem(Generic[T_co]):
     entries than `items` while its entries stand for several events each (see `Holder`).
 
     Attributes:
-        account: The account that owes for it: the ultimate cause, however many steps back. Compare
-            it by `==`: the account of a traced loan is a stand-in, equal to the real one.
+        account: The account that owes for it: the ultimate cause, however many steps back.
         item: The event, or list of events, that was lent.
         items: Events not yet repaid; 0 when the loan has ended.
         bytes: Bytes not yet repaid.
         holder: Its holder, or None while only its maker has it.
         opened: When it was made, on the ledger's clock, in seconds.
+        grows_to: Deliveries may join it while it has fewer bytes: `JOIN_BYTES`, or 0 for none.
+        trace: The notes of the trace that follows it, or None. Nothing joins it then, and whatever
+            repays past `settle` and `transfer` tells the trace.
     """
 
     __slots__ = (
-        "__weakref__", "_entered", "account", "bytes", "holder", "item", "items", "opened",
+        "__weakref__", "_entered", "account", "bytes", "grows_to", "holder", "item", "items",
+        "opened", "trace",
     )  # fmt: skip
 
     _entered: Account
+    trace: LoanNotes | None
 
     def __init__(
         self,
@@ -79,6 +91,10 @@ class LoanedItem(Generic[T_co]):
         self.bytes = nbytes
         self.holder = holder
         self.opened = account.ledger.clock() if opened is None else opened
+        self.grows_to = JOIN_BYTES
+        self.trace = None
+        if account.tracing is not None:
+            account.tracing.tag(self)
 
     def __repr__(self) -> str:
         where = "nobody else" if self.holder is None else self.holder.name
@@ -92,13 +108,14 @@ class LoanedItem(Generic[T_co]):
             holder = self.holder
             gone = None if holder is None else Gone(holder.name, holder.kind)
             self.account.ledger.leaked.append(
-                (self.account, self.items, self.bytes, gone, self.opened)
+                (self.account, self.items, self.bytes, gone, self.opened, self.trace)
             )
 
     def held_by(self, holder: Holder) -> None:
         """Note that `holder` has the loan from now on."""
         self.account.ledger.loose.discard(self)
-        self.account.moved(self.holder, holder, self.items)
+        if self.trace is not None:
+            self.trace.moved(self.holder, holder, self.items)
         self.holder = holder
 
     def settle(
@@ -140,7 +157,9 @@ class LoanedItem(Generic[T_co]):
             holder.settled()
             # The age of joined deliveries is that of the first of them.
             holder.ages.add(holder.progressed_at - self.opened, n)
-        self.account.repay(n, nbytes, outcome, holder, self.opened)
+        self.account.repay(n, nbytes, outcome, holder, self.opened, lent=True)
+        if self.trace is not None:
+            self.trace.repaid(n, nbytes, outcome, holder)
 
     def split(self, n: int, nbytes: int | None = None) -> LoanedItem[list[Any]]:
         """Split off the first `n` items as a separate loan; the debt stays the same.
@@ -170,9 +189,15 @@ class LoanedItem(Generic[T_co]):
         del entries[:n]
         self.items = items - n
         self.bytes -= nbytes
-        part = LoanedItem(self.account, first, n, nbytes, self.holder, self.opened, charged=True)
+        part = self.continued(
+            LoanedItem, self.account, first, n, nbytes, self.holder, self.opened, charged=True
+        )
         self.account.ledger.loose.add(part)
         return part
+
+    def continued(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call `call`, which makes or repays for this loan's account what was this loan's."""
+        return self.account.under_trace(self.trace, call, *args, **kwargs)
 
     def transfer(self, account: Account, outcome: Outcome = Outcome.STORED) -> None:
         """Charge the outstanding rest of the loan to `account` from now on; for its holder.
@@ -195,14 +220,17 @@ class LoanedItem(Generic[T_co]):
         if not items:
             msg = f"{self!r} has ended; nobody owes for it"
             raise SettledError(msg)
-        before, opened = self.account, self.opened
+        before, opened, trace = self.account, self.opened, self.trace
         account.borrow(items, nbytes)
         self.account = account
+        self.trace = None
         self.opened = now = account.ledger.clock()
         holder = self.holder
         if holder is not None:
             holder.ages.add(now - opened, items)
-        before.repay(items, nbytes, outcome, holder, opened)
+        before.repay(items, nbytes, outcome, holder, opened, lent=True)
+        if trace is not None:
+            trace.repaid(items, nbytes, outcome, holder)
 
     def turn(self) -> Turn:
         """Return a turn of this loan's account: the ultimate cause pays for its output (rule 2).
@@ -212,7 +240,7 @@ class LoanedItem(Generic[T_co]):
         if not self.items:
             msg = f"{self!r} has ended; nothing more can be caused by it"
             raise SettledError(msg)
-        return self.account.caused_turn()
+        return self.account.caused_turn(self.trace)
 
     def __enter__(self) -> T_co:
         if not self.items:

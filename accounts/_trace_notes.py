@@ -31,11 +31,12 @@ from ._trace import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ._account import Account
     from ._holder import Holder
     from ._leaks import Gone
-    from ._traced import StandIn
+    from ._loan import LoanedItem
     from ._waiters import Waiter
 
 MAX_SETTLEMENTS: Final = 16
@@ -64,8 +65,8 @@ class LoanNotes:
 
     __slots__ = (
         "__weakref__", "bytes", "ended", "expected", "held", "holder", "idle", "items", "kind",
-        "label", "left_bytes", "left_items", "lent", "moves", "settlements", "stand_in", "trace",
-        "turn", "turns",
+        "label", "left_bytes", "left_items", "lent", "moves", "settlements", "trace", "turn",
+        "turns",
     )  # fmt: skip
 
     def __init__(self, turn: TurnNotes, name: str, kind: str) -> None:
@@ -88,7 +89,12 @@ class LoanNotes:
         self.moves: list[Move] = []
         self.settlements: list[Settlement] = []
         self.turns: list[TurnNotes] = []
-        self.stand_in: StandIn | None = None
+
+    def tag(self, loan: LoanedItem[Any]) -> None:
+        """Have a loan tell these notes of what becomes of it."""
+        loan.trace = self
+        loan.grows_to = 0
+        self.trace.tagged.add(loan)
 
     def lent_to(self, holder: Holder | None, items: int, nbytes: int, label: str) -> None:
         """Note that the commit hands over a delivery now."""
@@ -294,7 +300,7 @@ class TraceNotes:
     __slots__ = (
         "__weakref__", "_at_end", "_is_nothing", "account", "began", "complete", "label", "loans",
         "max_loans", "more_waits", "not_followed", "readers", "root", "seconds", "sent", "start",
-        "turns", "turns_not_followed", "unfinished", "waits", "wants",
+        "tagged", "turns", "turns_not_followed", "unfinished", "waits", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -324,6 +330,8 @@ class TraceNotes:
         self.root = TurnNotes(self, None, items, nbytes, 0.0)
         self.turns = 1
         self.loans: list[LoanNotes] = []
+        # Outstanding loans that refer to those notes.
+        self.tagged: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
         # Number of open turns plus outstanding loans.
         self.unfinished = 1
         self.not_followed = _Sum()
@@ -432,10 +440,9 @@ class TraceNotes:
     def let_go(self) -> None:
         """End it, and drop the references to it from outstanding loans."""
         self.end()
-        for loan in self.loans:
-            if loan.stand_in is not None:
-                loan.stand_in.notes = None
-                loan.stand_in = None
+        for loan in self.tagged:
+            loan.trace = None
+        self.tagged.clear()
 
     def told(self, most: int) -> Trace:
         """Return the trace so far, with `most` loans: outstanding ones, then the slowest."""

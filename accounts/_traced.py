@@ -1,12 +1,11 @@
-"""Traced turns: their loans are charged through stand-ins for the account.
+"""Traced turns: their loans are tagged with the notes of the trace that follows them.
 
-Theory of operation. The deliveries of a traced turn are charged through a `StandIn` for its
-account, one for each place where they end up. To the books a stand-in is the account: it borrows
-and repays for the account. But it is not the same object. So no other delivery joins its loan,
-every repayment of the loan goes through it (`LoanedItem.settle`, the flusher's sums), and a turn
-that the loan opens is known to be caused by it. A trace needs no other accounting, and without a
-trace none of it exists: accounts that are not traced pay for one look at `Account.tracers`, once a
-turn.
+Theory of operation. `Through` hands over each delivery of a traced turn. While it does, the
+account refers to the notes (`Account.tracing`). So the notes hear of what the holder borrows on
+top and what it does not take, and each loan that it makes for this account is tagged
+(`LoanedItem.trace`). A tagged loan tells its notes of what becomes of it, nothing joins it, and a
+turn that it opens is known to be caused by it. A trace needs no other accounting: without one,
+a root turn looks once at `Account.tracers`, and a loan at its tag.
 """
 
 from __future__ import annotations
@@ -14,116 +13,42 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ._account import Account
 from ._holder import Recipient
 from ._outcome import Outcome
 from ._turn import Router, Turn
 
 if TYPE_CHECKING:
+    from ._account import Account
     from ._holder import Holder
-    from ._leaks import Gone
     from ._trace_notes import LoanNotes, TraceNotes, TurnNotes
 
 
-class StandIn(Account):
-    """A stand-in for an account, for the deliveries of one traced turn to one holder.
-
-    It shares all state of the account, and is equal to it.
-
-    Attributes:
-        real: The account.
-        notes: The notes about the loan; None when the trace has ended.
-    """
-
-    __slots__ = ("notes", "real")
-
-    real: Account
-    notes: LoanNotes | None
-
-    def __init__(self, real: Account, notes: LoanNotes) -> None:  # pyright: ignore[reportMissingSuperCall]
-        # Account's is not called: the attributes that it sets are properties here, see below.
-        self.real = real
-        self.notes = notes
-
-    def __eq__(self, other: object) -> bool:
-        return other is self.real or (isinstance(other, StandIn) and other.real is self.real)
-
-    def __hash__(self) -> int:
-        return hash(self.real)
-
-    def borrow(self, items: int, nbytes: int) -> None:
-        self.real.borrow(items, nbytes)
-        if self.notes is not None:
-            self.notes.borrowed(items, nbytes)
-
-    def borrow_run(self, items: int, nbytes: int, copies: int) -> None:
-        self.real.borrow_run(items, nbytes, copies)
-
-    def repay(
-        self,
-        items: int,
-        nbytes: int,
-        outcome: Outcome = Outcome.DELIVERED,
-        holder: Holder | Gone | None = None,
-        opened: float | None = None,
-    ) -> None:
-        self.real.repay(items, nbytes, outcome, holder, opened)
-        if self.notes is not None:
-            self.notes.repaid(items, nbytes, outcome, holder)
-
-    def repay_delivered(self, ended: Collection[tuple[Holder, int, int, float]]) -> None:
-        for holder, items, nbytes, opened in ended:
-            self.repay(items, nbytes, Outcome.DELIVERED, holder, opened)
-
-    def caused_turn(self) -> Turn:
-        return FollowedTurn(self.real, 0, 0, self.notes)
-
-    def moved(self, before: Holder | None, holder: Holder, items: int) -> None:
-        if self.notes is not None:
-            self.notes.moved(before, holder, items)
-
-    async def ensure_clear_funds(self) -> None:
-        await self.real.ensure_clear_funds()
-
-    def close(self) -> None:
-        self.real.close()
-
-
-def _of_the_account(name: str) -> property:
-    def get(stand_in: StandIn) -> Any:
-        return getattr(stand_in.real, name)
-
-    def set_(stand_in: StandIn, value: Any) -> None:
-        setattr(stand_in.real, name, value)
-
-    return property(get, set_)
-
-
-for _name in Account.__slots__:
-    if _name != "__weakref__":
-        setattr(StandIn, _name, _of_the_account(_name))
-
-
 class Through(Recipient):
-    """A recipient of a traced turn: it charges its deliveries through a stand-in."""
+    """Stands before a recipient of a traced turn, whose loans it has tagged."""
 
-    __slots__ = ("_notes", "_recipient", "_stand_in")
+    __slots__ = ("_notes", "_recipient")
 
     gathers: ClassVar[bool] = True
 
-    def __init__(self, recipient: Recipient, notes: LoanNotes, account: Account) -> None:
+    def __init__(self, recipient: Recipient, notes: LoanNotes) -> None:
         self._recipient = recipient
         self._notes = notes
-        if notes.stand_in is None:
-            notes.stand_in = StandIn(account, notes)
-        self._stand_in = notes.stand_in
+
+    @property
+    def last_holder(self) -> Holder | None:
+        return self._recipient.last_holder
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`; `account` has been charged already."""
         notes = self._notes
         recipient = self._recipient
         notes.lent_to(recipient.last_holder, items, nbytes, notes.trace.label(item))
-        recipient.hold(self._stand_in, item, items, nbytes, now)
+        try:
+            account.under_trace(notes, recipient.hold, account, item, items, nbytes, now)
+        except Exception:
+            # It has taken nothing, so the commit repays it.
+            notes.repaid(items, nbytes, Outcome.REJECTED, None)
+            raise
 
     def gathered(self) -> None:
         if self._recipient.gathers:
@@ -153,7 +78,7 @@ def through(
             found.append(recipient)
             continue
         if recipient not in throughs:
-            throughs[recipient] = Through(recipient, notes, trace.account)
+            throughs[recipient] = Through(recipient, notes)
         found.append(throughs[recipient])
     return found
 
@@ -174,7 +99,7 @@ class FollowedTurn(Turn):
         super().__enter__()
         cause = self._cause
         if cause is not None:
-            if cause.stand_in is not None:  # else the trace has ended
+            if cause.trace.seconds is None:  # else it has ended
                 self._notes = cause.trace.open_turn(cause, self.opened)
         else:
             trace = begun(self.account, self.opened, self.input_items, self.input_bytes)

@@ -15,7 +15,7 @@ import trio
 from ._cooperative import run_to_end
 from ._label import label_of
 from ._trace_notes import TraceNotes
-from ._traced import FollowedTurn, trace_run
+from ._traced import trace_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
@@ -133,10 +133,6 @@ class Tracer:
         self._ended.clear()
 
     # -- for accounts ---------------------------------------------------------------------------
-
-    def turn(self, account: Account, items: int, nbytes: int) -> FollowedTurn:
-        """Return a root turn that is followed from when it is entered."""
-        return FollowedTurn(account, items, nbytes)
 
     def run(
         self,

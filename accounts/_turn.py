@@ -88,6 +88,9 @@ class Turn:
             msg = f"{self!r} cannot be entered again; make another one"
             raise SettledError(msg)
         account = self.account
+        if account.tracing is not None:
+            account.under_trace(None, Turn.__enter__, self)
+            return self
         ledger = account.ledger
         if ledger.leaked:
             ledger.drain()
@@ -108,6 +111,10 @@ class Turn:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self.account.tracing is not None:
+            # It is made while a holder takes over a traced loan, which has not caused it.
+            self.account.under_trace(None, self.__exit__, exc_type, exc, traceback)
+            return
         if exc is not None:
             self._end(outcome_of(exc))
             return

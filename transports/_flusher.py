@@ -134,7 +134,7 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
                             holder.ages.add(waited, items)
                         else:
                             holder.ages.counts[0] += items  # as `add`, at a third of the cost
-                        account.repay(items, nbytes, Outcome.DELIVERED, holder)
+                        account.repay(items, nbytes, Outcome.DELIVERED, holder, lent=True)
                         items = nbytes = 0
                     account = loan.account
                     holder = outlet
@@ -150,7 +150,7 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
                 holder.ages.add(waited, items)
             else:
                 holder.ages.counts[0] += items
-            account.repay(items, nbytes, Outcome.DELIVERED, holder)
+            account.repay(items, nbytes, Outcome.DELIVERED, holder, lent=True)
 
 
 def _flush_others(failed: Outlet, exc: Exception, left: Iterator[Outlet], waited: float) -> None:
@@ -182,7 +182,7 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
                 outlet.ages.counts[0] += items
             loan.items = 0
             outlet.spare = loan
-            loan.account.repay(items, loan.bytes, Outcome.DELIVERED, outlet, loan.opened)
+            loan.account.repay(items, loan.bytes, Outcome.DELIVERED, outlet, loan.opened, lent=True)
         return
     account: Account | None = None
     ended: list[tuple[Outlet, int, int, float]] = []

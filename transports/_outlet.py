@@ -21,7 +21,6 @@ import trio
 
 from ..accounts import (
     DEFAULT_PATIENCE,
-    JOIN_BYTES,
     Account,
     Holder,
     Ledger,
@@ -276,7 +275,7 @@ class Outlet(LoanQueue):
         # Loans that are being sent are not joined: they are repaid as they stand.
         if len(queue) > self._sending:
             tail = queue[-1]
-            if tail.account is account and tail.bytes < JOIN_BYTES and tail.holder is self:
+            if tail.account is account and tail.bytes < tail.grows_to and account.tracing is None:
                 tail.item.append(chunk)
                 tail.items += items
                 tail.bytes += nbytes
@@ -290,7 +289,7 @@ class Outlet(LoanQueue):
         elif not queue:
             self.progressed_at = now
         loan = self.spare
-        if loan is None:
+        if loan is None or account.tracing is not None:
             loan = LoanedItem(account, [chunk], items, nbytes, self, now, charged=True)
         else:
             self.spare = None
@@ -329,6 +328,7 @@ class Outlet(LoanQueue):
         """
         if self.closed:
             return
+        loan.grows_to = 0
         if self._behind is not None:
             self._behind.put(loan)
             return
@@ -428,8 +428,8 @@ class Outlet(LoanQueue):
     def flush(self) -> LoanedItem[list[Any]] | None:
         """Send what the kernel takes now; if it does not take all, a task sends the rest.
 
-        For `Flusher`. Returns a loan that was all there was and went out at once: it is no longer
-        held here, and the caller repays it and gives it back as `spare`.
+        For `Flusher`. Returns an untraced loan that was all there was and went out at once: it is
+        no longer held here, and the caller repays it and gives it back as `spare`.
         """
         self._dirty = False
         queue = self.queue
@@ -452,10 +452,13 @@ class Outlet(LoanQueue):
                     return None
                 if sent == size:
                     queue.popleft()
-                    if loan.holder is self:
-                        chunks.clear()
-                        return loan
-                    return None
+                    if loan.holder is not self:
+                        return None
+                    if loan.trace is not None:
+                        loan.settle()
+                        return None
+                    chunks.clear()
+                    return loan
                 self._keep_rest(loan, data, sent)
                 return None
         self._send_some()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from ..accounts import JOIN_BYTES, Account, Backlog, LoanedItem, Outcome, StuckPolicy
+from ..accounts import Account, Backlog, LoanedItem, Outcome, StuckPolicy
 from ._backlog_messages import Framing, KeptMessages, Room
 from .queues._spool import OpenSpool, Spool
 
@@ -146,7 +146,7 @@ class OutletBacklog(Backlog):
                 some, size = items, nbytes
             items -= some
             nbytes -= size
-            self.hold(loan.account, chunk, some, size, loan.opened)
+            loan.continued(self.hold, loan.account, chunk, some, size, loan.opened)
 
     def undroppable(self) -> bool:
         """Whether others wait for something that its policy cannot move.
@@ -271,7 +271,7 @@ class OutletBacklog(Backlog):
         outlet = self._outlet
         if aside:
             tail = aside[-1]
-            if tail.account is account and tail.bytes < JOIN_BYTES and tail.holder is outlet:
+            if tail.account is account and tail.bytes < tail.grows_to and account.tracing is None:
                 tail.item.append(chunk)
                 tail.items += items
                 tail.bytes += nbytes

@@ -302,13 +302,8 @@ class QueueContents(Holder):
         if message.pending or message.seq in self._burying:
             # A consumer has this very loan in hand: it changes accounts in place.
             if loan.items:
-                publisher, items, nbytes = loan.account, loan.items, loan.bytes
-                self.account.borrow(items, nbytes)
                 self.settled()
-                opened, loan.opened = loan.opened, self.progressed_at
-                self.ages.add(self.progressed_at - opened, items)
-                loan.account = self.account
-                publisher.repay(items, nbytes, Outcome.STORED, self, opened)
+                loan.transfer(self.account)
         else:
             self._rest.add(1, loan.bytes)
             message.loan = None

@@ -42,8 +42,10 @@ class Tail:
         return len(self.codes)
 
     def add_account(self, account: Account, loan: LoanedItem[Any]) -> int:
-        """Add the first loan of an account in this chunk; return its code."""
-        code = self.code_of[account] = len(self.loans)
+        """Add the first loan of an account in this chunk, or a traced one; return its code."""
+        code = len(self.loans)
+        if loan.trace is None:
+            self.code_of[account] = code
         self.loans.append(loan)
         name = account.name.encode(errors="backslashreplace")
         self.names.append(name)

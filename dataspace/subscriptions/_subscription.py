@@ -289,7 +289,7 @@ class RangeSubscription(Holder):
         else:
             row = self._row(item)
         tail = self._tail
-        code = tail.code_of.get(account)
+        code = None if account.tracing is not None else tail.code_of.get(account)
         owes = account
         if self._behind is not None and self._log is None:
             owes = self._behind.take(account, items, nbytes)

@@ -268,7 +268,7 @@ def test_a_leak_from_a_holder_that_has_a_length(ledger: Ledger) -> None:
     box = Sized(ledger, "sized")
     publish(account, [box])
     box.take()
-    assert [gone and gone.name for _, _, _, gone, _ in ledger.leaked] == ["sized"]
+    assert [gone and gone.name for _, _, _, gone, *_ in ledger.leaked] == ["sized"]
     with pytest.warns(ResourceWarning, match="held by sized"):
         ledger.audit()
 

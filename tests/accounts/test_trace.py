@@ -20,7 +20,6 @@ from clearfunds.accounts import (
     ClosedAccountError,
     Ledger,
     Limit,
-    LoanedItem,
     Outcome,
     Recipient,
     Trace,
@@ -186,11 +185,9 @@ async def test_parts_are_settled_and_moved_one_by_one(ledger: Ledger) -> None:
     account = ledger.open("pub")
     first, second = boxes(ledger, 2)
     with Tracer(ledger) as tracer:
-        with account.turn(items=4, nbytes=40) as turn:
-            for _ in range(4):
-                turn.send(first, b"", nbytes=10)
+        publish(account, [first], items=4, nbytes=40)
         loan = first.queue[0]
-        assert loan.items == 4
+        loan.item[:] = [b""] * 4
         part = loan.split(2)
         loan.settle(1, Outcome.ACKED)
         second.put(part)
@@ -659,7 +656,7 @@ async def test_a_trace_that_has_ended_is_not_kept_by_what_is_used_again(ledger: 
     del tracer
     gc.collect()
     assert notes() is None
-    assert loan.account == account
+    assert loan.account is account
 
 
 async def test_an_account_that_is_forgotten_forgets_its_tracers(ledger: Ledger) -> None:
@@ -682,63 +679,98 @@ async def test_a_closed_account_has_no_run_to_follow(ledger: Ledger) -> None:
     keeper.close()
 
 
-# -- a stand-in is the account ---------------------------------------------------------------------
+# -- a traced loan is a loan of the account --------------------------------------------------------
 
 
-def traced_loan(account: Account, box: Box) -> LoanedItem[list[Any]]:
-    publish(account, [box])
-    return box.take()
-
-
-async def test_what_is_done_with_a_loans_account_is_done_with_the_account(ledger: Ledger) -> None:
-    account = ledger.open("pub", limit=Limit(items=10))
-    (box,) = boxes(ledger, 1)
+async def test_a_traced_loan_is_charged_to_the_account_itself(ledger: Ledger) -> None:
+    account = ledger.open("pub")
+    box, other = boxes(ledger, 2)
     with Tracer(ledger):
-        loan = traced_loan(account, box)
-        found = loan.account
-        assert found is not account
-        assert found == account
-        assert account == found
-        assert {account: 1}[found] == 1
-        assert (found.name, found.debt_items, found.state) == ("pub", 1, "owing")
-        assert found.statistics() == account.statistics()
-        assert found.funds_are_clear()
-        assert found.room() == account.room()
-        await found.ensure_clear_funds()
-        found.limit = Limit(items=20)
-        assert account.limit == Limit(items=20)
-        child = ledger.open("child", parent=found)
-        assert child.parent is account
-        assert ledger.open("child", parent=found) is child
-        child.close()
-        child.close()
-        assert found.standing() is account.standing()
-        with found.kept_open():
-            assert account.opens == 2
-        assert account.opens == 1
-        with found.turn() as turn:  # a root turn of its own
-            turn.send(box, b"")
-        lent = found.lend([b"more"], nbytes=0)
-        assert owed(account) == (3, 0)
-        box.put(lent)
+        publish(account, [box])
+        loan = box.take()
+        with loan.turn() as turn:
+            assert turn.account is account
+            turn.send(other, b"")
+        assert loan.account is other.queue[0].account is account
+        lent = loan.account.lend([b"more"], nbytes=0)
+        assert lent.trace is None
+        other.put(lent)
         ledger.audit()
         loan.settle()
-        box.settle_all(Outcome.DELIVERED)
+        other.settle_all(Outcome.DELIVERED)
     assert owed(account) == (0, 0)
 
 
-async def test_whoever_lends_on_is_followed(ledger: Ledger) -> None:
+async def test_another_payer_of_a_traced_turn_pays_and_is_followed(ledger: Ledger) -> None:
+    account, payer = ledger.open("pub"), ledger.open("payer")
+    (box,) = boxes(ledger, 1)
+    with Tracer(ledger, "pub".__eq__) as tracer:
+        with account.turn() as turn:
+            turn.act(lambda turn: turn.deliver(box, b"", 2, 8, payer))
+        ledger.audit()
+        assert (owed(account), owed(payer)) == ((0, 0), (2, 8))
+        box.settle_all(Outcome.DELIVERED)
+        assert one(await ended(tracer)).outcomes() == {Outcome.DELIVERED: 2}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+async def test_a_holder_that_raises_is_at_fault_also_in_a_traced_turn(
+    ledger: Ledger, traced: bool
+) -> None:
     account = ledger.open("pub")
-    inbox, outbox = boxes(ledger, 2)
+    box, broken = boxes(ledger, 2)
+    at_fault: list[object] = []
+
+    def end(whose: object, doing: str, exc: Exception) -> bool:
+        at_fault.append(whose)
+        return True
+
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError
+
+    ledger.faults.ends.append(end)
+    with Tracer(ledger, events=traced) as tracer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Box, "hold", fail)
+        publish(account, [broken])
+        patch.undo()
+        publish(account, [box])
+        assert at_fault == [broken]
+        assert owed(account) == (1, 0)
+        box.work()
+        assert [trace.outcomes for trace in tracer.rest()] == traced * [{Outcome.REJECTED: 1}]
+
+
+async def test_what_a_holder_does_besides_taking_a_traced_loan_is_not_followed(
+    ledger: Ledger,
+) -> None:
+    account = ledger.open("pub")
+    queue, dead = boxes(ledger, 2)
+    publish(account, [queue], nbytes=3)
+
+    class Full(Recipient):
+        """Sends the oldest to another place first."""
+
+        def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+            oldest = queue.take()
+            with oldest, oldest.turn() as turn:
+                turn.send(dead, b"", nbytes=3)
+            with account.turn() as turn:
+                turn.send(dead, b"", nbytes=4)
+            queue.hold(account, item, items, nbytes, now)
+
+        def ready(self) -> None:
+            queue.ready()
+
     with Tracer(ledger) as tracer:
-        loan = traced_loan(account, inbox)
-        lent = loan.account.lend([b"more"], nbytes=0)
-        loan.settle()
-        outbox.put(lent)
-        outbox.work()
+        with account.turn() as turn:
+            turn.send(Full(), b"", nbytes=5)
+        assert [loan.trace is None for loan in (*dead.queue, *queue.queue)] == [True, False]
+        dead.settle_all(Outcome.DELIVERED)
+        queue.settle_all(Outcome.ACKED)
         trace = await ended(tracer)
-    assert one(trace).items == 2
-    assert trace.outcomes == {Outcome.DELIVERED: 2}
+    assert (trace.followed.items, trace.followed.bytes) == (1, 5)
+    assert trace.outcomes == {Outcome.ACKED: 1}
+    ledger.audit()
 
 
 # -- conservation ----------------------------------------------------------------------------------

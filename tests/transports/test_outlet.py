@@ -24,6 +24,7 @@ from clearfunds.accounts import (
     LoanedItem,
     LoanQueue,
     Outcome,
+    Tracer,
 )
 from clearfunds.dataspace import Batch
 from clearfunds.transports import Flusher, Outlet, open_flusher
@@ -155,6 +156,25 @@ async def test_a_grown_loan_is_not_joined() -> None:
         for _ in range(4):
             w.send(w.a, bytes(JOIN_BYTES // 2))
         assert [x.items for x in w.outlet.queue] == [1, 2, 2]
+
+
+async def test_nothing_joins_a_traced_loan_and_it_is_not_used_again() -> None:
+    async with way() as w:
+        w.send(w.a, b"x")
+        w.take()
+        spare = w.outlet.spare
+        assert spare is not None
+        with Tracer(w.ledger, "a".__eq__, events=3) as tracer:
+            w.send(w.a, b"y")
+            assert (await tracer.next()).outcomes == {Outcome.DELIVERED: 1}
+            assert w.outlet.spare is spare
+            w.send(w.b, bytes(1 << 20))
+            for _ in range(4):
+                w.send(w.a, b"z")
+            assert [x.items for x in w.outlet.queue] == [1, 1, 1, 2]
+            assert [x.trace is None for x in w.outlet.queue] == [True, False, False, True]
+            await w.take_all(len(b"y") + (1 << 20) + 4)
+            assert [trace.outcomes for trace in tracer.rest()] == 2 * [{Outcome.DELIVERED: 1}]
 
 
 async def test_a_batch_goes_out_as_its_bytes_and_counts_for_its_events() -> None:

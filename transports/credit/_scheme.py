@@ -68,8 +68,6 @@ class CreditScheme:
         """Return the reader that sends on behalf of `account`."""
         reader = self.readers.get(account)
         if reader is None:
-            # A traced loan's account is a stand-in, which is equal to the account.
-            account = self.ledger.accounts.get(account.name, account)
             if len(self.readers) >= self._sweep_at:
                 self._sweep()
             reader = self.readers[account] = Reader(self, account)

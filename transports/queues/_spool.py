@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from ...accounts import JOIN_BYTES, Account, Holder, LoanedItem, Outcome
+from ...accounts import Account, Holder, LoanedItem, Outcome
 from ...dataspace import Publication
 from ...dataspace.queues import Marks, Message
 
@@ -144,7 +144,7 @@ class Spool:
         fresh = self._fresh
         if fresh:
             tail = fresh[-1]
-            if tail.account is account and tail.bytes < JOIN_BYTES:
+            if tail.account is account and tail.bytes < tail.grows_to and account.tracing is None:
                 tail.item.append(chunk)
                 tail.items += items
                 tail.bytes += nbytes

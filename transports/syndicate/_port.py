@@ -21,6 +21,7 @@ from ._runs import MessageRun, SingleMessage, ToldAs
 from ._sturdy import Caveat
 
 if TYPE_CHECKING:
+    from ...accounts._trace_notes import LoanNotes
     from ._entities import Answer, Proxy
     from ._sender import Sender
     from ._values import WireValue
@@ -188,11 +189,14 @@ class Port(Recipient):
 class Gathering:
     """The events of one commit for one peer, until all are in."""
 
-    __slots__ = ("_account", "_events", "_items", "_nbytes", "_now", "_sender", "_size")
+    __slots__ = (
+        "_account", "_events", "_items", "_nbytes", "_now", "_sender", "_size", "_trace",
+    )  # fmt: skip
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._account: Account | None = None
+        self._trace: LoanNotes | None = None
         self._events: list[TurnEvent | bytes] = []
         self._items = 0
         self._nbytes = 0
@@ -208,6 +212,7 @@ class Gathering:
         if self._events and (self._size + size > MAX_TURN_BYTES or account is not self._account):
             self.seal()
         self._account = account
+        self._trace = account.tracing
         self._events.append(event)
         self._items += items
         self._nbytes += nbytes
@@ -223,7 +228,5 @@ class Gathering:
         self._account = None
         self._events = []
         self._items = self._nbytes = self._size = 0
-        try:
-            self._sender.put_turn(account, events, items, nbytes, self._now)
-        except Exception as exc:  # noqa: BLE001 (any error: no holder has the events)
-            self._sender.failed(account, items, nbytes, exc)
+        trace, self._trace = self._trace, None
+        account.under_trace(trace, self._sender.put_turn, account, events, items, nbytes, self._now)

@@ -17,6 +17,7 @@ from clearfunds.accounts import (
     Quota,
     QuotaExceededError,
     StuckPolicy,
+    Tracer,
     overdue,
 )
 from clearfunds.dataspace import Dataspace, Publication, capture
@@ -90,6 +91,24 @@ def test_rows_have_numbers_accounts_topics_payloads_and_times(
     subscription.ack(5)
     assert publisher.debt_items == publisher.debt_bytes == server.debt_items == 0
     assert dataspace.ledger.repaid_items[Outcome.ACKED] == 4
+
+
+def test_what_is_traced_is_a_loan_of_its_own(
+    dataspace: Dataspace, publisher: Account, subscriptions: Subscriptions
+) -> None:
+    subscription = subscriptions.open("s", ["a"])
+    publish(dataspace, publisher, A)
+    with Tracer(dataspace.ledger, "publisher".__eq__, events=2) as tracer:
+        publish(dataspace, publisher, *[A] * 4)
+        assert [loan.items for loan in subscription.loans()] == [3, 1, 1]
+        blocks = subscription.fetch(1, 100)
+        assert isinstance(blocks, list)
+        found = [(row.number, row.account) for row in rows(blocks)]
+        assert found == [(number, "publisher") for number in range(1, 6)]
+        subscription.ack(3)
+        assert [notes.complete for notes in dataspace.ledger.traces] == [False]
+        subscription.ack(6)
+        assert [trace.outcomes for trace in tracer.rest()] == 2 * [{Outcome.ACKED: 1}]
     subscriptions.close()
     subscriptions.close()
     assert dataspace.statistics().subscriptions == 0

@@ -183,9 +183,9 @@ class SharedMember(Member):
         """Move a message of QoS 0 to the outlet, as debt there."""
         loan = delivery.loan
         nbytes = loan.bytes
-        loan.account.borrow(1, nbytes)
-        outlet = self._outlet
-        self._way.hold(loan.account, publication, 1, nbytes, outlet.ledger.clock())
+        account, outlet = loan.account, self._outlet
+        loan.continued(account.borrow, 1, nbytes)
+        loan.continued(self._way.hold, account, publication, 1, nbytes, outlet.ledger.clock())
         loan.settle()
         delivery.ack()
         self._unsent += nbytes
