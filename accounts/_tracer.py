@@ -1,8 +1,8 @@
 """Tracing: it follows an account's next event and everything that it causes (`Trace`).
 
 A tracer is armed for some accounts. It follows each root turn that one of them does next, up to the
-wanted number. Accounts that are not traced pay only for one look at `Account.tracers` for each root
-turn.
+wanted number. Accounts that are not traced pay only for a look at `Account.tracers` for each root
+turn, and at the tag of each loan (`_traced.py`).
 """
 
 from __future__ import annotations

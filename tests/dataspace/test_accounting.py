@@ -166,8 +166,8 @@ def course(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         borrow(account, items, nbytes)
         changes.append((account.name, account.debt_items))
 
-    def repaying(account: Account, *args: Any) -> None:
-        repay(account, *args)
+    def repaying(account: Account, *args: Any, **more: Any) -> None:
+        repay(account, *args, **more)
         changes.append((account.name, account.debt_items))
 
     monkeypatch.setattr(Account, "borrow", borrowing)

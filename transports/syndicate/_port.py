@@ -229,4 +229,8 @@ class Gathering:
         self._events = []
         self._items = self._nbytes = self._size = 0
         trace, self._trace = self._trace, None
-        account.under_trace(trace, self._sender.put_turn, account, events, items, nbytes, self._now)
+        sender, under = self._sender, account.under_trace
+        try:
+            under(trace, sender.put_turn, account, events, items, nbytes, self._now)
+        except Exception as exc:  # noqa: BLE001 (whatever it is: nobody holds it)
+            under(trace, sender.failed, account, items, nbytes, exc)

@@ -98,9 +98,11 @@ class Sender:
             self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
             return
         try:
-            self._hold(account, self._packet(events), 1, items, nbytes, now)
+            packet = self._packet(events)
         except Exception as exc:  # noqa: BLE001 (as above, for `Port`)
             self.failed(account, items, nbytes, exc)
+            return
+        self._hold(account, packet, 1, items, nbytes, now)
 
     def put_run(
         self, port: Port, account: Account, run: MessageRun | SingleMessage, nbytes: int, now: float
