@@ -465,7 +465,11 @@ async def test_who_goes_before_it_is_told_that_it_shares_leaves_no_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It does not take the next tick for what was made for it to end."""
-    monkeypatch.setattr(SharedGroups, "tick", lambda *_: None)
+
+    def no_tick(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(SharedGroups, "tick", no_tick)
     async with running(max_subscriptions=10_000) as relay:
         groups = relay.relay.mqtt.groups
         async with connected5(relay.port, "a") as a:
