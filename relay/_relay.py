@@ -737,9 +737,9 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
     if settings.otel_every is not None:
         check_exporter()
     if any(url.is_websocket for url in urls):
-        _check_extra("WebSocket", ".websocket")
+        _check_extra("WebSocket", "..transports.websocket")
     if _wants_syndicate(urls):
-        _check_extra("Syndicate", ".syndicate._server")
+        _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
 
 
