@@ -4,8 +4,6 @@ Needs h11, of the extra `relay`; only the relay and the command line import this
 """
 
 from ._access import Access as Access
-from ._bearer_tokens import BearerTokens as BearerTokens
-from ._bearer_tokens import TokenFileError as TokenFileError
 from ._messages import Handler as Handler
 from ._messages import Request as Request
 from ._messages import Response as Response

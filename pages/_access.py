@@ -28,8 +28,8 @@ from ._attempts import Attempts
 from ._messages import Request, Response
 
 if TYPE_CHECKING:
+    from ..transports._bearer_tokens import BearerTokens
     from ..transports.mqtt.server._passwords import Authenticator
-    from ._bearer_tokens import BearerTokens
 
 OPEN_PAGES: Final = frozenset({"/healthz", "/readyz"})
 """Pages for probes, which have no secret to send."""

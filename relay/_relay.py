@@ -43,11 +43,10 @@ from ..dataspace import (
     Dataspace,
 )
 from ..dataspace.subscriptions import RangeSubscription
-from ..pages._bearer_tokens import BearerTokens
-from ..pages._otel_export import check_exporter, open_provider
 from ..transports._account_limits import AccountLimit, AccountLimits, AccountRate
 from ..transports._account_tree import AccountTree
 from ..transports._admission import Admission
+from ..transports._bearer_tokens import BearerTokens
 from ..transports._connect_rate import DEFAULT_CONNECT_RATE, ConnectRate
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
@@ -60,6 +59,7 @@ from ..transports._input import (
 from ..transports._link import Link
 from ..transports._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from ..transports._origins import origins_of
+from ..transports._otel_export import check_exporter, open_provider
 from ..transports._outlet_backlog import DEFAULT_BEHIND_LIMIT
 from ..transports._server import Server
 from ..transports._settings import KeepingSettings

@@ -3,6 +3,8 @@
 from ._account_limits import AccountLimit as AccountLimit
 from ._account_limits import AccountLimits as AccountLimits
 from ._account_limits import AccountRate as AccountRate
+from ._bearer_tokens import BearerTokens as BearerTokens
+from ._bearer_tokens import TokenFileError as TokenFileError
 from ._errors import LocalProtocolError as LocalProtocolError
 from ._errors import ProtocolError as ProtocolError
 from ._errors import RemoteProtocolError as RemoteProtocolError

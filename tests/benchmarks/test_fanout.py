@@ -158,7 +158,7 @@ def test_a_wrong_option_is_refused(option: str, complaint: str) -> None:
 def test_a_profile_is_of_the_relays_user_time(tmp_path: Path) -> None:
     env = "/env/lib/site-packages/"
     samples = [
-        ["/src/clearfunds/transports/mqtt/_runs.py", "find_run", 50],
+        ["/src/clearfunds/transports/mqtt/server/_runs.py", "find_run", 50],
         ["/src/clearfunds/accounts/_account.py", "Account.borrow", 30],
         ["/src/clearfunds/transports/_outlet.py", "Outlet.hold", 10],
         [env + "trio/_core/_run.py", "unrolled_run", 6],

@@ -99,7 +99,7 @@ def test_tokens_and_tls_with_curl_top_and_trace(
     for options, status, said in (
         (believes, 1, "answers 401: This page needs a token or a password."),
         ((*believes, "--token", "wrong"), 1, "answers 401: The token, or the user or the password"),
-        (("--token", TOKEN), 1, "by TLS: its certificate is not believed"),
+        (("--token", TOKEN), 1, "by TLS: its certificate is not trusted"),
         ((*believes, "--username", "x", "--token", TOKEN), 2, "give one of them"),
         ((*believes, "--password", "x"), 2, "give --username NAME, too"),
     ):

@@ -16,15 +16,7 @@ import trio
 import trio.testing
 
 from clearfunds.accounts import Ledger
-from clearfunds.pages import (
-    Access,
-    BearerTokens,
-    HttpLimits,
-    Pages,
-    Request,
-    TokenFileError,
-    serve_pages,
-)
+from clearfunds.pages import Access, HttpLimits, Pages, Request, serve_pages
 from clearfunds.pages._attempts import ADDRESSES_MAX, BURST, Attempts
 from clearfunds.pages._looks import (
     KNOWN_MAX,
@@ -34,6 +26,7 @@ from clearfunds.pages._looks import (
     Look,
     Looks,
 )
+from clearfunds.transports import BearerTokens, TokenFileError
 from clearfunds.transports.mqtt import Passwords
 from clearfunds.transports.tls import ServerTls
 from tests.pages.test_server import Answer, Client

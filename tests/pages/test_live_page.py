@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
-from clearfunds.pages import BearerTokens, Pages, serve_http
+from clearfunds.pages import Pages, serve_http
+from clearfunds.transports import BearerTokens
 from clearfunds.transports.mqtt import Passwords
 from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
 from tests.ports import lasting_port

@@ -182,7 +182,8 @@ async def test_a_gatekeeper_needs_a_key(tmp_path: Path) -> None:
 WITHOUT_THE_EXTRA = """\
 import sys, trio
 sys.modules.update({name: None for name in %r})
-from clearfunds.transports import ListenError, RelaySettings, serve_relay
+from clearfunds.relay import RelaySettings, serve_relay
+from clearfunds.transports import ListenError
 
 async def main(url):
     async with trio.open_nursery() as nursery:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import attrs
 from cyclopts import Group, Parameter
 
-from clearfunds.pages import BearerTokens, TokenFileError
+from clearfunds.transports import BearerTokens, TokenFileError
 
 from ._errors import UsageError
 from ._password_file import read_passwords

@@ -14,13 +14,12 @@ import trio
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from clearfunds.pages import BearerTokens
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.relay import Companion, RelayAddresses, RelayReport, RelaySettings, serve_relay
 from clearfunds.relay._authorise import has_users
 from clearfunds.relay._memory import let_go_of_large
 from clearfunds.store import StoreError
-from clearfunds.transports import ListenURLError, TransportError
+from clearfunds.transports import BearerTokens, ListenURLError, TransportError
 from clearfunds.transports.mqtt import Passwords
 
 from ._acl_options import Authorisation

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from ..transports._errors import TransportError
+from ._errors import TransportError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
