@@ -8,6 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 #: From the bottom up: a layer imports itself and what stands before it.
 LAYERS = ("accounts", "dataspace", "store", "transports", "pages", "relay", "perf", "pipeline")
+#: The folders of transports/mqtt, each with those that it may import.
+OF_MQTT = {"codec": (), "client": ("codec",), "server": ("codec",)}
 #: Knows bytes and numbers only: it imports no other layer.
 ALONE = ("store",)
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
@@ -140,6 +142,17 @@ def upward(tree: ast.AST, module: tuple[str, ...]) -> list[str]:
     return wrong
 
 
+def across(tree: ast.AST, module: tuple[str, ...]) -> list[str]:
+    """Say which imports of a module of transports/mqtt are of a folder that is none of its own."""
+    room = module[2]
+    return [
+        f"line {line}: {name}, and {room} may import {OF_MQTT[room]}"
+        for line, name in imported(tree, module)
+        if name.startswith("clearfunds.transports.mqtt.")
+        and name.split(".")[3] not in (room, *OF_MQTT[room])
+    ]
+
+
 def in_and_output(tree: ast.AST, path: str) -> list[str]:
     """Say what does I/O here."""
     wrong = [
@@ -192,6 +205,14 @@ def label(path: Path) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=label)
 def test_imports_point_one_way(path: Path) -> None:
     assert upward(parse(path), place(path)) == []
+
+
+@pytest.mark.parametrize("room", OF_MQTT)
+def test_the_folders_of_mqtt_import_one_way(room: str) -> None:
+    paths = list((ROOT / "transports" / "mqtt" / room).rglob("*.py"))
+    assert len(paths) > 5
+    for path in paths:
+        assert across(parse(path), place(path)) == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=label)
@@ -255,6 +276,22 @@ def test_the_check_of_the_order_finds_what_is_wrong(
     module: tuple[str, ...], source: str, wrong: int
 ) -> None:
     assert len(upward(ast.parse(source), module)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "wrong"),
+    [
+        ("codec", "from ..client._open import open_mqtt", 1),
+        ("codec", "from ..server import _session", 1),
+        ("client", "from ..server._session import MqttSession", 1),
+        ("client", "from ..codec._frames import encode", 0),
+        ("server", "from ._mqtt5 import Mqtt5\nfrom ..._outlet import Outlet", 0),
+        ("server", "from ..client._client import MqttClient", 1),
+    ],
+)
+def test_the_check_of_mqtts_folders_finds_what_is_wrong(room: str, source: str, wrong: int) -> None:
+    module = ("transports", "mqtt", room, "_a")
+    assert len(across(ast.parse(source), module)) == wrong
 
 
 @pytest.mark.parametrize(
