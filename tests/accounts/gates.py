@@ -8,18 +8,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import Account, AccountStatistics, Ledger, LedgerStatistics
+from clearfunds.testing import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Place:

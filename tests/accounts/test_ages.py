@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.accounts import Ledger, Outcome, commit_run
 from clearfunds.accounts._histogram import AGE_BUCKETS, Histogram
+from clearfunds.testing import Clock
 from tests.accounts.conftest import Box, balance
-
-
-@attrs.define
-class Clock:
-    """A clock that a test sets."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Shelf(Box):

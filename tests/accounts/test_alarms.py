@@ -25,16 +25,8 @@ from clearfunds.accounts import (
     wait_for_graph,
     watch_slow_waits,
 )
+from clearfunds.testing import Clock
 from tests.accounts.conftest import Box, publish
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Place:

@@ -13,27 +13,16 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from clearfunds.accounts import NO_LIMIT, Ledger, Limit, LoanQueue, Outcome
+from clearfunds.accounts import NO_LIMIT, Ledger, Limit, Outcome
 from clearfunds.accounts._collector import DebtCollector
 from clearfunds.accounts._tops import STEP_LOANS, tops_in_steps
+from clearfunds.testing import Box
 from tests.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clearfunds.accounts import Account
-
-
-class Box(LoanQueue):
-    """A holder that keeps what it gets until it is told to let go."""
-
-    kind = "box"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 class Scraper:

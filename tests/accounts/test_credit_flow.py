@@ -27,22 +27,16 @@ from clearfunds.accounts import (
     Credit,
     CreditFlow,
 )
+from clearfunds.testing import Clock
 
 SMALL = Credit(3, 2)
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Alone:
     """One process, and the grants that it sends."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = Clock(100.0)
         self.grants: list[tuple[str, int]] = []
         self.flow = CreditFlow[str](
             "me", lambda to, quantity: self.grants.append((to, quantity)), clock=self.clock
@@ -219,7 +213,7 @@ def test_unblocking_who_does_not_block_still_sends_what_is_deferred(alone: Alone
 
 def test_a_grant_that_arrives_in_the_middle_of_the_flush_is_not_lost() -> None:
     """A peer may answer its grant at once, and so block its granter before the rest is sent."""
-    clock = Clock()
+    clock = Clock(100.0)
     grants: list[tuple[str, int]] = []
 
     def send(to: str, quantity: int) -> None:
@@ -368,7 +362,7 @@ def test_peers_may_be_objects_and_are_called_by_their_names() -> None:
         name: str
 
     thing = Thing("queue orders")
-    flow = CreditFlow[Hashable](thing, lambda to, quantity: None, clock=Clock())
+    flow = CreditFlow[Hashable](thing, lambda to, quantity: None, clock=Clock(100.0))
     flow.send(("a", 1), Credit(1, 1))
     flow.send(thing, Credit(1, 1))
     assert flow.statistics().name == "queue orders"
@@ -419,7 +413,7 @@ class Chain:
     """reader -> channel -> queue -> store, as the seed has it."""
 
     def __init__(self, credit: Credit = CREDIT_2015, store: Credit = STORE_CREDIT) -> None:
-        self.clock = Clock()
+        self.clock = Clock(100.0)
         self.reader = Process("reader", self.clock, credit, credit)
         self.channel = Process("channel", self.clock, credit, credit)
         self.queue = Process("queue", self.clock, credit, store)
@@ -682,7 +676,7 @@ class BesideThePseudocode(RuleBasedStateMachine):
         )
     )
     def begin(self, specs: list[Credit]) -> None:
-        self.clock = Clock()
+        self.clock = Clock(100.0)
         self.specs = dict(zip(NAMES, specs, strict=True))
         self.mine: dict[str, deque[tuple[str, int]]] = {name: deque() for name in NAMES}
         self.theirs: dict[str, deque[tuple[str, int]]] = {name: deque() for name in NAMES}

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from clearfunds.accounts import Account, ClosedAccountError, Ledger, commit_run
+from clearfunds.testing import Clock
 from tests.accounts.conftest import boxes, publish
-
-
-class Clock:
-    """One that is set by hand."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def leak(account: Account, times: int = 1) -> None:
@@ -66,7 +58,7 @@ def test_a_leak_is_told_of_with_who_owed_it_and_who_had_it(
 
 
 def test_many_leaks_are_one_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     account = ledger.open("publisher")
     leak(account)

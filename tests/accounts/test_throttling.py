@@ -9,20 +9,12 @@ import trio.testing
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit
 from clearfunds.accounts._waiters import REASONS
+from clearfunds.testing import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clearfunds.accounts import Account
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def by_reason(ledger: Ledger) -> tuple[dict[str, int], dict[str, float]]:

@@ -27,6 +27,7 @@ from clearfunds.accounts import (
     Tracer,
     commit_run,
 )
+from clearfunds.testing import Clock
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
 
 
@@ -48,16 +49,6 @@ class Everybody:
             turn.deliver(holder, event, 1, nbytes or 0)
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def only(traces: tuple[Trace, ...]) -> Trace:
     assert len(traces) == 1
     return traces[0]
@@ -75,7 +66,7 @@ async def ended(tracer: Tracer) -> Trace:
 
 
 async def test_a_packet_is_followed_through_its_loans_to_their_outcomes() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     account = ledger.open("pub")
     first, second = boxes(ledger, 2)
@@ -553,7 +544,7 @@ async def test_many_labels_are_counted(ledger: Ledger) -> None:
 
 
 async def test_the_accounts_waits_meanwhile_are_told_of() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     account = ledger.open("pub", limit=Limit(items=1, low_items=0))
     fast, slow = boxes(ledger, 2)
@@ -576,7 +567,7 @@ async def test_the_accounts_waits_meanwhile_are_told_of() -> None:
 
 
 async def test_a_wait_that_goes_on_says_where() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     server = ledger.open("server", limit=Limit(items=2, low_items=1))
     account = ledger.open("pub", parent=server)

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 from clearfunds.accounts import Account, Ledger, Quota, QuotaExceededError
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, RetainedStore, TopicFilter
 from clearfunds.dataspace._retained import EXPIRED_AT_ONCE, STALE_AT_LEAST
+from clearfunds.testing import Clock
 from tests.dataspace.conftest import STEADY, RefusedError, commit, refuse, told
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def kept(topic: str, expires: float | None = None, payload: bytes = b"1") -> Publication:
@@ -26,7 +19,7 @@ def kept(topic: str, expires: float | None = None, payload: bytes = b"1") -> Pub
 
 @pytest.fixture
 def clock(dataspace: Dataspace) -> Clock:
-    clock = Clock()
+    clock = Clock(1_000.0)
     dataspace.retained.wall = clock
     return clock
 

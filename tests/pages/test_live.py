@@ -17,7 +17,6 @@ from clearfunds.accounts import (
     Holder,
     Ledger,
     Limit,
-    LoanQueue,
     Outcome,
     StuckPolicy,
     watch_patience,
@@ -37,33 +36,13 @@ from clearfunds.pages._survey import (
     WAITS_MAX,
     survey,
 )
+from clearfunds.testing import Box, Clock
 from tests.transports.peers import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from clearfunds.pages._survey import Survey
-
-
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
-    kind = "box"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
-
-
-class Clock:
-    """A ledger's clock that goes when it is told to."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def send(account: Account, holder: Holder, items: int, nbytes: int) -> None:
@@ -91,7 +70,7 @@ def parsed(data: bytes) -> tuple[str, Any]:
 
 
 async def test_who_waits_on_whom_and_what_happens_next() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     server = ledger.open("server", limit=NO_LIMIT)
     pub = ledger.open("mqtt/pub", limit=Limit(items=10, bytes=1000, low_items=5), parent=server)
@@ -152,7 +131,7 @@ async def test_what_is_due_agrees_with_what_the_watch_does() -> None:
     """The seconds left run out when `overdue` finds the holder, and not before."""
     from clearfunds.accounts._patience import overdue
 
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     pub = ledger.open("pub", limit=Limit(items=1))
     box = Box(ledger, "box", patience=3.0)
@@ -171,7 +150,7 @@ async def test_what_is_due_agrees_with_what_the_watch_does() -> None:
 
 
 async def test_those_who_wait_at_a_level_are_one_crowd() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     server = ledger.open("server", limit=Limit(items=3))
     accounts = [ledger.open(f"client {n}", limit=NO_LIMIT, parent=server) for n in range(6)]
@@ -235,7 +214,7 @@ async def test_whether_it_is_enough_that_one_is_given_up() -> None:
 
 
 async def test_what_has_happened_stays_for_who_looks_later() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     pub = ledger.open("pub", limit=Limit(items=1))
     box = Box(ledger, "box", patience=0.1)
@@ -277,7 +256,7 @@ async def test_what_has_happened_stays_for_who_looks_later() -> None:
 
 
 async def test_what_became_of_who_fell_behind_is_told_as_it_goes_on() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     pub = ledger.open("pub", limit=Limit(items=1))
     mailbox = Mailbox(
@@ -324,7 +303,7 @@ async def test_that_rings_are_not_looked_for_is_said() -> None:
 
 
 async def test_a_ring_is_told_of() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     accounts = {name: ledger.open(name, limit=Limit(items=4)) for name in ("a", "b")}
     # The ledger keeps no holder alive.
@@ -633,7 +612,7 @@ async def statement(page: LivePage, name: str) -> Any:
 
 
 async def test_a_statement_has_the_blame() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     ledger = Ledger(clock=clock)
     account = ledger.open("a", limit=Limit(items=2, low_items=1))
     box = Box(ledger, "box")

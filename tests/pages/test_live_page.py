@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
+from clearfunds.accounts import Ledger, Limit, Outcome
 from clearfunds.pages import Pages, serve_http
+from clearfunds.testing import Box
 from clearfunds.transports import BearerTokens
 from clearfunds.transports.mqtt import Passwords
 from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
@@ -199,18 +200,6 @@ async def test_what_a_screen_reader_is_told_and_the_tab_key_reaches() -> None:
         nursery.cancel_scope.cancel()
     for box in boxes:
         box.settle_all(Outcome.CANCELLED)
-
-
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
-    kind = "box"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 async def test_the_page_by_keyboard_on_a_phone_and_with_names_that_are_markup() -> None:

@@ -46,6 +46,7 @@ from clearfunds.pages._loop_lag import EVERY_SECONDS, LoopLag
 from clearfunds.pages._process import ProcessFigures
 from clearfunds.relay._admission_collector import AdmissionCollector
 from clearfunds.store import Store
+from clearfunds.testing import Box
 from clearfunds.transports._admission import Admission
 from clearfunds.transports.acl import Denied
 from clearfunds.transports.acl._collector import DeniedCollector
@@ -85,18 +86,6 @@ class Worker(Member):
 
     def cut(self, why: str) -> None:
         raise AssertionError
-
-
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
-    kind = "box"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 def send(account: Account, box: LoanQueue) -> None:

@@ -21,7 +21,6 @@ from clearfunds.accounts import (
     Ledger,
     Limit,
     LoanedItem,
-    LoanQueue,
     Outcome,
     StuckPolicy,
 )
@@ -39,22 +38,11 @@ from clearfunds.pages import (
 from clearfunds.pages._audit import audit
 from clearfunds.pages._cooperative import STRETCH_SECONDS, Pace
 from clearfunds.pages._exposition import Family, format_labels
+from clearfunds.testing import Box
 from tests.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
-    kind = "box"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 def send(account: Account, holder: Holder, items: int, nbytes: int) -> None:

@@ -9,21 +9,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from clearfunds.accounts import NO_LIMIT, Ledger, Limit, LoanQueue, Outcome
+from clearfunds.accounts import NO_LIMIT, Ledger, Limit
 from clearfunds.accounts._waiters import REASONS
 from clearfunds.pages import Pages, Request
-
-
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
-    kind = "box"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
+from clearfunds.testing import Box
 
 
 class Scene:

@@ -14,26 +14,15 @@ import trio
 import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
-from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome, Tracer, commit_run
+from clearfunds.accounts import Ledger, Limit, Outcome, Tracer, commit_run
 from clearfunds.dataspace import Asserted, Batch, Publication, Retracted
 from clearfunds.pages import Pages, Request, serve_http
 from clearfunds.pages._trace_page import TRACERS_MAX, TracePage
+from clearfunds.testing import Box
 from clearfunds.transports._trace_label import label_of
 from tests.transports.peers import connected, running, until
 
 SECONDS = 30
-
-
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
-    kind = "box"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 class Scene:

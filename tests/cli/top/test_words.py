@@ -11,6 +11,7 @@ import trio
 from rich.console import Console
 from trio.testing import wait_all_tasks_blocked
 
+from clearfunds import testing
 from clearfunds._cli._top._outputs import View
 from clearfunds._cli._top._screen import Room, screen
 from clearfunds._cli._top._top_words import (
@@ -25,7 +26,6 @@ from clearfunds.accounts import (
     NO_LIMIT,
     Ledger,
     Limit,
-    LoanQueue,
     Outcome,
     RateLimit,
     StuckPolicy,
@@ -34,17 +34,8 @@ from clearfunds.accounts._incidents import GivenUp
 from clearfunds.pages import Pages, Request
 
 
-class Box(LoanQueue):
-    policies = frozenset(StuckPolicy)
-    """A holder that keeps what it gets."""
-
+class Box(testing.Box):
     kind = "outlet"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 class Scene:

@@ -8,24 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 
+from clearfunds import testing
 from clearfunds._cli._trace._tree import after, moment, trace_tree, waiting_lines
-from clearfunds.accounts import Ledger, LoanQueue, Outcome, Tracer, commit_run
+from clearfunds.accounts import Ledger, Outcome, Tracer, commit_run
 from clearfunds.pages._trace_json import TraceRow, trace_row
 
 if TYPE_CHECKING:
     from clearfunds.pages._trace_waits import WaitingRow
 
 
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
+class Box(testing.Box):
     kind = "mailbox"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 class Scene:

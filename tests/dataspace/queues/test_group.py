@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from clearfunds.accounts import LoanQueue, Outcome, Recipient
+from clearfunds.accounts import Outcome, Recipient
 from clearfunds.dataspace import Batch, Publication, TopicFilter
 from clearfunds.dataspace.queues import (
     Delivery,
@@ -19,17 +19,8 @@ from clearfunds.dataspace.queues import (
     PrefetchWindow,
     QueueSettings,
 )
+from clearfunds.testing import Box
 from tests.dataspace.queues.conftest import WALL, Bench
-
-
-class Box(LoanQueue):
-    """Where what is not acknowledged ends up."""
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
-
-    def ready(self) -> None:
-        pass
 
 
 class Someone(Member):

@@ -20,6 +20,7 @@ from clearfunds.dataspace.sinks import (
     Sinks,
     encode_rows,
 )
+from clearfunds.testing import Clock
 from tests.accounts.conftest import Recording
 from tests.dataspace.sinks.disk import Log, MemoryDisk, Row
 
@@ -27,18 +28,9 @@ HUNDRED = encode_rows([Publication("t/a", bytes(74), 1)])
 assert len(HUNDRED) == 100
 
 
-class Clock:
-    """A clock that stands."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000.0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from clearfunds.accounts import Account, Ledger
 from clearfunds.dataspace import Batch, Dataspace, Publication
 from clearfunds.dataspace.subscriptions import open_block
+from clearfunds.testing import Clock
 
 
 @attrs.frozen
@@ -60,19 +61,9 @@ def publish_run(dataspace: Dataspace, account: Account, publications: list[Publi
 @pytest.fixture
 def ledger() -> Iterator[Ledger]:
     """A ledger on a clock that tests turn; it has to balance when the test is over."""
-    ledger = Ledger(clock=Clock())
+    ledger = Ledger(clock=Clock(1_000.0))
     yield ledger
     ledger.audit()
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -40,9 +40,10 @@ from clearfunds.dataspace.subscriptions import (
     open_block,
 )
 from clearfunds.dataspace.subscriptions._chunk import ROW_BYTES
+from clearfunds.testing import Clock
 from tests.dataspace.conftest import STEADY, inside
 from tests.dataspace.subscriptions.confirms import Told
-from tests.dataspace.subscriptions.conftest import Clock, publish, publish_run, rows
+from tests.dataspace.subscriptions.conftest import publish, publish_run, rows
 from tests.dataspace.subscriptions.memory_log import MemoryDisk
 
 A = Publication("a", b"1")

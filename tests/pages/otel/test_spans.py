@@ -12,21 +12,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from clearfunds.accounts import Ledger, LoanQueue, Outcome, Trace, TracedWait, Tracer, commit_run
+from clearfunds import testing
+from clearfunds.accounts import Ledger, Outcome, Trace, TracedWait, Tracer, commit_run
 from clearfunds.pages.otel import record_trace, sample_traces
 from tests.transports.peers import connected, running, until
 
 
-class Box(LoanQueue):
-    """A holder that keeps what it gets."""
-
+class Box(testing.Box):
     kind = "mailbox"
-
-    def ready(self) -> None:
-        pass
-
-    def give_up(self, why: str) -> None:
-        self.settle_all(Outcome.WRITTEN_OFF)
 
 
 class Memory:
