@@ -10,8 +10,8 @@ the simplest subscriber. Start `watch_patience(ledger)` in your nursery, so that
 handled. `examples/quickstart.py` shows all of that in 20 lines, docs/library.md has the details.
 
 Everything needed to write a server is here; the rest is in `clearfunds.accounts`, `.dataspace`,
-`.transports` (with `.transports.mqtt`), `.relay`, `.pages`, `.store`, `.testing`, and in `.range_client`,
-`.sink_client` and `.relay_client`, which need no Trio.
+`.transports` (with `.transports.mqtt`), `.relay`, `.pages`, `.store`, `.testing`, and in
+`.range_client`, `.sink_client` and `.relay_client`, which need no Trio.
 """
 
 from __future__ import annotations
