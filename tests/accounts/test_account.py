@@ -25,6 +25,7 @@ from tests.accounts.conftest import Box, boxes, owed, publish
 # -- what is owed ---------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(1)
 def test_debt_is_in_items_and_bytes_and_has_a_peak(ledger: Ledger) -> None:
     """Rule 1."""
     account = ledger.open("a")
@@ -41,6 +42,7 @@ def test_debt_is_in_items_and_bytes_and_has_a_peak(ledger: Ledger) -> None:
     assert (account.borrowed_items, account.borrowed_bytes) == (4, 1000)
 
 
+@pytest.mark.rule(13)
 def test_debt_counts_for_every_ancestor(ledger: Ledger) -> None:
     """Rule 13."""
     server = ledger.open("server")
@@ -60,6 +62,7 @@ def test_debt_counts_for_every_ancestor(ledger: Ledger) -> None:
     of_tenant.settle()
 
 
+@pytest.mark.rule(8, 15)
 def test_what_is_borrowed_without_a_loan_is_found_by_the_audit() -> None:
     """Rules 8 and 15."""
     ledger = Ledger()
@@ -179,6 +182,7 @@ async def test_rule_9_cutting_a_run_by_arithmetic_admits_as_much_as_looking_at_e
     assert by_looking.debt_items <= 57 + fan_out  # the overshoot: one packet's fan-out
 
 
+@pytest.mark.rule(13)
 def test_a_limit_below_gives_each_account_its_own_chain(ledger: Ledger) -> None:
     """Only accounts with a limit are looked at; who has one is known below it (rule 13)."""
     server = ledger.open("server", limit=NO_LIMIT)
@@ -235,6 +239,7 @@ async def test_waiting_inside_a_turn_raises(ledger: Ledger) -> None:
     await account.ensure_clear_funds()
 
 
+@pytest.mark.rule(13)
 async def test_waiting_for_an_ancestor_or_a_sibling_under_a_limit_raises(ledger: Ledger) -> None:
     """What is owed inside counts there too (rule 13)."""
     server = ledger.open("server", limit=Limit(items=9))
@@ -315,6 +320,7 @@ def test_blocks_work_without_an_event_loop(ledger: Ledger) -> None:
 # -- opening and closing --------------------------------------------------------------------------
 
 
+@pytest.mark.rule(14)
 def test_opening_again_takes_over_the_debt(ledger: Ledger) -> None:
     """Rule 14."""
     account = ledger.open("mqtt/alice/1", limit=Limit(items=5))
@@ -335,6 +341,7 @@ def test_opening_again_takes_over_the_debt(ledger: Ledger) -> None:
     assert not ledger.accounts
 
 
+@pytest.mark.rule(14)
 async def test_reconnecting_does_not_get_around_the_limit(ledger: Ledger) -> None:
     """Rule 14: a client that fills its limit and reconnects finds its debt waiting."""
     box = Box(ledger, "b")
@@ -367,6 +374,7 @@ def test_the_one_who_opens_again_may_bring_another_limit(ledger: Ledger) -> None
     assert account.mark_items == 7
 
 
+@pytest.mark.rule(2)
 def test_a_closed_account_pays_off_and_then_sends_nothing_more(ledger: Ledger) -> None:
     """Rule 2: a departed connection's clean-up is charged to it, while it still owes."""
     account = ledger.open("a")
@@ -385,6 +393,7 @@ def test_a_closed_account_pays_off_and_then_sends_nothing_more(ledger: Ledger) -
     assert not ledger.turns
 
 
+@pytest.mark.rule(14)
 def test_a_name_is_known_under_one_parent(ledger: Ledger) -> None:
     """Rule 14: or a debt would be left behind by changing tenants."""
     tenant = ledger.open("t1")
@@ -424,6 +433,7 @@ def test_a_parent_closed_before_a_child_that_owes_nothing(ledger: Ledger) -> Non
     assert not ledger.accounts
 
 
+@pytest.mark.rule(2)
 def test_a_block_keeps_its_account_open(ledger: Ledger) -> None:
     """For what has to be paid at its end, whoever closes the account meanwhile (rule 2)."""
     account = ledger.open("a", limit=Limit(items=5), parent=ledger.open("server"))
@@ -454,6 +464,7 @@ def test_a_block_keeps_an_account_open_that_is_being_paid_off(ledger: Ledger) ->
     assert not ledger.accounts
 
 
+@pytest.mark.rule(8)
 async def test_an_account_is_not_forgotten_while_its_reader_waits() -> None:
     """Rule 8: what was waited is in the totals, which never fall."""
     clock = MockClock()
@@ -624,6 +635,7 @@ def test_the_default_clock_is_monotonic() -> None:
     assert Ledger().clock is time.monotonic
 
 
+@pytest.mark.rule(7)
 def test_repaying_counts_by_outcome(ledger: Ledger) -> None:
     """Rule 7: everything ends in a counted outcome."""
     account = ledger.open("a")

@@ -229,6 +229,7 @@ async def test_who_repays_during_an_alarm_is_not_to_blame() -> None:
     assert place.server.statistics().blame == {"(alarm: disk)": 4.0}
 
 
+@pytest.mark.rule(11)
 async def test_repayments_are_waited_for_when_memory_is_short_and_not_when_the_disk_is() -> None:
     """Rule 11: a subscriber that takes nothing is given up only where that is a remedy."""
     for alarm, remedy in ((MEMORY, True), (DISK, False)):

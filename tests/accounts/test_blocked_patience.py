@@ -11,6 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from clearfunds.accounts import NO_LIMIT, Ledger, overdue, rings, wait_for_graph
 from tests.accounts.conftest import Box, balance, boxes, publish
 
+pytestmark = pytest.mark.rule(11)
+
 
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:

@@ -150,6 +150,7 @@ class Shop:
 VICTIMS = ["everything", "readers", "r0", "r1", "r2", "hand 1", "packer"]
 
 
+@pytest.mark.rule(3, 4, 6, 8)
 @pytest.mark.parametrize("victim", VICTIMS)
 # Every checkpoint of each victim in one order of steps; other orders take as long again.
 @pytest.mark.parametrize(

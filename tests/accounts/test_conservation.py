@@ -35,6 +35,9 @@ from clearfunds.accounts import (
 )
 from tests.accounts.conftest import Box, Recording
 
+pytestmark = pytest.mark.rule(8)
+
+
 #: Who is below whom (rule 13).
 PARENTS: dict[str, str | None] = {
     "server": None,

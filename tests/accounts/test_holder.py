@@ -128,6 +128,7 @@ def test_a_settled_loan_that_is_still_held_is_found(ledger: Ledger) -> None:
 # -- closed ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(7)
 def test_what_comes_too_late_is_dropped(ledger: Ledger) -> None:
     """Rule 7: given up with an outcome that is counted."""
     account = ledger.open("a")
@@ -224,6 +225,7 @@ def test_defaults(ledger: Ledger) -> None:
     assert box.surplus() is None
 
 
+@pytest.mark.rule(15)
 def test_bytes_that_no_loan_covers_are_found() -> None:
     """Rule 15: a holder that has bytes beside its loans says so."""
 

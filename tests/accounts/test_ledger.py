@@ -39,6 +39,7 @@ def test_a_parent_has_to_be_in_the_books(ledger: Ledger) -> None:
     ledger.open("a", parent=ledger.open("server"))
 
 
+@pytest.mark.rule(14)
 def test_a_parent_that_is_being_paid_off_takes_children(ledger: Ledger) -> None:
     """Rule 14: its name is still known, and it stays until they are gone."""
     server = ledger.open("server")
@@ -128,6 +129,7 @@ async def test_the_totals() -> None:
 # -- who holds whose debt -------------------------------------------------------------------------
 
 
+@pytest.mark.rule(15)
 def test_the_matrix_is_what_holders_hold() -> None:
     """Rule 15: computed from the loans themselves, the largest first."""
     now = [0.0]
@@ -259,6 +261,7 @@ def test_everything_that_is_wrong_is_said() -> None:
     assert len(ledger.discrepancies()) == 2
 
 
+@pytest.mark.rule(12)
 def test_what_is_collected_while_the_audit_looks_is_no_discrepancy(ledger: Ledger) -> None:
     """Rule 12: finalizers run in the middle of anything."""
     account = ledger.open("a")
@@ -309,6 +312,7 @@ def test_the_router_keeps_nothing(ledger: Ledger) -> None:
 # -- a great fan-out ------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(5, 9)
 async def test_a_fan_out_of_ten_thousand_with_a_limit_of_a_hundred(ledger: Ledger) -> None:
     """Rules 5 and 9: admitted, then waited for, never stuck."""
     account: Account = ledger.open("a", limit=Limit(items=100))

@@ -24,6 +24,7 @@ from tests.accounts.conftest import Box, owed, publish
 # -- made and settled -----------------------------------------------------------------------------
 
 
+@pytest.mark.rule(1, 8)
 def test_a_loan_is_charged_from_the_start(ledger: Ledger) -> None:
     """Rules 1 and 8: also while no holder has taken it."""
     account = ledger.open("a")
@@ -78,6 +79,7 @@ def test_no_more_is_repaid_than_is_owed(ledger: Ledger) -> None:
     assert owed(account) == (0, 0)
 
 
+@pytest.mark.rule(8)
 @given(
     items=st.integers(1, 50),
     nbytes=st.integers(0, 1000),
@@ -126,6 +128,7 @@ def test_a_part_is_a_loan_of_its_own(ledger: Ledger) -> None:
     part.settle()
 
 
+@pytest.mark.rule(8)
 def test_a_part_of_what_a_holder_has_is_in_the_books(ledger: Ledger) -> None:
     """Rule 8: between being taken out and being put somewhere, too."""
     account = ledger.open("a")
@@ -165,6 +168,7 @@ def test_what_cannot_be_split(ledger: Ledger) -> None:
 # -- worked on ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(7)
 def test_the_end_of_the_block_repays(ledger: Ledger) -> None:
     """Rule 7: finished, not forwarded."""
     account = ledger.open("a")
@@ -175,6 +179,7 @@ def test_the_end_of_the_block_repays(ledger: Ledger) -> None:
     assert ledger.statistics().repaid_items["delivered"] == 1
 
 
+@pytest.mark.rule(4)
 def test_a_block_that_raises_rejects(ledger: Ledger) -> None:
     """Rule 4."""
     account = ledger.open("a")
@@ -184,6 +189,7 @@ def test_a_block_that_raises_rejects(ledger: Ledger) -> None:
     assert account.debt_items == 0
 
 
+@pytest.mark.rule(4)
 async def test_a_block_that_is_cancelled_says_so(ledger: Ledger) -> None:
     """Rule 4."""
     account = ledger.open("a")
@@ -215,6 +221,7 @@ def test_a_loan_that_has_ended_cannot_be_used(ledger: Ledger) -> None:
         loan.turn()
 
 
+@pytest.mark.rule(2)
 def test_what_is_sent_while_handling_is_charged_to_the_cause(ledger: Ledger) -> None:
     """Rule 2: and the turn borrows nothing for its input, which the loan covers."""
     account = ledger.open("a")
@@ -331,6 +338,7 @@ def test_leaks_in_other_threads_only_leave_a_note() -> None:
     assert ledger.leaked_loans == n * threads
 
 
+@pytest.mark.rule(12)
 def test_loans_collected_in_the_middle_of_a_commit_wait_for_the_next(ledger: Ledger) -> None:
     """Rule 12: the deque is drained at the beginning of a turn."""
     account = ledger.open("a")
@@ -346,6 +354,7 @@ def test_loans_collected_in_the_middle_of_a_commit_wait_for_the_next(ledger: Led
     box.work(2)
 
 
+@pytest.mark.rule(6, 12)
 async def test_a_leak_does_not_keep_readers_waiting(ledger: Ledger) -> None:
     """Rules 6 and 12."""
     account = ledger.open("a", limit=Limit(items=1, low_items=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 import trio.testing
 
@@ -47,6 +48,7 @@ async def test_a_cancellation_is_one_however_deep_in_groups() -> None:
     assert outcome_of(both) is Outcome.REJECTED
 
 
+@pytest.mark.rule(4)
 async def test_turns_and_loans_agree_about_it(ledger: Ledger) -> None:
     """Rule 4, for a block that is cancelled while it has a nursery inside."""
     account = ledger.open("a")

@@ -23,6 +23,9 @@ from clearfunds.accounts import (
 from clearfunds.accounts._patience import DEALT_A_STEP
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
 
+pytestmark = pytest.mark.rule(11)
+
+
 LOGGER = "clearfunds.accounts"
 
 
@@ -469,6 +472,7 @@ async def test_who_holds_nothing_that_is_waited_for_is_left_alone(
     assert not nothing.queue
 
 
+@pytest.mark.rule(13)
 async def test_what_is_counted_is_what_is_waited_for(
     autojump_clock: MockClock, timed: Ledger
 ) -> None:
@@ -530,6 +534,7 @@ async def test_several_stuck_holders_at_once(
     assert timed.statistics().repaid_items["written_off"] == 3
 
 
+@pytest.mark.rule(11, 12)
 async def test_what_leaked_is_not_waited_for_for_ever(
     autojump_clock: MockClock, timed: Ledger
 ) -> None:

@@ -25,6 +25,9 @@ from clearfunds.accounts import (
 )
 from tests.accounts.conftest import balance
 
+pytestmark = pytest.mark.rule(11)
+
+
 PATIENCE = 5.0
 LOW = Limit(items=3)
 RELIEVING = [policy for policy in StuckPolicy if policy.relieves]

@@ -54,6 +54,7 @@ def by_run(account: Account, peers: list[Box], seen: list[int]) -> None:
         peer.ready()
 
 
+@pytest.mark.rule(3, 5, 7)
 @pytest.mark.parametrize(
     ("route", "steps"),
     [
@@ -148,6 +149,7 @@ async def test_with_the_dataspace_as_an_actor(ledger: Ledger) -> None:
     assert account.debt_items == 0
 
 
+@pytest.mark.rule(2)
 def test_footnote_1_the_ultimate_cause_is_known(ledger: Ledger) -> None:
     """Rule 2: however many steps back."""
     account = ledger.open("A", limit=FIVE)
@@ -163,6 +165,7 @@ def test_footnote_1_the_ultimate_cause_is_known(ledger: Ledger) -> None:
     chain[-1].work()
 
 
+@pytest.mark.rule(2)
 def test_footnote_2_what_a_peer_sends_on_is_charged_too(ledger: Ledger) -> None:
     """Rule 2: "if O1, say, sends more events [...] more units will be charged to A's account!"."""
     account = ledger.open("A", limit=FIVE)

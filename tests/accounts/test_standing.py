@@ -8,6 +8,8 @@ import pytest
 
 from clearfunds.accounts import Ledger, Limit, Quota, QuotaExceededError
 
+pytestmark = pytest.mark.rule(16)
+
 
 def test_what_stands_is_counted_and_is_no_debt(ledger: Ledger) -> None:
     account = ledger.open("a", limit=Limit(items=0))
@@ -69,6 +71,7 @@ def test_the_quota_of_one_owner_is_not_anothers() -> None:
     ledger.standing_of("bob").check(1, 1)
 
 
+@pytest.mark.rule(14)
 def test_it_outlives_the_account(ledger: Ledger) -> None:
     """As retained messages do: known by the owner's name (rule 14 in spirit)."""
     with ledger.open("alice") as account:

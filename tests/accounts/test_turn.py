@@ -31,6 +31,7 @@ from tests.accounts.conftest import Box, boxes, owed, publish
 # -- what a root turn charges (rule 3) ------------------------------------------------------------
 
 
+@pytest.mark.rule(1, 3)
 def test_the_input_is_owed_while_the_turn_is_open(ledger: Ledger) -> None:
     """Rules 1 and 3: the holder is the router."""
     account = ledger.open("a")
@@ -46,6 +47,7 @@ def test_the_input_is_owed_while_the_turn_is_open(ledger: Ledger) -> None:
     assert "ended" in repr(turn)
 
 
+@pytest.mark.rule(1)
 @pytest.mark.parametrize(("items", "nbytes"), [(0, 0), (0, 5), (-1, 5), (1, -1)])
 def test_a_root_turn_is_never_free(ledger: Ledger, items: int, nbytes: int) -> None:
     """Rule 1: there is no way to send without an account."""
@@ -53,6 +55,7 @@ def test_a_root_turn_is_never_free(ledger: Ledger, items: int, nbytes: int) -> N
         ledger.open("a").turn(items=items, nbytes=nbytes)
 
 
+@pytest.mark.rule(3)
 def test_children_are_borrowed_before_the_input_is_repaid(ledger: Ledger) -> None:
     """Rule 3: the debt never touches zero in the middle of a chain."""
     account = ledger.open("a")
@@ -214,6 +217,7 @@ def test_all_is_undone_even_if_a_part_of_that_fails(ledger: Ledger) -> None:
     assert not ledger.turns
 
 
+@pytest.mark.rule(4)
 def test_the_loan_that_was_handled_ends_with_its_turn(ledger: Ledger) -> None:
     """Rule 4: the loan is repaid as `rejected`, and nothing is left of what its turn noted."""
     account = ledger.open("a")
@@ -239,6 +243,7 @@ def test_the_loan_that_was_handled_ends_with_its_turn(ledger: Ledger) -> None:
     there.work()
 
 
+@pytest.mark.rule(4)
 async def test_a_turn_whose_account_is_gone_by_its_end_sends_nothing(ledger: Ledger) -> None:
     """Rule 4: the loan was settled inside its turn, and nobody is left to charge."""
     account = ledger.open("a")
@@ -309,6 +314,7 @@ def test_what_cannot_be_sent_is_refused_and_nothing_is_owed(ledger: Ledger) -> N
     ledger.audit()
 
 
+@pytest.mark.rule(4)
 def test_a_malformed_57th_leaves_the_56_before_it(ledger: Ledger) -> None:
     """Rule 4: a turn is one packet."""
     account = ledger.open("a")
@@ -366,6 +372,7 @@ def test_a_turn_has_one_use(ledger: Ledger) -> None:
     assert not box.queue
 
 
+@pytest.mark.rule(7)
 def test_only_an_action_delivers(ledger: Ledger) -> None:
     """Rule 7: after the end of the turn it would be lost in silence."""
     account = ledger.open("a")
@@ -417,6 +424,7 @@ runs = st.lists(
 )
 
 
+@pytest.mark.rule(3, 8)
 @given(runs=runs)
 def test_a_run_has_the_same_books_as_a_turn(
     runs: list[tuple[int, set[int], int, int, int]],
@@ -449,6 +457,7 @@ def test_a_run_has_the_same_books_as_a_turn(
     assert ends[0] == ends[1]
 
 
+@pytest.mark.rule(3)
 @given(
     before=st.integers(0, 30),
     runs=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(0, 500)), max_size=8),

@@ -16,6 +16,9 @@ from trio.testing import wait_all_tasks_blocked
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
 from tests.accounts.conftest import run_seeded
 
+pytestmark = pytest.mark.rule(6)
+
+
 SEEDS = range(50)
 TEN = Limit(items=10, low_items=4)
 
@@ -312,6 +315,7 @@ SCENARIOS: list[Scenario] = [
 ]
 
 
+@pytest.mark.rule(5, 6, 13)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_waiting(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules 5, 6 and 13."""
@@ -408,6 +412,7 @@ def check_lines(ledger: Ledger) -> None:
             assert account.debt_items > low[0] or account.debt_bytes > low[1]
 
 
+@pytest.mark.rule(5, 6, 8, 13)
 @pytest.mark.parametrize("seed", range(40))
 def test_nobody_is_left_behind_whatever_comes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules 5, 6, 8 and 13."""

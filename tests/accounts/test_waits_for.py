@@ -31,6 +31,9 @@ from clearfunds.accounts._cooperative import STEP
 from clearfunds.accounts._waits_for import rings_in_steps
 from tests.accounts.conftest import Box, balance, publish
 
+pytestmark = pytest.mark.rule(11)
+
+
 LOW = Limit(items=3, low_items=2)
 
 
@@ -139,6 +142,7 @@ async def test_who_waits_on_a_ring_is_not_on_it(autojump_clock: MockClock, timed
         assert {wait.at for wait in wait_for_graph(timed)} == {"a", "b", "publisher"}
 
 
+@pytest.mark.rule(13)
 async def test_a_ring_through_an_account_above(autojump_clock: MockClock, timed: Ledger) -> None:
     """Rule 13: what all of them owe together is what each of them waits for."""
     server = timed.open("server", limit=LOW)

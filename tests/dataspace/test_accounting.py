@@ -205,6 +205,7 @@ def test_debt_stays_with_the_ultimate_cause_and_is_never_zero_in_between(
     assert [debt for _, debt in course] == [1, 2, 1, *[2, 1] * hops, 0]
 
 
+@pytest.mark.rule(4)
 def test_a_worker_that_fails_answers_nothing(
     dataspace: Dataspace, ledger: Ledger, owner: Account, mailbox: Mailbox, other: Mailbox
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_batch_of_questions_is_repaid_one_by_one(
     assert told(other) == [Answer("0"), Answer("1"), Answer("2")]
 
 
+@pytest.mark.rule(2, 5, 9)
 async def test_publishers_wait_for_what_workers_do_on_their_behalf(
     dataspace: Dataspace, ledger: Ledger, nursery: trio.Nursery
 ) -> None:

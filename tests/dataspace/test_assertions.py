@@ -245,6 +245,7 @@ def test_nobody_can_publish_that_something_is_the_case(
     assert told(mailbox) == []
 
 
+@pytest.mark.rule(16)
 def test_standing_state_is_a_quota_of_its_owner_and_no_debt() -> None:
     """Rule 16. Equal assertions count each, or the first owner would pay for the others."""
     ledger = Ledger(quota=Quota(items=2, bytes=100))

@@ -358,6 +358,7 @@ def test_what_was_taken_may_be_split(
     assert account.debt_items == 0
 
 
+@pytest.mark.rule(15)
 def test_it_takes_nothing_but_loans(ledger: Ledger, account: Account, mailbox: Mailbox) -> None:
     """Rule 15."""
     with pytest.raises(NotALoanError, match="holds loans only"):
@@ -374,6 +375,7 @@ def test_it_takes_nothing_but_loans(ledger: Ledger, account: Account, mailbox: M
     assert repaid(ledger) == {"dropped": 1}
 
 
+@pytest.mark.rule(12)
 def test_a_loan_that_was_taken_and_forgotten_is_seen(
     ledger: Ledger, account: Account, mailbox: Mailbox
 ) -> None:
@@ -478,6 +480,7 @@ def test_giving_up_writes_off_what_is_queued_and_what_was_taken(
         mailbox.receive_nowait()
 
 
+@pytest.mark.rule(11)
 @pytest.mark.parametrize("policy", [StuckPolicy.WAIT, StuckPolicy.DISCONNECT])
 async def test_a_consumer_that_never_finishes(
     policy: StuckPolicy, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture

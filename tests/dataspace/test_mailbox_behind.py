@@ -41,6 +41,9 @@ from clearfunds.dataspace import (
 from clearfunds.dataspace.queues import MemoryShelf, Queue, QueueSettings
 from tests.accounts.conftest import Box, balance
 
+pytestmark = pytest.mark.rule(11)
+
+
 RELIEVING = [policy for policy in StuckPolicy if policy.relieves]
 KEEPING = [policy for policy in RELIEVING if policy is not StuckPolicy.SPILL]
 

@@ -291,6 +291,7 @@ def test_a_new_observer_is_compared_with_what_is_of_its_type(
     assert compared == [ROOF] * 50
 
 
+@pytest.mark.rule(5)
 async def test_ten_thousand_observers_and_a_limit_of_a_hundred(
     dataspace: Dataspace, ledger: Ledger
 ) -> None:

@@ -11,6 +11,8 @@ from clearfunds.accounts import Account, Ledger, Quota, QuotaExceededError
 from clearfunds.dataspace import ANY, Dataspace, Mailbox, TopicFilter
 from tests.dataspace.conftest import RefusedError, balance, commit, is_bare, refuse
 
+pytestmark = pytest.mark.rule(16)
+
 
 @pytest.fixture
 def ledger() -> Iterator[Ledger]:

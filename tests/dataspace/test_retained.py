@@ -8,6 +8,8 @@ from clearfunds.accounts import Account, Ledger, Quota, QuotaExceededError
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, RetainedStore, TopicFilter
 from tests.dataspace.conftest import RefusedError, commit, refuse, told
 
+pytestmark = pytest.mark.rule(16)
+
 
 def kept(topic: str, payload: bytes, qos: int = 0) -> Publication:
     """What a new subscriber is told."""
@@ -172,6 +174,7 @@ def test_the_store_has_limits_of_its_own(ledger: Ledger, account: Account) -> No
     assert dataspace.statistics().retained_bytes == dataspace.retained.nbytes == 4
 
 
+@pytest.mark.rule(4)
 def test_what_could_not_be_retained_is_not_published_either(
     ledger: Ledger, account: Account, mailbox: Mailbox
 ) -> None:

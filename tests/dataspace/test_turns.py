@@ -25,6 +25,9 @@ from clearfunds.dataspace import (
 )
 from tests.dataspace.conftest import RefusedError, commit, is_bare, refuse, told
 
+pytestmark = pytest.mark.rule(4)
+
+
 PATTERN = ("x", capture())
 
 

@@ -15,6 +15,9 @@ import trio
 from clearfunds.transports.mqtt import PingReq, PingResp, PubAck, Publish, encode
 from tests.transports.peers import connected, kill, running, until
 
+pytestmark = pytest.mark.rule(5)
+
+
 SUBSCRIBERS = Path(__file__).with_name("subscribers.py")
 SIZE = 300
 LIMIT = 100

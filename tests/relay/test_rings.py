@@ -17,6 +17,9 @@ from clearfunds.transports import Flusher, Link, Outlet, open_flusher
 from clearfunds.transports.mqtt import Publish, encode
 from tests.transports.peers import BareClient, connected, fetch, log_of, running, until
 
+pytestmark = pytest.mark.rule(11)
+
+
 MESSAGE_BYTES = 208
 MESSAGES = 1000
 BUFFER_BYTES = 32 << 10

@@ -26,6 +26,9 @@ from tests.transports.peers import (
     until,
 )
 
+pytestmark = pytest.mark.rule(11)
+
+
 PATIENCE = 1.5
 BUFFER_BYTES = 32 << 10
 PAYLOAD = bytes(4000)

@@ -44,6 +44,7 @@ async def crowd(stack: AsyncExitStack, port: int, qos: int = 0) -> list[BareClie
 # -- for good -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(11)
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_a_subscriber_stuck_for_good_is_given_up(
     qos: int, caplog: pytest.LogCaptureFixture

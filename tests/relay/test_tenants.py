@@ -116,6 +116,7 @@ async def test_a_limit_by_account_counts_beside_the_tenants() -> None:
         assert relay.account("a").parent is relay.account("b").parent
 
 
+@pytest.mark.rule(14)
 async def test_names_that_look_alike_are_not_taken_for_each_other() -> None:
     """Rule 14: what is owed stays with the tenant under whom it was caused."""
     entries = (Tenant(name="one", user=("a",)), Tenant(name="two", user=("a/b",)))
@@ -292,6 +293,7 @@ async def test_a_will_is_charged_by_topic() -> None:
         relay.audit()
 
 
+@pytest.mark.rule(11)
 async def test_two_who_wait_on_each_other_for_another_tenants_funds_are_a_ring() -> None:
     """Rule 11, where the funds that they wait for are not their own accounts'."""
     entries = (Tenant(name="t", topic=("to/#",)),)

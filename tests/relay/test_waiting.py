@@ -27,6 +27,9 @@ from clearfunds.transports.mqtt.server._runs import take_acknowledgements
 from clearfunds.transports.mqtt.server._session import AHEAD_BYTES, MqttSession
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 
+pytestmark = pytest.mark.rule(9, 10, 14)
+
+
 LOOK = "clearfunds.transports.mqtt.server._lookahead.take_acknowledgements"
 
 DELIVERIES = 8_000

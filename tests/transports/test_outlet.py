@@ -233,6 +233,7 @@ async def test_a_backlog_goes_out_in_order_and_the_way_is_open_again() -> None:
         assert w.take() == b"at once"
 
 
+@pytest.mark.rule(7)
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_the_kernel_takes_nothing_is_lost_or_swapped(seed: int) -> None:
     """Conservation at each step, and a debt that is what the kernel has not got (rule 7)."""

@@ -11,6 +11,8 @@ from clearfunds.accounts import Limit, Outcome, StuckPolicy, overdue
 from clearfunds.dataspace.queues import Channel, MemoryShelf, Overflow
 from tests.dataspace.queues.conftest import Bench, Worker
 
+pytestmark = pytest.mark.rule(11)
+
 
 def test_without_a_shelf_it_drops_what_is_ready(bench: Bench) -> None:
     queue = bench.queue()

@@ -41,6 +41,7 @@ def test_at_rest_it_is_repaid_as_stored_and_confirmed(bench: Bench) -> None:
     assert (numbers.disk_items, numbers.disk_bytes) == (1, 2)
 
 
+@pytest.mark.rule(3)
 def test_the_queue_borrows_before_the_publisher_is_repaid(bench: Bench) -> None:
     """Children before parent (rule 3): what both owe never dips."""
     _, shelf = bench.durable()

@@ -211,6 +211,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.rule(8)
 @settings(max_examples=15, deadline=None)
 @given(steps=steps)
 def test_all_that_was_borrowed_is_in_it(

@@ -379,6 +379,7 @@ async def test_3_1_2_8_a_will_is_published_however_its_connection_ends(
         await watcher.nothing()
 
 
+@pytest.mark.rule(11)
 async def test_3_1_2_8_a_will_is_published_when_the_relay_gives_a_client_up() -> None:
     """Because it takes nothing while others wait for it (rule 11)."""
     async with (
@@ -566,6 +567,7 @@ async def test_3_1_4_2_the_one_who_comes_later_stays(server: Server) -> None:
             await longer.nothing()
 
 
+@pytest.mark.rule(14)
 @also("3.1.2-8")
 async def test_3_1_4_2_though_the_one_who_came_first_is_not_read() -> None:
     """It owes too much; who takes over finds that waiting (rule 14)."""
@@ -1149,6 +1151,7 @@ async def test_4_3_3_2_a_pubrel_is_answered_though_its_identifier_is_unknown(
         await pub.expect(pubcomp(7))
 
 
+@pytest.mark.rule(10)
 async def test_4_3_3_2_a_pubrel_does_not_overtake_its_own_publication() -> None:
     """What a client sends is looked through for acknowledgements while it waits (rule 10)."""
     async with (

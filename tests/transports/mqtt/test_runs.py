@@ -394,6 +394,7 @@ def test_a_payload_that_looks_like_a_header_is_a_payload() -> None:
     assert (run.count, run.end) == (20, len(buffer))
 
 
+@pytest.mark.rule(9)
 @pytest.mark.parametrize("holders", [0, 1, 3])
 @pytest.mark.parametrize("room", [-1, 0, 1, 3, 4, 7, 8, 399, 400])
 def test_a_run_is_cut_at_the_first_publication_above_the_limit(holders: int, room: int) -> None:

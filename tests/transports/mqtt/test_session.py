@@ -267,6 +267,7 @@ async def test_what_is_retained_is_replayed_replaced_and_removed() -> None:
             assert await sub.silent()
 
 
+@pytest.mark.rule(16)
 async def test_a_replay_above_the_limit_is_waited_for() -> None:
     """It is taken in steps, on the new subscriber's account (rule 16)."""
     async with running(limit_items=10) as relay, connected(relay.port) as pub:
@@ -472,6 +473,7 @@ async def test_clients_without_a_keep_alive_may_be_given_an_idle_timeout(
 # -- the end --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(14)
 @pytest.mark.parametrize("politely", [True, False])
 async def test_who_leaves_is_let_go_at_once_whatever_it_owes(politely: bool) -> None:
     """What it caused stays owed, by its name (rule 14), until those who hold it are done."""

@@ -199,6 +199,7 @@ async def test_a_fan_out_above_the_limit_is_admitted_and_then_waited_for() -> No
         await until(lambda: not account.debt_items)
 
 
+@pytest.mark.rule(2)
 async def test_what_a_new_observer_is_told_it_owes_itself() -> None:
     """Rule 2: not those who asserted it, and who may be gone."""
     async with (
@@ -453,6 +454,7 @@ async def test_no_table_keeps_what_nobody_wants_any_more() -> None:
     # And what goes with its connection goes as well: see `relay`.
 
 
+@pytest.mark.rule(16)
 @pytest.mark.parametrize("quota", [{"quota_items": 20}, {"quota_bytes": 4_000}])
 async def test_what_stands_is_counted_against_a_quota(quota: dict[str, Any]) -> None:
     """Rule 16: who goes beyond it is refused; others have a quota of their own, and it returns."""

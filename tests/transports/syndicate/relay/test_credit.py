@@ -545,6 +545,7 @@ async def three_of_whom_one_is_stuck(
         yield served, stuck, both, other
 
 
+@pytest.mark.rule(10)
 async def test_credit_passes_what_waits(unix: str) -> None:
     """Rule 10: it would reduce a debt; the publications around it stay in order."""
     async with three_of_whom_one_is_stuck(unix) as (served, stuck, both, other):

@@ -768,6 +768,7 @@ async def test_what_one_packet_may_cause_is_bounded() -> None:
         served.audit()
 
 
+@pytest.mark.rule(5, 9)
 async def test_how_many_observe_a_message_is_not_held_against_its_publisher() -> None:
     """Or those who observe often enough would have every publisher refused (rules 5 and 9)."""
     async with (
