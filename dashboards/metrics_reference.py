@@ -41,12 +41,12 @@ The relay's metrics for Prometheus. `python -m dashboards.metrics_reference` mak
 this page from the code; a test fails where the two differ.
 
 *Items* are events (messages); *bytes* are their sizes. A debt always has both. Counters and
-histograms only rise while the relay runs, also when their accounts and connections are gone; gauges
-show the present. One scrape reads all debts, loans and counters at one instant, so that
-borrowed - repaid = debt + at rest holds in each scrape. Figures that take a walk through the books
-(the ranks, the distribution of debts, the oldest loan, the rings, all queues' figures) may be some
-milliseconds older, and if the walk takes more than ten milliseconds, up to two hundred times as
-long as the walk took.
+histograms only rise while the relay runs, even when an account or a connection is gone; gauges show
+the present. A scrape reads all debts, loans and counters at one instant, so borrowed - repaid =
+debt + at rest in each scrape. Some figures need a walk through the books: the ranks, the
+distribution of debts, the oldest loan, the rings and all figures of queues. These may be some
+milliseconds older. If the walk takes more than ten milliseconds, they may be up to two hundred
+times as old as the walk took.
 
 `/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has series
 for each account, holder, queue, member of a group and tenant. It shows only the families in
@@ -55,8 +55,8 @@ for each account, holder, queue, member of a group and tenant. It shows only the
 field may be given more than once), and never more than `limit=` series ({SERIES_DEFAULT:,} by
 default, {SERIES_MAX:,} at most).
 
-Where the relay has `--http-token` or `--http-password`, Prometheus has to give one (`authorization`
-or `basic_auth` in its scrape configuration, see [security.md](security.md#the-pages)).
+If the relay has `--http-token` or `--http-password`, Prometheus must send one (`authorization` or
+`basic_auth` in its scrape configuration, see [security.md](security.md#the-pages)).
 """
 
 UNITS: Final = (
@@ -68,47 +68,50 @@ UNITS: Final = (
 """The last of these words in a metric's name is its unit."""
 
 LABELS: Final = {
-    "cause": "Why somebody was not let in: there are too many `connections`, or too many of one "
-    "`address`, `user` or `tenant`; its address connects too often (`rate`); its `password` was "
-    "wrong, or was not looked at, because of earlier `guesses` or because too many `checks` were "
-    "waited for; or `other` reasons.",
-    "action": "What a client is not allowed: to `publish`; to `subscribe`, where it may read "
-    "nothing that matches; that its `will` is published; to receive messages `queued` before its "
-    "rights were taken away; to keep the `connection` on which that was under way.",
-    "account": "The name of an account, as `mqtt:1883/-/publisher`: listener, user, client.",
-    "holder": "The name of a holder: a connection's outlet, mostly called like its account; a "
-    "mailbox; `router`, for events that are being routed; `(loose)`, for events not handed on yet.",
-    "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent, to "
-    "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
-    "`mailbox` (a consumer in the same process), `group` (of those who share a subscription), "
-    "`router` (being routed), `input` (an incomplete packet, or what is read ahead of a "
-    "connection that waits).",
-    "kind": "The same of one holder; of an alarm: `memory`, `disk`.",
-    "member": "A member of a group that shares a subscription: the name of its account.",
-    "level": "The account that has the limit: each `connection`, the whole `server`, messages that "
-    "queues keep on `disk`, or in memory in a relay without a store (`kept`), or unfinished "
-    "`input`.",
-    "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
-    "parent": "The name of the account above, or nothing.",
-    "place": "Where it is kept: `disk`, in the store; `ram`, in a relay without one, for a lagging "
-    "consumer, or as unfinished input.",
+    "cause": "Why the relay refused a peer: `connections`, too many in all; `address`, "
+    "`user` or `tenant`, too many of that one; `rate`, its address connects too often; `password`, "
+    "the password was wrong; `guesses`, the password was not checked, because of earlier wrong "
+    "ones; `checks`, the password was not checked, because too many checks were waiting; `other`.",
+    "action": "The action that the access control list denies: `publish`; `subscribe`, if the "
+    "client may read nothing that matches; `will`, to publish its will; `queued`, to receive "
+    "messages that were queued before it lost its rights; `connection`, to keep the connection "
+    "on which it lost them.",
+    "account": "The name of an account, for example `mqtt:1883/-/publisher`: listener, user, "
+    "client.",
+    "holder": "The name of a holder: a connection's send buffer (outlet), which mostly has the "
+    "name of its account; a mailbox; `router`, events that are being routed; `(loose)`, events "
+    "that no holder has yet.",
+    "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent; the "
+    "subscriber has not acknowledged them), `credited` (sent; a Syndicate peer has not credited "
+    "them), `mailbox` (a consumer in the same process), `group` (a shared subscription), `router` "
+    "(being routed), `input` (an incomplete packet, or input read ahead from a connection that "
+    "waits).",
+    "kind": "For a holder, its kind, as in `hop`; for an alarm, `memory` or `disk`.",
+    "member": "The name of the account of a member of a shared subscription.",
+    "level": "The account with the limit: `connection`, each connection; `server`, the whole "
+    "server; `disk`, messages that queues keep on disk; `kept`, messages that queues keep in "
+    "memory, in a relay without a store; `input`, unfinished input.",
+    "outcome": f"How a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
+    "parent": "The name of the account above; empty if there is none.",
+    "place": "Where the messages are: `disk`, in the store; `ram`, in memory: in a relay without a "
+    "store, for a lagging consumer, or as unfinished input.",
     "policy": "The policy for a slow consumer that stays connected: "
     f"{', '.join(f'`{policy}`' for policy in StuckPolicy if policy.relieves)}.",
-    "rank": f"`1` for the largest, up to `{TOP_MAX}`; no series for a rank that nobody has.",
-    "reason": f"Why readers wait: `{REASONS[0]}`, for their own account's debt; "
-    f"`{REASONS[1]}`, for that of one above it; at either: `{REASONS[2]}`, while an alarm is up; "
-    f"`{REASONS[3]}`, above its share of what the account above may owe; `{REASONS[4]}`, when more "
-    f"came in than may; `{REASONS[5]}`, while somebody has no credit left for it.",
-    "state": f"Of accounts: {', '.join(f'`{state}`' for state in STATES)}: owes nothing, owes, "
-    "above its limit (or its share) and not yet at its lower mark, closed and still being paid "
-    "off, without credit. Of limits that are moved: "
-    f"{', '.join(f'`{state}`' for state in LIMIT_STATES)}, which [latency-limit.md]"
-    "(latency-limit.md#its-states) tells of. Of messages in queues: `ready` to be delivered, "
-    "`unacked`: delivered. Of sessions: `connected`, `away`. Of the store's bytes: `live`, needed, "
-    "and `dead`, to be given back.",
-    "tenant": "The name of a tenant; its account is called `tenant/` and that.",
+    "rank": f"`1` for the largest, up to `{TOP_MAX}`; a rank that is not taken has no series.",
+    "reason": f"Why readers wait: `{REASONS[0]}`, for the debt of their own account; "
+    f"`{REASONS[1]}`, for the debt of an account above it. At either, `{REASONS[2]}`: an alarm is "
+    f"up; `{REASONS[3]}`: the account is above its share of the limit above it; `{REASONS[4]}`: "
+    f"more came in than the rate limit allows; `{REASONS[5]}`: a holder has no credit left for it.",
+    "state": f"Of accounts, in this order: {', '.join(f'`{state}`' for state in STATES)}: owes "
+    "nothing; owes something; is above its limit (high-water mark) or its share, and not yet back "
+    "at its lower mark; is closed and still owes; has no credit. Of moving limits: "
+    f"{', '.join(f'`{state}`' for state in LIMIT_STATES)}; see [latency-limit.md]"
+    "(latency-limit.md#its-states). Of messages in queues: `ready`, not delivered yet; `unacked`, "
+    "delivered and not acknowledged. Of sessions: `connected`, `away`. Of the store's bytes: "
+    "`live`, needed; `dead`, to be reclaimed.",
+    "tenant": "The name of a tenant; its account is `tenant/` and that name.",
     "transport": "The protocol: `mqtt`, `syndicate`.",
-    "version": "Of the package.",
+    "version": "The version of the package.",
 }
 """The meaning of each label. Peers can choose the values of names only; of these `/metrics` has
 ten at a time."""
@@ -127,36 +130,37 @@ BUCKETS: Final = {
 NOTES: Final = """\
 ## How to read some of them
 
-- `rate(clearfunds_throttled_seconds_total[1m])` is how many readers wait, on average: 1 is one
-  reader that waits all the time. The seconds of waits that go on are in it.
+- `rate(clearfunds_throttled_seconds_total[1m])` is the average number of readers that wait
+  (backpressure): 1 means one reader that waits all the time. It includes waits that have not ended.
 - `clearfunds_loan_age_seconds` counts each event when its holder is done with it, whatever the
-  outcome. Deliveries that have joined one loan are as old as the first of them. Events that left in
-  the same step that read them count as 0 seconds.
-- `clearfunds_overshoot_items` has one observation for each time that an account is found above its
-  limit by a reader who then waits; those who join that reader add none. What is over in bytes only
-  is not in it, and the other way round.
-- `clearfunds_account_debt_items_distribution` is no counter: it has the present debts, each account
-  once, and may fall. `_bucket` is as in a histogram; there are `_gcount` and `_gsum`.
-- `clearfunds_detailed_blamed_seconds_total` is 0 for those who hold some of an account's debt and
-  have not been waited for yet. So a first stall, whose seconds come all at once when it ends, is
-  seen by `rate` and `increase`, unless it began and ended between two scrapes.
-- Accounts above others (the server's) owe for those below them. They are neither in the
-  distribution nor among the ranks; `clearfunds_top_debt_items` is of all accounts.
+  outcome. If deliveries share a loan, all have the age of the first. Events that left in the step
+  that read them count as 0 seconds.
+- `clearfunds_overshoot_items` gets an observation each time that a reader finds an account above
+  its limit and waits; readers that join this wait add none. It does not count an account that is
+  above its limit of bytes only; `clearfunds_overshoot_bytes` does not count one that is above its
+  limit of items only.
+- `clearfunds_account_debt_items_distribution` is not a counter: it shows present debts, each
+  account once, and may fall. `_gcount` and `_gsum` take the place of `_count` and `_sum`.
+- `clearfunds_detailed_blamed_seconds_total` is 0 for a holder that has some of an account's debt,
+  but for which the account has not waited yet. The seconds of a stall are added when it ends. So
+  `rate` and `increase` see a first stall, unless it began and ended between two scrapes.
+- An account above others (the server's) owes for those below it. It is neither in the distribution
+  nor among the ranks; `clearfunds_top_debt_items` is of all accounts.
 - Messages that a queue has paged out are charged to the queue's own account, and no longer to
-  their publishers. So they are not in `clearfunds_debt_items`, the peaks, the distribution, the
-  ranks, the accounts by state or the oldest loan, but only in `clearfunds_at_rest_items`.
-  `/metrics/detailed` has all of them: the accounts under `disk` (or `kept`) are the queues' own.
-- The same goes for messages kept for a lagging connection or mailbox
-  (`clearfunds_holders_behind`, and [patience.md](patience.md)): they are at rest, in `ram`, on an
+  their publishers. So only `clearfunds_at_rest_items` counts them; `clearfunds_debt_items`, the
+  peaks, the distribution, the ranks, the accounts by state and the oldest loan do not.
+  `/metrics/detailed` has them all: the accounts under `disk` (or `kept`) are those of the queues.
+- The same holds for messages that are kept for a lagging consumer, a connection or a mailbox
+  (`clearfunds_holders_behind`, and [patience.md](patience.md)): they are at rest in `ram`, on an
   account under `behind`. For their publisher they have ended as `stored` if they were kept, as
   `dropped` if not.
-- A tenant owes for its connections, so its debt is theirs in all. `_share_items` and `_share_bytes`
-  are there only while the server's account is above its limit: see [fairness.md](fairness.md).
-- A relay with a journal has those of [ledger.md](ledger.md#the-journal), too.
-- A relay whose readers wait for credit (`--flow credit`) has those of
-  [credit-flow.md](credit-flow.md#metrics), too.
-- A relay that readers of ranges and writers of batches can connect to has those of
-  [sinks.md](sinks.md#metrics), too.
+- A tenant owes for its connections: its debt is the sum of theirs. `_share_items` and
+  `_share_bytes` exist only while the server's account is above its limit: see
+  [fairness.md](fairness.md).
+- A relay with a journal also has the metrics of [ledger.md](ledger.md#the-journal).
+- A relay with `--flow credit` also has the metrics of [credit-flow.md](credit-flow.md#metrics).
+- A relay with a listener for readers of ranges and writers of batches also has the metrics of
+  [sinks.md](sinks.md#metrics).
 """
 
 
@@ -258,7 +262,7 @@ def reference() -> str:
     for name, rows in pages.items():
         parts.append(f"\n`family={name}`:\n\n" if name else "\nOn each page:\n\n")
         parts.append(_table(rows))
-    parts.append("\n## Labels\n\n| label | what it says |\n| - | - |\n")
+    parts.append("\n## Labels\n\n| label | meaning |\n| - | - |\n")
     for label in sorted({label for entry in every for label in entry.labels}):
         parts.append(f"| `{label}` | {LABELS[label]} |\n")
     parts.append("\n## Buckets\n\n| histogram | upper bounds, beside `+Inf` |\n| - | - |\n")
