@@ -76,7 +76,7 @@ class Access:
             host, port, tls = parse_url(host)
             access = dataclasses.replace(self, tls=tls)
         if not access.tls and (access.ca or access.certificate):
-            raise ValueError(f"certificates are for TLS: give {TLS_URL}://HOST:PORT, or tls=True")
+            raise ValueError(f"certificates need TLS: give {TLS_URL}://HOST:PORT, or tls=True")
         return host, port, access
 
     def context(self) -> ssl.SSLContext | None:
@@ -96,7 +96,7 @@ class Access:
             try:
                 context.load_verify_locations(self.ca)
             except ssl.SSLError as exc:
-                raise ValueError(f"{self.ca} has to have certificates, in PEM ({exc})") from exc
+                raise ValueError(f"{self.ca} must have certificates, in PEM ({exc})") from exc
         if self.certificate is not None:
             key = self.key or self.certificate
             for path in {self.certificate, key}:
@@ -105,7 +105,7 @@ class Access:
                 context.load_cert_chain(self.certificate, key, password=_no_password)
             except (ssl.SSLError, _EncryptedKeyError) as exc:
                 msg = (
-                    f"{self.certificate} has to have a certificate, and {key} its private key, not "
+                    f"{self.certificate} must have a certificate, and {key} its private key, not "
                     f"encrypted, in PEM ({exc})"
                 )
                 raise ValueError(msg) from None
@@ -185,7 +185,7 @@ def tls_fault(exc: OSError) -> str | None:
     ):
         return None
     if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"its certificate is not believed here: {exc.verify_message}"
+        return f"its certificate is not trusted: {exc.verify_message}"
     if not exc.reason:
-        return f"there is no agreement on TLS: {exc}"
-    return f"there is no agreement on TLS: {exc.reason.replace('_', ' ').lower()}"
+        return f"TLS failed: {exc}"
+    return f"TLS failed: {exc.reason.replace('_', ' ').lower()}"

@@ -88,7 +88,7 @@ def test_filters_with_commas() -> None:
         ({"relay": "a:1/x"}, "the option 'relay' is HOST:PORT"),
         ({"relay": "subscribe+tcp://a:1", "tls": "true"}, "and 'tls' says otherwise"),
         ({"user": "press"}, "'key': a user and a password come together"),
-        ({"ca": "ca.pem"}, "'key': certificates are for TLS"),
+        ({"ca": "ca.pem"}, "'key': certificates need TLS"),
         ({"tls": "true", "key": "k"}, "'key': a key belongs to a certificate: give"),
         ({"port": "1"}, "not both"),
         ({"relay": None, "port": "0"}, "'port' is a whole number from 1 to 65535, not '0'"),
