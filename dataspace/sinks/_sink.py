@@ -759,9 +759,10 @@ class Sink(Holder):
         rows = sum(
             block.count for part in publishing.parts for block in part.blocks if not block.over
         )
+        what = "1 row was" if rows == 1 else f"{rows} rows were"
         return (
-            f"{rows} rows of batch {publishing.batch} of writer {self.sink} were not published, or "
-            "not taken by everybody; the writer was not told that they were"
+            f"batch {publishing.batch} of writer {self.sink}: {what} not published, or not "
+            "delivered to every subscriber; the writer has no confirmation"
         )
 
     def close(self) -> None:

@@ -652,10 +652,11 @@ def _prepare(folder: Path, readers: Readers) -> IO[bytes]:
             path.unlink()
     if left:
         logger.warning(
-            "the last run that kept a journal in %s did not end in an orderly way: its %d "
-            "unfinished files are removed, and their rows are lost",
+            "the last run that kept a journal in %s did not end in an orderly way: %s removed, and "
+            "the rows in %s are lost",
             folder,
-            len(left),
+            "its unfinished file is" if len(left) == 1 else f"its {len(left)} unfinished files are",
+            "it" if len(left) == 1 else "them",
             extra={"event": "journal_leftovers", "folder": str(folder), "files": len(left)},
         )
     return lock

@@ -291,7 +291,7 @@ def test_a_row_that_cannot_be_retained_is_published_all_the_same(ledger: Ledger)
     # Nobody but this process knows of it.
     said = sink.unpublished()
     assert said is not None
-    assert said.startswith("1 rows of batch 0 of writer w were not published")
+    assert said.startswith("batch 0 of writer w: 1 row was not published")
     assert publishing.publish(dataspace, Rows(block), 1)
     assert sink.unpublished() is None
     assert publishing.not_retained == 1

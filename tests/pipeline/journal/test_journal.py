@@ -370,7 +370,7 @@ async def test_leftovers_are_removed_and_told_of(
         pass
     assert not left.exists()
     assert mine.exists()
-    assert "its 1 unfinished files are removed" in caplog.text
+    assert "its unfinished file is removed, and the rows in it are lost" in caplog.text
 
 
 async def test_a_second_journal_is_refused(scene: Scene, tmp_path: Path) -> None:
