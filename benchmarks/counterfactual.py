@@ -48,7 +48,7 @@ SAMPLE_SECONDS: Final = 0.1
 
 
 class Idle(LoanQueue):
-    """Somebody who is to be found by `Routes`, and never gets anything."""
+    """A holder that `Routes` finds, and that never gets anything."""
 
     __slots__ = ()
 
@@ -68,15 +68,15 @@ class Counter:
         self.count = 0
 
     async def until(self, count: int) -> None:
-        """Wait until there are so many."""
+        """Wait until the count is reached."""
         while self.count < count:
             await trio.lowlevel.checkpoint()
 
 
 Publish = Callable[[int], Awaitable[None]]
-"""Publishes a burst of so many messages."""
+"""Publishes a burst of that many messages."""
 Way = Callable[[int, Counter, trio.Nursery], Awaitable[Publish]]
-"""Sets up so many consumers."""
+"""Sets up that many consumers."""
 
 
 # -- with loans ---------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class RunBox(LoanQueue):
 
 
 def _routed(consumers: int) -> tuple[Dataspace, dict[Any, int]]:
-    """Return a dataspace that knows whom the topic concerns, and a number for each of them."""
+    """Return a dataspace that knows the consumers of the topic, and a number for each of them."""
     ledger = Ledger()
     dataspace = Dataspace(ledger)
     made = {Idle(ledger, f"consumer-{number}"): number for number in range(consumers)}
@@ -280,7 +280,7 @@ WAYS: Final[dict[str, Way]] = {
     "lists": partial(queues, as_runs=True),
 }
 WHOLE: Final = ("runs", "lists")
-"""Those that take a burst as one: with bursts of one they are nothing new."""
+"""The ways that take a burst as one entry: with bursts of one message they are nothing new."""
 
 
 # -- measuring ----------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ WHOLE: Final = ("runs", "lists")
 
 @attrs.frozen
 class Cost:
-    """What deliveries cost one way."""
+    """The cost of deliveries in one way."""
 
     way: str
     consumers: int
@@ -305,7 +305,7 @@ class Cost:
 async def measure(
     way: str, consumers: int, burst: int, *, repeats: int, seconds: float = SAMPLE_SECONDS
 ) -> Cost:
-    """Measure one way; each sample takes at least so many seconds."""
+    """Measure one way; each sample takes at least that many seconds."""
     counter = Counter()
     samples: list[float] = []
     async with trio.open_nursery() as nursery:

@@ -81,9 +81,9 @@ LOADS: Final = ("keep-up", "stall", "queues")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 TICK: Final = os.sysconf("SC_CLK_TCK")
 STEP_SECONDS: Final = 0.005
-"""How often what is paced is written."""
+"""Seconds between two writes of a paced publisher."""
 INNOCENT_SECONDS: Final = 0.01
-"""How often an innocent message is published."""
+"""Seconds between two innocent messages."""
 READ_BYTES: Final = 256 << 10
 MOST_BYTES: Final = 1 << 30
 """The growth of the relay's memory at which a load ends."""
@@ -97,11 +97,11 @@ STALL_SECONDS: Final = 4.0
 AFTER_SECONDS: Final = 1.0
 
 UNCONFIRMED: Final = 20_000
-"""What a publisher with QoS 1 has under way: less than there are packet identifiers."""
+"""The most unconfirmed messages of a publisher with QoS 1: fewer than packet identifiers exist."""
 QUEUE_SECONDS: Final = 4.0
 QUEUED_BYTES: Final = 200
 WRITE_BYTES: Final = 64 << 10
-"""What waits to be written by that publisher, at most, but for innocent messages."""
+"""The most bytes that wait to be written by that publisher, without innocent messages."""
 SLOW_STORE_SECONDS: Final = 1.0
 
 STAMP: Final = struct.Struct(">d")
@@ -143,7 +143,7 @@ class Client:
         self._expect(5)
 
     def flush(self) -> None:
-        """Write what the kernel takes."""
+        """Write as much as the kernel takes."""
         if self.pending:
             try:
                 sent = self.sock.send(self.pending)
@@ -152,7 +152,7 @@ class Client:
             del self.pending[:sent]
 
     def read(self) -> bytes:
-        """Read what there is."""
+        """Read as much as the kernel has."""
         try:
             data = self.sock.recv(READ_BYTES)
         except BlockingIOError:
@@ -162,7 +162,7 @@ class Client:
 
 
 class Probe(Client):
-    """An innocent subscriber: when what was published for it comes."""
+    """An innocent subscriber, which notes when its messages come."""
 
     def __init__(self, path: Path, topic: str) -> None:
         super().__init__(path, f"probe-{topic}")
@@ -192,7 +192,7 @@ def stamped(topic: str, at: float) -> bytes:
 
 @attrs.define
 class Usage:
-    """What a process has used, and its memory at its highest."""
+    """The CPU time of a process, and its peak memory."""
 
     pid: int
     most: int = MOST_BYTES
@@ -211,11 +211,11 @@ class Usage:
 
     @property
     def too_much(self) -> bool:
-        """Whether it has had so much more than before that it has to end."""
+        """Whether its memory has grown so much that the load has to end."""
         return self.rss_peak - self.rss_before > self.most
 
     def begin(self) -> None:
-        """Note what it has before."""
+        """Note its memory before the load."""
         self.rss_before = self.rss_peak = self.rss()
 
     def sample(self, now: float) -> None:
@@ -316,7 +316,7 @@ class Point:
 
 
 def keep_up(point: Point, port: int, pid: int, seconds: float) -> dict[str, Any]:
-    """Measure a load with which everybody keeps up."""
+    """Measure a load that all subscribers keep up with."""
     few = point.fan_out <= 9
     load = Load("mqtt", point.fan_out, window=8_000 if few else 2_000, seconds=seconds)
     found = run(load, port=port, pid=pid)
@@ -332,7 +332,7 @@ def keep_up(point: Point, port: int, pid: int, seconds: float) -> dict[str, Any]
 
 
 def stall(point: Point, path: Path, pid: int, seconds: float) -> dict[str, Any]:
-    """Measure what becomes of a load when one subscriber stops reading for a while."""
+    """Measure a load while one subscriber stops reading."""
     usage = Usage(pid)
     loop = Loop(usage)
     try:
@@ -383,7 +383,7 @@ def stall(point: Point, path: Path, pid: int, seconds: float) -> dict[str, Any]:
 
 
 def queues(point: Point, path: Path, pid: int, seconds: float) -> dict[str, Any]:
-    """Measure what goes through as many queues, on disk, whose clients are away."""
+    """Measure messages through that many queues on disk, whose clients are away."""
     for number in range(point.fan_out):
         client = Client(path, f"queue-{number}", clean=False)
         client.subscribe("load", 1)
@@ -431,7 +431,7 @@ def queues(point: Point, path: Path, pid: int, seconds: float) -> dict[str, Any]
 
 @attrs.frozen
 class Plan:
-    """What is measured."""
+    """A measurement to make."""
 
     fan_outs: tuple[int, ...]
     seconds: dict[str, float]
@@ -442,7 +442,7 @@ class Plan:
     """The same, of the loads that take long; at most as many."""
 
     def points(self) -> Iterator[tuple[int, Point]]:
-        """Return what is measured, one after the other, with the number of the pass."""
+        """Return the measurements in order, each with the number of its pass."""
         for number in range(self.passes):
             # In turn: who comes first is warm for the others.
             turn = number % len(self.schemes)
@@ -543,7 +543,7 @@ def schemes(text: str) -> tuple[str, ...]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Say what may be written on the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

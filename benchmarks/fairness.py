@@ -46,44 +46,44 @@ from clearfunds.transports.mqtt import encode_remaining_length
 PACE: Final = 160e6
 """Bytes a second that the subscriber reads."""
 SLOWER: Final = {"rabbitmq": 1 / 8}
-"""Servers that cannot do as much: which part of the pace there is of everything."""
+"""Servers that are too slow for the whole load, and their share of it."""
 WEIGHTS_PACE: Final = 1 / 4
-"""Which part of it with weights. What tenants owe is little, so that this takes no longer."""
+"""The share of the pace in the run with weights. Tenants owe little, so this takes no longer."""
 PAYLOAD: Final = 16_000
-"""Bytes; large enough that no server is busy with messages: what is short is what is read."""
+"""Bytes; large enough that reading is the bottleneck, not the number of messages."""
 SMALL: Final = 200
-"""Of the innocent one."""
+"""Bytes of the innocent publisher's messages."""
 LARGE: Final = 10
 """How many times as large the large messages are."""
 CONNECTIONS: Final = 10
-"""Of the one that has many."""
+"""Connections of the publisher `many`."""
 EQUALS: Final = 8
 OVER: Final = 3.0
-"""How many times what there is all of them want together."""
+"""What all publishers offer together, as a multiple of the pace."""
 INNOCENT_RATE: Final = 200.0
 """Messages a second."""
 SECONDS: Final = 12.0
-"""Counted, of each run."""
+"""Seconds of each run in which messages are counted."""
 FILLED: Final = 2.0
-"""Seconds after which what is kept for the subscriber is as much as it gets, in most servers."""
+"""Seconds after which the queue for the subscriber is as long as it gets, in most servers."""
 SETTLING: Final = 8.0
-"""Seconds at most until it is counted."""
+"""Seconds, at most, before counting begins."""
 ROUNDED: Final = 1.25
-"""How many times as long it is counted, at most, for the last round to be a whole one."""
+"""How much longer counting may take, at most, so that the last round is a whole one."""
 DRAIN: Final = 3.0
-"""Seconds at most in which what was published is still waited for, read as fast as it comes."""
+"""Seconds, at most, in which the subscriber reads the rest as fast as it comes."""
 EDGES: Final = 20
-"""How many times a stretch is moved on, of those in which what the innocent one gets is counted."""
+"""Steps by which the stretch moves in which the innocent publisher's messages are counted."""
 QUIET: Final = 0.4
-"""Seconds in which nothing comes: then all has come."""
+"""Seconds without a message after which all messages have come."""
 BUFFER: Final = 64 << 10
-"""Of the sockets here, in bytes, so that it is the servers that keep what is too much."""
+"""Bytes of the sockets here; small, so that the servers keep the backlog."""
 CHUNK: Final = 64 << 10
-"""Bytes that are read, or written on one connection, before the others have their turn."""
+"""Bytes read, or written on one connection, before the others have their turn."""
 DIGITS: Final = 12
-"""Of the number in a message, where they have numbers."""
+"""Digits of the number in a message, if messages have numbers."""
 SERVER_LIMIT: Final = 16 << 20
-"""Bytes that all publishers together may owe the relay with tenants, which they then share."""
+"""Bytes that all publishers with tenants may owe the relay; they share this limit."""
 WEIGHTS: Final = (1, 2, 4)
 
 
@@ -92,7 +92,7 @@ WEIGHTS: Final = (1, 2, 4)
 
 @attrs.frozen
 class Publisher:
-    """Who publishes, and how much it would."""
+    """A publisher, and how much it offers."""
 
     name: str
     kind: str
@@ -107,12 +107,12 @@ class Publisher:
 
     @property
     def tenant(self) -> str:
-        """The relay's option that makes it a tenant of its own."""
+        """The relay's option that makes it a tenant."""
         return f"--tenant={self.name},client={self.name}.*,weight={self.weight:g}"
 
 
 def everybody(pace: float = PACE) -> tuple[Publisher, ...]:
-    """Return those who publish: together they want `OVER` times the pace."""
+    """Return all publishers: together they offer `OVER` times the pace."""
     rate = OVER * pace / PAYLOAD / (EQUALS + CONNECTIONS + LARGE)
     return (
         *(Publisher(f"equal-{number}", "equal", rate) for number in range(1, EQUALS + 1)),
@@ -123,7 +123,7 @@ def everybody(pace: float = PACE) -> tuple[Publisher, ...]:
 
 
 def weighted(pace: float = PACE) -> tuple[Publisher, ...]:
-    """Return three who each want all there is, with weights."""
+    """Return three publishers with weights, each of which offers the whole pace."""
     rate = pace / PAYLOAD / 2
     return tuple(
         Publisher(f"weight-{weight}", "weighted", rate, connections=2, weight=weight)
@@ -132,7 +132,7 @@ def weighted(pace: float = PACE) -> tuple[Publisher, ...]:
 
 
 def with_tenants(relay: Relay, publishers: Sequence[Publisher]) -> Relay:
-    """Return the relay with a tenant for each of them, who share what all may owe."""
+    """Return the relay with a tenant for each publisher; the tenants share one limit."""
     options = [f"--server-limit-bytes={SERVER_LIMIT}", *(each.tenant for each in publishers)]
     return dataclasses.replace(relay, options=(*relay.options, *options))
 
@@ -142,7 +142,7 @@ def with_tenants(relay: Relay, publishers: Sequence[Publisher]) -> Relay:
 
 @attrs.frozen
 class Frame:
-    """What stands around a payload."""
+    """The bytes around a payload."""
 
     before: bytes
     after: bytes = b""
@@ -168,7 +168,7 @@ def _redis_frame(*words: bytes, size: int) -> Frame:
 
 
 def _after(mark: bytes) -> Callable[[bytes], int]:
-    """Return a function that tells where what comes after `mark` begins; 0: it has not come."""
+    """Return a function that finds the end of `mark`; 0: it has not come."""
 
     def find(got: bytes) -> int:
         place = got.find(mark)
@@ -183,26 +183,26 @@ def _of_length(count: int) -> Callable[[bytes], int]:
 
 @attrs.frozen
 class Wire:
-    """A protocol, as far as it is spoken here."""
+    """The parts of a protocol that the benchmark uses."""
 
     topic: str
-    """With `{}` for the publisher's letter."""
+    """A format; `{}` stands for the publisher's letter."""
 
     hello: Callable[[str], bytes]
-    """What a client says first."""
+    """The first bytes that a client sends."""
 
     welcomed: Callable[[bytes], int]
-    """Where what comes after the answer begins; 0: it is not complete."""
+    """Finds the end of the answer to that; 0: it is not complete."""
 
     subscribe: bytes
     subscribed: Callable[[bytes], int] | None
-    """As `welcomed`; None: there is no answer."""
+    """As `welcomed`; None: the server does not answer."""
 
     published: Callable[[str, int], Frame]
-    """What a publication on a topic with so many bytes is, on its way to the server."""
+    """A publication on a topic, with that many bytes of payload, on its way to the server."""
 
     delivered: Callable[[str, int], Frame]
-    """And from it."""
+    """The same, on its way from the server."""
 
     ping: bytes = b""
     pong: bytes = b""
@@ -273,23 +273,23 @@ def _ask(
 
 @attrs.define
 class Incoming:
-    """What came to the subscriber of one publisher."""
+    """The messages of one publisher that came to the subscriber."""
 
     head: int
     """Bytes before the payload."""
 
     size: int
-    """Of a whole message."""
+    """Bytes of a whole message."""
 
     due: Callable[[int], float] | None = None
-    """When the message of a number should have been sent; None: they have no numbers."""
+    """The time at which a numbered message should be sent; None: messages have no numbers."""
 
     messages: int = 0
     newest: int = -1
     delays: list[float] = attrs.field(factory=list[float])
-    """From when it should have been sent to when it came, of each message."""
+    """Seconds from when each message should have been sent to when it came."""
     arrivals: list[float] = attrs.field(factory=list[float])
-    """And when it came."""
+    """The time when each came."""
 
 
 class Parser:
@@ -303,7 +303,7 @@ class Parser:
         self._rest = b""
 
     def again(self, rest: bytes) -> None:
-        """Begin with a new connection, on which this has come already."""
+        """Begin again for a new connection, on which these bytes have come already."""
         self._rest = rest
 
     def took(self, data: bytes, now: float) -> int:
@@ -337,7 +337,7 @@ class Parser:
 
 
 class Bucket:
-    """Bytes that may be read or written at a pace; what nobody wanted in time is gone."""
+    """Bytes that may be read or written at a pace; an unused allowance is lost after a while."""
 
     def __init__(self, rate: float, most: float, now: float) -> None:
         self._rate = rate
@@ -346,18 +346,18 @@ class Bucket:
         self._looked = now
 
     def look(self, now: float) -> int:
-        """Return how many there are now."""
+        """Return the bytes allowed now."""
         self._tokens = min(self._tokens + (now - self._looked) * self._rate, self._most)
         self._looked = now
         return int(self._tokens)
 
     def take(self, count: int) -> None:
-        """Use some."""
+        """Use some of them."""
         self._tokens -= count
 
 
 class Sender:
-    """One connection of a publisher, who sends at a pace and catches up with nothing."""
+    """A connection of a publisher that sends at a pace and never catches up."""
 
     def __init__(self, sock: socket.socket, message: bytes, rate: float, now: float) -> None:
         self.sock = sock
@@ -368,7 +368,7 @@ class Sender:
         self._bucket = Bucket(rate * self.size, max(4 * CHUNK, 2 * self.size), now)
 
     def step(self, now: float) -> None:
-        """Send what there is time for."""
+        """Send as much as the pace allows."""
         may = self._bucket.look(now)
         if may < min(self.size, CHUNK // 16):
             return
@@ -383,7 +383,7 @@ class Sender:
 
 
 class PunctualSender:
-    """One connection of a publisher whose messages have each a time at which they are due."""
+    """A connection of a publisher whose messages are each due at a certain time."""
 
     def __init__(self, sock: socket.socket, frame: Frame, payload: int, due: Due) -> None:
         self.sock = sock
@@ -396,7 +396,7 @@ class PunctualSender:
         self._pending = b""
 
     def step(self, now: float) -> None:
-        """Send what is due."""
+        """Send the messages that are due."""
         while self._due(self._made) <= now:
             payload = (b"%0*d" % (DIGITS, self._made)).ljust(self._payload, b".")
             self._pending += self._frame.before + payload + self._frame.after
@@ -412,7 +412,7 @@ class PunctualSender:
 
 @attrs.frozen
 class Due:
-    """When the messages of somebody punctual are to be sent."""
+    """The times at which the messages of a punctual publisher are due."""
 
     began: float
     rate: float
@@ -472,7 +472,7 @@ class Scene:
         """How often the subscriber's connection was closed."""
 
     def step(self, *, publish: bool = True, paced: bool = True) -> None:
-        """Take what there is, or what there is time for; send what is due."""
+        """Read and write as much as the paces allow; send the messages that are due."""
         now = time.monotonic()
         self._take(now, self._bucket.look(now) if paced else 16 * CHUNK)
         if publish:
@@ -524,11 +524,12 @@ class Scene:
             self.round(end)
 
     def round(self, end: float) -> None:
-        """Go on until all has come that was on its way to the subscriber; not beyond `end`.
+        """Go on until all that was on its way to the subscriber has come; not beyond `end`.
 
-        Who may have only so much on its way sends again when that arrives, so that what comes
-        repeats itself round by round. Counted for a round and a half, one would seem to get twice
-        as much as another. Where nobody is punctual it is not known what a round is: it is none.
+        A publisher with a bounded number of messages in flight sends again when they arrive, so
+        deliveries repeat in rounds. Counted for a round and a half, one publisher would seem to get
+        twice as much as another. Without a punctual publisher rounds are unknown, and this returns
+        at once.
         """
         began = time.monotonic()
         while time.monotonic() < end and any(
@@ -537,7 +538,7 @@ class Scene:
             self.step()
 
     def count(self, seconds: float) -> None:
-        """Go on for about so many seconds: whole rounds, if they are short enough."""
+        """Go on for about that many seconds: whole rounds, if they are short enough."""
         began = time.monotonic()
         length = 0.0
         while (now := time.monotonic()) + length / 2 < began + seconds:
@@ -546,7 +547,7 @@ class Scene:
             length = time.monotonic() - now
 
     def drain(self) -> bool:
-        """Take what is still to come; return whether nothing came any more in the end."""
+        """Read the rest; return whether messages stopped coming."""
         end = time.monotonic() + DRAIN
         until = time.monotonic() + QUIET
         last = self.read
@@ -569,7 +570,7 @@ class Scene:
 
 @attrs.frozen
 class Got:
-    """What became of one publisher's messages; counted while it is measured, unless it is said."""
+    """The fate of one publisher's messages, counted while measuring."""
 
     name: str
     kind: str
@@ -577,13 +578,15 @@ class Got:
     connections: int
     payload: int
     wanted: float
-    """Messages that it would have sent."""
+    """Messages that it offered."""
 
     sent: int
     """Messages that the server, or the sockets before it, have taken."""
 
     delivered: int
     sent_ever: int
+    """The same, in the whole run."""
+
     delivered_ever: int
 
     @property
@@ -593,13 +596,13 @@ class Got:
 
     @property
     def lost(self) -> float:
-        """Which part of all that was sent never came."""
+        """The share of all sent messages that never came."""
         return 1 - self.delivered_ever / self.sent_ever if self.sent_ever else 0.0
 
 
 @attrs.frozen
 class Found:
-    """What was found in one run."""
+    """The results of one run."""
 
     server: str
     label: str
@@ -609,20 +612,20 @@ class Found:
     options: tuple[str, ...]
     seconds: float
     settled: float
-    """After how many seconds it was begun to count."""
+    """Seconds before counting began."""
 
     pace: float
     read: float
-    """Bytes a second that the subscriber has really read."""
+    """Bytes a second that the subscriber has read."""
 
     generator_share: float
     """CPU seconds of the generator, per second."""
 
     cuts: int
-    """How often the subscriber was disconnected, and came back at once."""
+    """How often the server disconnected the subscriber, which came back at once."""
 
     drained: bool
-    """Whether all that would come has come, so that the rest is lost."""
+    """Whether messages stopped coming, so that the rest is lost."""
 
     publishers: tuple[Got, ...]
     delays: tuple[float, ...]

@@ -55,13 +55,13 @@ BUDGET: Final = 1.5
 SIZES: Final = (10, 1_000, 10_000)
 
 FANS: Final = (1, 10, 100, 1_000)
-"""Subscribers to each message, where that is what is compared."""
+"""Subscribers to each message, where their number is compared."""
 
 RAISED: Final = ("--limit-items=1000000", "--limit-bytes=512MiB")
 """A thousand messages to a thousand subscribers, of more bytes than they have."""
 
 CLIENTS: Final = 10
-"""Who have all the subscriptions that do not match."""
+"""The clients with all the subscriptions that do not match."""
 
 STUCK_BYTES: Final = 512
 """Of each message that is owed: together more than sockets take, from a hundred on."""
@@ -81,7 +81,7 @@ LOADS: Final = {
 }
 
 RETRIED: Final = 3
-"""Of so many measurements one may be made again."""
+"""One of this many measurements may be repeated."""
 
 OTHER_FILES: Final = 1_100
 """Descriptors that a relay needs besides those of the clients of a size."""
@@ -128,7 +128,7 @@ def idle(running: Running, count: int) -> list[socket.socket]:
 
 
 def subscriptions(running: Running, count: int) -> list[socket.socket]:
-    """Subscribe to what nobody publishes."""
+    """Subscribe to topics that no client publishes to."""
     socks = idle(running, CLIENTS)
     each = count // CLIENTS
     for number, sock in enumerate(socks):
@@ -139,7 +139,7 @@ def subscriptions(running: Running, count: int) -> list[socket.socket]:
 
 
 def owing(running: Running, count: int) -> list[socket.socket]:
-    """Let publishers owe for what somebody does not read."""
+    """Let publishers owe for messages that a subscriber does not read."""
     stuck = socket.socket()
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stuck.connect(("127.0.0.1", running.port))
@@ -169,13 +169,13 @@ def same(load: Load, size: int, name: str) -> Load:
 
 
 def in_turn(load: Load, size: int, name: str) -> Load:
-    """Let the messages take so many topics in turn, each of them known when it is measured."""
+    """Let the messages take that many topics in turn, all of them known before measuring."""
     warmup = load.warmup + size * FIRST_SECONDS[name]
     return dataclasses.replace(load, topics=size, wildcard=True, warmup=warmup)
 
 
 def fanned(load: Load, size: int, name: str) -> Load:
-    """Let so many have each message."""
+    """Let that many subscribers have each message."""
     return dataclasses.replace(load, subscribers=size, window=min(load.window, MANY // size))
 
 
@@ -212,7 +212,7 @@ DIMENSIONS: Final = (
 
 @attrs.frozen
 class Sample:
-    """One measurement, and what was measured."""
+    """One measurement: its place and its result."""
 
     dimension: str
     load: str
@@ -227,7 +227,7 @@ class Sample:
 
 @attrs.frozen
 class Effort:
-    """How much of it is measured."""
+    """The amount of measuring."""
 
     seconds: float = 0.4
     """Of each measurement."""
@@ -239,16 +239,16 @@ class Effort:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are two sizes of everything."""
+        """Whether each dimension has two sizes."""
         return all(len(dimension.within(self.most)) > 1 for dimension in DIMENSIONS)
 
 
 @contextlib.contextmanager
 def surrounded(dimension: Dimension, size: int, core: int | None) -> Generator[Running]:
-    """Run a relay with so much of something.
+    """Run a relay with that many connections, subscriptions, ... of the dimension.
 
     Raises:
-        ServerError: It did not start, or did not let somebody in.
+        ServerError: It did not start, or refused a client.
     """
     options = ("--log-level=error", "--max-connections=20000", *dimension.options)
     relay = Relay(protocols=("mqtt",), options=options)
@@ -277,7 +277,7 @@ def many_files() -> Generator[int]:
 
 
 def room(files: int) -> int:
-    """Return the largest size that so many descriptors do for: a process has those of all sizes."""
+    """Return the largest size for that many descriptors: one process has those of all sizes."""
     return (files - OTHER_FILES) * SIZES[-1] // sum(SIZES)
 
 
@@ -359,7 +359,7 @@ def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 @attrs.frozen
 class Growth:
-    """What one thing costs with one load."""
+    """The cost at each size of one dimension, with one load."""
 
     dimension: str
     load: str
@@ -368,7 +368,7 @@ class Growth:
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> list[Growth]:
-        """Sort what was measured by dimension and load."""
+        """Sort the measurements by dimension and load."""
         found: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
         for sample in samples:
             sizes = found.setdefault((sample.dimension, sample.load), {})
@@ -412,7 +412,7 @@ def head(sizes: Sequence[int]) -> str:
 
 
 def line(growth: Growth) -> str:
-    """Return a row of it."""
+    """Return a row of the table."""
     cells = " | ".join(middle(values, ".3f") for values in growth.costs.values())
     times = middle(growth.times(growth.sizes[-1]), ".2f")
     return f"| {growth.dimension}, {growth.load} | {cells} | {times} | {growth.exponent:+.3f} |"

@@ -34,17 +34,17 @@ from benchmarks.servers import PEERS, AnyServer, Relay, ServerError
 
 SUBSCRIBERS: Final = 9
 AWAY: Final = 15.0
-"""Seconds after which it reads again, where it does."""
+"""Seconds after which it reads again, in the runs in which it does."""
 PATIENCE: Final = 5.0
-"""Seconds, under each policy; the relay as it comes has its own default."""
+"""Seconds, under each policy; the relay with its defaults has its own."""
 LOOK: Final = 0.25
-"""Seconds after which it is looked again at what has come, and at the server."""
+"""Seconds between two looks at the received messages and at the server."""
 LEFT: Final = 12.0
-"""Seconds, at most, that it is given to take what is left for it."""
+"""Seconds, at most, in which it reads what is left for it."""
 POLICIES: Final = ("wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill")
 STUCK: Final = "the-stuck-one"
 BESIDE: Final = ("mosquitto", "nats", "redis", "rabbitmq")
-"""The servers beside the relay: those that take wildcards, and such a load."""
+"""The servers beside the relay: those that have wildcards and take this load."""
 
 
 @attrs.frozen
@@ -56,13 +56,13 @@ class Terms:
     payload: int = 1_000
     """Bytes of a message."""
     warm: float = 2.0
-    """Before the one stops reading."""
+    """Seconds before the one stops reading."""
     watch: float = 40.0
-    """From then on."""
+    """Seconds from then on."""
     away: float | None = None
-    """After which it reads again; None: never."""
+    """Seconds after which it reads again; None: never."""
     quiet: float = 1.5
-    """In which nothing comes: then all has come."""
+    """Seconds without a message after which all messages have come."""
 
 
 # -- what is found ------------------------------------------------------------------------------
@@ -70,22 +70,22 @@ class Terms:
 
 @attrs.frozen
 class Found:
-    """What was found in one run; times are in seconds from when the one stopped reading."""
+    """The results of one run; times are in seconds from when the one stopped reading."""
 
     server: str
     version: str
     away: float | None
-    """For how long it did not read; None: for good."""
+    """Seconds for which it did not read; None: for good."""
     offered: int
-    """Messages that the publisher's pace comes to."""
+    """Messages that the publisher offered."""
     sent: int
     before: float
-    """Of what was offered until then, what the others had got, in the mean: much below 1, the
+    """The mean share of the offered messages that the others had until then: much below 1, the
     server was too slow for this load in any case."""
     share: float
-    """Of what was offered, what the worst served of the other eight got."""
+    """The share of the offered messages that the worst served of the other eight got."""
     gap: float
-    """The longest time in which one of them got nothing."""
+    """The longest time without a message for one of them."""
     waited: float
     """How long the publisher waited in all."""
     went_on: float | None
@@ -93,20 +93,21 @@ class Found:
     waits: bool
     """Whether it waits at the end."""
     others_lost: int
-    """The most that one of the others did not get of what was sent, in the end."""
+    """The most sent messages that one of the others never got."""
     stuck_got: int
-    """What the stuck one had got in the end, of all that was sent from the very first."""
+    """The sent messages that the stuck one got in the end, from the very first."""
     stuck_lost: int
     cut: bool
-    """Whether its connection had been closed."""
+    """Whether the server closed its connection."""
     cut_after: float | None
     """When that was seen, while it was watched."""
     memory: float
-    """By how much the server grew at most, in megabytes."""
+    """The most megabytes by which the server grew."""
     log: tuple[str, ...]
-    """What the server's log said of it, each kind of line once."""
+    """The lines of the server's log about it, each kind of line once."""
     over_time: dict[str, list[float]] = attrs.field(repr=False)
-    """Seconds; what the others had got by then, in the mean; the server's memory in MB."""
+    """Seconds; the mean number of messages that the others had by then; the server's memory in
+    MB."""
 
 
 # -- a run --------------------------------------------------------------------------------------
@@ -115,14 +116,14 @@ class Found:
 def run(
     server: AnyServer, label: str, terms: Terms, scratch: Path, core: int | None = None
 ) -> Found:
-    """Do it once to one server.
+    """Measure one server once.
 
     Args:
-        server: Which.
-        label: What it is called in the table.
-        terms: What is done to it.
+        server: The server.
+        label: Its name in the table.
+        terms: The load.
         scratch: An empty directory, for its files.
-        core: The core that it has; None: any.
+        core: Its core; None: any.
 
     Raises:
         ServerError: It did not start, or not end, as it should; or it closed the publisher's
@@ -256,7 +257,7 @@ AS_IT_COMES: Final = "relay, as it comes"
 
 
 def servers(scratch: Path, patience: float) -> Iterator[tuple[str, AnyServer]]:
-    """Yield what is measured, with its name in the table."""
+    """Yield each server, with its name in the table."""
     yield AS_IT_COMES, Relay(protocols=("mqtt",))
     for policy in POLICIES:
         options = [f"--stuck={policy}", f"--patience={patience:g}"]

@@ -1,4 +1,4 @@
-"""What a section of docs/evidence.md is, and what it gives and gets."""
+"""A section of docs/evidence.md: its interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_CELLS: Final[Mapping[str, Mapping[str, str]]] = {}
 
 @attrs.frozen
 class Setting:
-    """What a section gets to measure with."""
+    """The servers, cores and scale that a section measures with."""
 
     servers: tuple[AnyServer, ...]
     """Those found on this machine, the relay first."""
@@ -36,7 +36,7 @@ class Setting:
 
 @attrs.frozen
 class Claim:
-    """Something that has to hold, and what was found."""
+    """A figure that must not be above a limit, and the measured value."""
 
     text: str
     """In words, limit included: "pipelined, nine subscribers: CPU per delivery, at most 0.8 x
@@ -51,7 +51,7 @@ class Claim:
 
     @property
     def word(self) -> str:
-        """What became of it: "held", "MISSED" or "not measured"."""
+        """The result: "held", "MISSED" or "not measured"."""
         if self.found is None:
             return "not measured"
         return "held" if self.found <= self.most else "MISSED"
@@ -65,13 +65,14 @@ class Rendered:
     """Markdown, without the heading; it refers to figures as ``![...](evidence-NAME.svg)``."""
 
     figures: Mapping[str, Callable[[], Any]] = attrs.field(factory=dict[str, Callable[[], Any]])
-    """From a name to what makes the figure (of matplotlib), saved as evidence-NAME.svg."""
+    """The name of each figure, and the function that makes it (with matplotlib); it is saved as
+    evidence-NAME.svg."""
 
     claims: tuple[Claim, ...] = ()
 
     beside: Mapping[str, Mapping[str, str]] = NO_CELLS
-    """What the section has for the table "side by side": a column's heading -> a server's name -> a
-    cell. Few words: the table has a row for each server and a column for each such heading."""
+    """The cells of this section in the table "side by side": a column's heading -> a server's name
+    -> a cell. Few words: the table has a row for each server and a column for each heading."""
 
 
 @attrs.frozen
@@ -79,26 +80,26 @@ class Section:
     """How to measure something, and how to show it."""
 
     key: str
-    """A letter, or a word where there is none."""
+    """A letter, or a word for a section without a letter."""
 
     name: str
-    """Of its module, its data, its anchor; what ``--only`` takes."""
+    """The name of its module, its data and its anchor; ``--only`` takes it."""
 
     title: str
     seconds: float
     """About how long it takes to measure at scale 1, on a quiet machine."""
 
     command: str
-    """How it is measured by itself."""
+    """The command that measures this section alone."""
 
     measure: Callable[[Setting], dict[str, Any]]
-    """Returns JSON: what was measured in each pass, so that it can be shown otherwise later. Under
-    "skipped" a list of sentences about what was left out, and why."""
+    """Returns JSON: the measurements of each pass, so that they can be shown otherwise later.
+    "skipped" is a list of sentences: what was left out, and why."""
 
     render: Callable[[dict[str, Any]], Rendered]
-    """Shows what `measure` returned, on this machine or another, now or in a year."""
+    """Shows the return value of `measure`, on this machine or another, now or in a year."""
 
     @property
     def heading(self) -> str:
-        """The title, with the letter if there is one."""
+        """The title, with the letter if it has one."""
         return f"{self.key}. {self.title}" if len(self.key) == 1 else self.title

@@ -32,40 +32,40 @@ POLL_SECONDS: Final = 0.001
 of the slowest."""
 
 TURNS: Final = 5
-"""Passes of a server before it is started afresh. Those that are compared take turns at it, a
-second each, so that what disturbs the machine for longer than that disturbs all of them; and they
-are started more than once, since where a process has its memory decides, too."""
+"""Passes of a server before it is started afresh. The servers that are compared take turns of a
+second each, so that a longer disturbance of the machine hits all of them. They are started more
+than once, because where a process has its memory matters, too."""
 
 STARTS: Final = {"relay": 6, POLLING: 6, "mosquitto": 6, "nats": 2, "redis": 2}
 OTHERS_STARTS: Final = 1
-"""Most for those whose figures are compared: the machine decides about the 99th percentile of one
-pass."""
+"""Most starts of servers whose figures are compared: the machine decides about the 99th percentile
+of one pass."""
 
 APART: Final = ("rabbitmq",)
-"""Which do so much when nothing comes that nobody else runs beside them."""
+"""Servers that do so much without load that no other server runs beside them."""
 
 DISTURBED: Final = 20.0
-"""Microseconds that the generator is late by its own fault, at the 99th percentile: with more, it
-was the machine that stopped it, and no server's latency can be told from that."""
+"""Microseconds by which the generator is late by its own fault, at the 99th percentile. Above that
+the machine stopped it, and the run says nothing about a server's latency."""
 
 RETRIES: Final = 2
-"""How often a disturbed run is done again; the one in which the generator was least late counts.
-What it is chosen by is not what it shows, and it is the same for every server."""
+"""How often a disturbed run is repeated; the run in which the generator was least late counts. The
+choice does not depend on the result, and is the same for every server."""
 
 FAST: Final = ("relay", "mosquitto", "nats", "redis")
 """Measured at the second pace, too, if they can keep it."""
 
 FAST_STARTS: Final = 1
 SECOND: Final = "mosquitto"
-"""Half of what it does at most is the second pace."""
+"""The server whose throughput sets the second pace: half of its most."""
 
 COMPARED: Final = "mosquitto"
-"""Whose 99th percentile is compared with so many passes that it can be said how far to trust it."""
+"""The server whose 99th percentile is compared, with enough passes for a confidence interval."""
 
 CONFIDENCE: Final = 0.95
 
 STEPS: Final = 5
-"""Points of a curve for each halving of what is left above."""
+"""Points of a curve for each halving of the share above."""
 
 QUANTILES: Final = ("p50", "p99", "p99.9", "max")
 
