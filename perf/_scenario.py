@@ -238,7 +238,7 @@ class Scenario:
     def _check_tls(self) -> None:
         given = [name for name in TLS_FIELDS if getattr(self, name)]
         if given and not self.tls:
-            msg = f"{given[0]} is for TLS, and {shown(self.uri)} is without: give mqtts://HOST:PORT"
+            msg = f"{given[0]} needs TLS, and {shown(self.uri)} does not use it: give mqtts://HOST:PORT"
             raise ScenarioError(msg)
 
     def _check_prefetch(self) -> None:

@@ -53,22 +53,19 @@ def check_acl(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:
     """Raise ListenError for rules that cannot be enforced, before anything is open."""
     default = settings.acl_default
     if default == "deny" and settings.acl is None:
-        msg = "with --acl-default deny and no list nobody may do anything; give one (--acl FILE)"
+        msg = "--acl-default deny without a list refuses every topic: give --acl FILE"
         raise ListenError(msg)
     if default == "tenant" and not any(tenant.topic for tenant in settings.tenant):
-        msg = (
-            "--acl-default tenant, and no tenant has a topic; say which are whose (--tenant "
-            "NAME,topic=FILTER)"
-        )
+        msg = "--acl-default tenant needs a tenant with topics: give --tenant NAME,topic=FILTER"
         raise ListenError(msg)
     if settings.acl is None:
         return
     for url in urls:
         if url.protocol == "syndicate" and not url.gatekeeper and not url.path:
             msg = (
-                f"cannot listen on {str(url)!r} with an access control list: whoever connects "
-                "there reads and publishes everything; put ?gatekeeper at its end, where "
-                "sturdyrefs say who may do what, or use a Unix socket"
+                f"cannot listen on {str(url)!r} with an access control list: every client "
+                "of this listener reads and publishes everything; add ?gatekeeper, so that "
+                "sturdyrefs carry the rights, or use a Unix socket"
             )
             raise ListenURLError(msg)
 

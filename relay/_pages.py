@@ -76,8 +76,8 @@ def check_pages(settings: RelaySettings) -> None:
         return
     if PagesAddress.parse(settings.http).secure and settings.tls is None:
         msg = (
-            f"cannot serve pages on {settings.http!r}: there is no certificate; give one "
-            "(--tls-certificate, --tls-key)"
+            f"cannot serve pages on {settings.http!r}: https needs a certificate: "
+            "give --tls-certificate and --tls-key"
         )
         raise ListenURLError(msg)
 
@@ -120,7 +120,7 @@ def _warn(where: PagesAddress, access: Access) -> None:
     if _is_loopback(where.host):
         return
     if not access.asks:
-        why = "whoever reaches them can read all names, topics and figures: give --http-token FILE"
+        why = "every client there can read all names, topics and figures: give --http-token FILE"
     elif not where.secure:
         why = "tokens and passwords cross the network in clear: serve them with TLS (--http https:)"
     else:

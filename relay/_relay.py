@@ -716,19 +716,19 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
     It runs before anything is open.
     """
     if not urls and settings.http is None:
-        raise ListenURLError("there is nothing to listen on; give at least one URL to listen on")
+        raise ListenURLError("no listener: give at least one URL to listen on")
     for url in urls:
         if url.gatekeeper and settings.sturdy_key is None:
             msg = (
-                f"cannot listen on {str(url)!r}: its gatekeeper has no key to check sturdyrefs "
-                "against; give one (--sturdy-key-file, see `clearfunds mint --new-key`), or leave "
-                "?gatekeeper out"
+                f"cannot listen on {str(url)!r}: ?gatekeeper needs a key that checks sturdyrefs: "
+                "give --sturdy-key-file (`clearfunds mint --new-key` makes one), or remove "
+                "?gatekeeper"
             )
             raise ListenURLError(msg)
         if url.is_secure and settings.tls is None:
             msg = (
-                f"cannot listen on {str(url)!r}: there is no certificate; give one "
-                "(--tls-certificate, --tls-key)"
+                f"cannot listen on {str(url)!r}: TLS needs a certificate: "
+                "give --tls-certificate and --tls-key"
             )
             raise ListenURLError(msg)
     check_pages(settings)
@@ -755,7 +755,7 @@ def _check_extra(what: str, module: str) -> None:
         package = (exc.name or "").partition(".")[0]
         if package not in _EXTRA:
             raise
-        msg = f'{what} needs {package}, which is not here: pip install "clearfunds[relay]"'
+        msg = f'{what} needs {package}, which is not installed: pip install "clearfunds[relay]"'
         raise ListenError(msg) from exc
 
 
@@ -779,8 +779,8 @@ def _check_flow(settings: RelaySettings) -> None:
             given.append(f"those of tenant {tenant.name}")
     if given:
         msg = (
-            f"nobody waits for a limit with --flow credit, but some are given: {', '.join(given)}; "
-            "leave them out"
+            f"limits have no effect with --flow credit, but some are given: {', '.join(given)}; "
+            "remove them"
         )
         raise ListenError(msg)
 
@@ -794,9 +794,9 @@ def _check_syndicate_policy(settings: RelaySettings) -> None:
     found = policies.of("syndicate:0/-/0", "0", able=ABLE, topic_of=None)
     if not found.policies <= ABLE:
         msg = (
-            f"{settings.stuck} cannot be done about Syndicate's peers: their messages have no "
-            "topics, and what they are told of assertions has to be told. Say what is done about "
-            "those, as --subscription-policy 'syndicate:* #=drop_oldest', or choose another for all"
+            f"{settings.stuck} does not apply to Syndicate's peers: their messages have no "
+            "topics, and assertions cannot be dropped. Give another policy for these peers, for "
+            "example --subscription-policy 'syndicate:* #=drop_oldest', or for all"
         )
         raise ListenURLError(msg)
 

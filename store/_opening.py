@@ -38,7 +38,7 @@ def take(files: Files) -> None:
     except BlockingIOError as error:
         msg = (
             f"the store in {files.where} is in use by another process; "
-            "end that, or give each relay a directory of its own"
+            "end that process, or give each relay its own directory"
         )
         raise StoreLockedError(msg) from error
     file = files.open(LOCK, write=True)
@@ -48,7 +48,7 @@ def take(files: Files) -> None:
             return
         if mark and not MARK.startswith(mark) and mark.strip(b"\0"):
             msg = (
-                f"{files.where} is no store that this version can read: {LOCK} says "
+                f"{files.where} is not a store that this version can read: {LOCK} says "
                 f"{mark[:60]!r}, not {MARK!r}; use the version of clearfunds that made it"
             )
             raise StoreFormatError(msg)
@@ -64,8 +64,8 @@ def _protect(files: Files) -> None:
         exposed = files.protect()
     except PermissionError as error:
         msg = (
-            f"others on this machine can read {files.where}, where messages are to be: chmod 700 "
-            f"{files.where}, or give a directory in it, which is made for the relay alone"
+            f"others on this machine can read {files.where}, which would hold messages: chmod 700 "
+            f"{files.where}, or give a directory inside it, which the relay makes for itself alone"
         )
         raise StoreExposedError(msg) from error
     if exposed:

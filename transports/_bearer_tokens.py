@@ -79,7 +79,7 @@ def _digests(tokens: Iterable[str]) -> tuple[bytes, ...]:
     # All of one length, so that a comparison does not tell how long a token is.
     found = tuple(hashlib.sha256(_checked(each, "").encode()).digest() for each in tokens)
     if not found:
-        raise TokenFileError("there is no token: one of 16 characters or more has to be there")
+        raise TokenFileError("there is no token: give at least one, of 16 characters or more")
     return found
 
 

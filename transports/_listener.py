@@ -109,7 +109,7 @@ class ListenURL:
             raise ListenURLError(f"cannot listen on {url!r}: it must begin with one of {known}")
         if not _can_speak(protocol, transport):
             msg = (
-                f"cannot listen on {url!r}: {protocol} is not spoken over WebSocket here; write "
+                f"cannot listen on {url!r}: {protocol} does not run over WebSocket; write "
                 f"{protocol}+tcp://host:port, {protocol}+tls://host:port or "
                 f"{protocol}+unix:///absolute/path"
             )

@@ -193,7 +193,7 @@ class Tenant:
 
     def __attrs_post_init__(self) -> None:
         if self.users is False and any(getattr(self, name) is not None for name in _OF_USERS):
-            raise ValueError(f"tenant {self.name}: users is false, but something is said of them")
+            raise ValueError(f"tenant {self.name}: users is false, but a limit for users is given")
 
     @property
     def has_users(self) -> bool:
@@ -316,8 +316,8 @@ class TenantRules:
         for name, tenant in self.tenants.items():
             if name not in conditional and tenant is not self._default:
                 msg = (
-                    f"nobody would be of tenant {name}: say whose it is with user, client, "
-                    "listener or topic, or that it is the default"
+                    f"no client belongs to tenant {name}: give user, client, listener or topic, or "
+                    "make it the default"
                 )
                 raise ValueError(msg)
         self._entries = [_Entry(e, self.tenants[e.name]) for e in entries if e.is_conditional]

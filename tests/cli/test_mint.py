@@ -210,7 +210,7 @@ DEEP = "<reject " + "<arr [" * 40 + "<_>" + "]>" * 40 + ">"
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "give --key-file FILE, with --new-key to make one; or --attenuate REF"),
+        ([], "give --key-file FILE (and --new-key to make a key), or --attenuate REF"),
         (["--new-key"], "give --key-file FILE"),
         (["--caveat", SECRET], "give --key-file FILE"),
         (["--key-file", "no.key"], "no.key: No such file or directory"),
@@ -225,9 +225,9 @@ DEEP = "<reject " + "<arr [" * 40 + "<_>" + "]>" * 40 + ">"
         (["--key-file", "KEY", "--caveat", DEEP], "...: a packet in text is nested more than 64"),
         (["--key-file", "KEY", "--oid", "\udcff"], "--oid: not a Preserves value"),
         (["--attenuate", "REF"], "--attenuate adds caveats: give at least one --caveat"),
-        (["--attenuate", "REF", "--caveat", SECRET, "--key-file", "KEY"], "takes no key and no"),
-        (["--attenuate", "REF", "--caveat", SECRET, "--new-key"], "takes no key and no oid"),
-        (["--attenuate", "REF", "--caveat", SECRET, "--oid", "x"], "takes no key and no oid"),
+        (["--attenuate", "REF", "--caveat", SECRET, "--key-file", "KEY"], "takes no --key-file,"),
+        (["--attenuate", "REF", "--caveat", SECRET, "--new-key"], "takes no --key-file,"),
+        (["--attenuate", "REF", "--caveat", SECRET, "--oid", "x"], "takes no --key-file,"),
         (["--attenuate", "<re", "--caveat", SECRET], "--attenuate: the text ends in the middle"),
         (["--attenuate", "<ref 1>", "--caveat", SECRET], "--attenuate: a sturdyref is <ref {oid:"),
         (["--kye-file", "KEY"], "--key-file"),

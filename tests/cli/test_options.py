@@ -250,7 +250,7 @@ def test_tenants_may_be_tables_of_a_file(settle: Settle) -> None:
     ("entry", "why"),
     [
         ("press,user=a,weight=x", 'tenant press: weight is "x", which is not a number'),
-        ("press,usr=a", "tenant press: there is no 'usr'"),
+        ("press,usr=a", "tenant press: unknown key 'usr'"),
         ("press,user", "tenant press: user in"),
         ("press,user=a,items=5.5", 'items is "5.5", which is not a whole number'),
         ("press,user=a,items=5,items=6", "tenant press: items is given twice"),
@@ -259,7 +259,7 @@ def test_tenants_may_be_tables_of_a_file(settle: Settle) -> None:
         ("press,default=maybe", "it must be true or false"),
         ("user=a", "does not begin with a tenant's name"),
         ("a/b,default", "cannot be a tenant's name"),
-        ("press,weight=2", "nobody would be of tenant press"),
+        ("press,weight=2", "no client belongs to tenant press"),
         ('{"user": "x"}', "a tenant has no name"),
         ('{"name": "x", "user": 3}', "tenant x: user is 3; it must be a pattern"),
         ('{"name": "x", "user": "a"', "is not JSON"),
@@ -278,8 +278,8 @@ def test_what_is_wrong_with_a_tenant_is_said_in_one_line(
     ("options", "why"),
     [
         (["--max-inflight", "65536"], "Must be <= 65535"),
-        (["--disk-limit", "20KiB"], "--disk-limit is for a store: give --store"),
-        (["--anonymous"], "--anonymous is for passwords: give --passwords FILE"),
+        (["--disk-limit", "20KiB"], "--disk-limit needs --store DIRECTORY"),
+        (["--anonymous"], "--anonymous needs --passwords FILE or --jwt-key"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
@@ -409,7 +409,7 @@ def test_a_file_with_something_else_in_it_does_not_show_it(
     file.chmod(0o600)
     assert run(["relay", "--sturdy-key-file", str(file)]) == 2
     said = capsys.readouterr().err
-    told = f"clearfunds relay: {file}: a key is written in hex digits, two for each byte, and"
+    told = f"clearfunds relay: {file}: a key has only hex digits, two for each byte"
     assert said.startswith(told)
     assert said.count("\n") == 1
     assert content not in said.removeprefix(told)
@@ -492,11 +492,11 @@ def test_who_may_look_at_the_pages(settle: Settle, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--http-token", "FILE"), "--http-token is for pages: give --http HOST:PORT"),
-        (("--http-host", "relay"), "--http-host is for pages: give --http HOST:PORT"),
+        (("--http-token", "FILE"), "--http-token needs --http HOST:PORT"),
+        (("--http-host", "relay"), "--http-host needs --http HOST:PORT"),
         (("--http", "127.0.0.1:0", "--http-token", "FILE"), "FILE, line 1: a token has at least"),
         (("--http", "127.0.0.1:0", "--http-password", "FILE"), "FILE, line 1: there is no colon"),
-        (("--http", "https://127.0.0.1:0"), "there is no certificate; give one (--tls-cert"),
+        (("--http", "https://127.0.0.1:0"), "https needs a certificate: give --tls-cert"),
         (("--http", "ftp://127.0.0.1:0"), "write host:port (port 0: any free), or https://"),
         (("--http", "http://127.0.0.1:0/page"), "write host:port (port 0: any free), or https://"),
     ],

@@ -101,7 +101,7 @@ def test_tokens_and_tls_with_curl_top_and_trace(
         ((*believes, "--token", "wrong"), 1, "answers 401: The token, or the user or the password"),
         (("--token", TOKEN), 1, "by TLS: its certificate is not trusted"),
         ((*believes, "--username", "x", "--token", TOKEN), 2, "give one of them"),
-        ((*believes, "--password", "x"), 2, "give --username NAME, too"),
+        ((*believes, "--password", "x"), 2, "--password needs --username NAME"),
     ):
         run = clearfunds("top", url, "--once", *options)
         assert run.returncode == status
@@ -109,7 +109,7 @@ def test_tokens_and_tls_with_curl_top_and_trace(
         assert run.stderr.count("\n") == 1
     plain = clearfunds("top", url.replace("https", "http"), "--once", *believes)
     assert plain.returncode == 2
-    assert "--tls-ca is for TLS" in plain.stderr
+    assert "--tls-ca needs TLS" in plain.stderr
 
     seen = [(each["user"], each["path"], each["status"]) for each in logged(relay, "looked")]
     assert ("token", "/metrics", 200) in seen
@@ -152,7 +152,7 @@ def test_tokens_and_passwords_are_read_again_at_sighup(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--http", "0.0.0.0:0"), "whoever reaches them can read"),
+        (("--http", "0.0.0.0:0"), "every client there can read"),
         (("--http", "0.0.0.0:0", "--http-token", "FILE"), "cross the network in clear"),
         (("--http", "127.0.0.1:0"), ""),
         (("--http", "localhost:0", "--http-token", "FILE"), ""),

@@ -83,7 +83,7 @@ def test_in_a_terminal_it_is_asked_for_twice(
     ("arguments", "stdin", "error"),
     [
         (("anna",), "\n", "the password is empty"),
-        (("anna",), "a\0", "that cannot be a password"),
+        (("anna",), "a\0", "this password cannot be used"),
         (("a:b",), "x", "'a:b' cannot be a user"),
         (("",), "x", "'' cannot be a user"),
         (("#a",), "x", "'#a' cannot be a user"),

@@ -264,7 +264,7 @@ def test_options_from_environment_and_file(
         (["sub", "t", "--persistent"], "--client-id"),
         (["sub", "t", "--session-expiry", "9"], "--persistent"),
         (["sub", "t", "--retained", "at times"], "--retained"),
-        (["sub", "t", "--mqtt", "3.1.1", "--no-local"], "--no-local is an option of MQTT 5"),
+        (["sub", "t", "--mqtt", "3.1.1", "--no-local"], "--no-local needs MQTT 5"),
         (["pub", "-t", "t", "-m", "x", "--user-property", "x"], "NAME=VALUE"),
         (["pub", "-t", "t", "-m", "x", "--mqtt", "4"], "--mqtt"),
     ],

@@ -291,12 +291,12 @@ async def test_who_wants_to_know_who_one_is(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--tls-ca", "x"], "tls_ca is for TLS, and mqtt://127.0.0.1:1883 is without: give"),
-        (["--uri", "mqtt://a:b@h", "--tls-insecure"], "tls_insecure is for TLS, and mqtt://a:...@"),
+        (["--tls-ca", "x"], "tls_ca needs TLS, and mqtt://127.0.0.1:1883 does not use it: give"),
+        (["--uri", "mqtt://a:b@h", "--tls-insecure"], "tls_insecure needs TLS, and mqtt://a:...@"),
         (["--uri", "mqtts://h", "--tls-ca", "no/such"], "cannot read no/such: No such file"),
         (["--uri", "mqtts://h", "--tls-key", "k"], "k is a certificate's key"),
-        (["--scenario", "FILE"], "scenario 1: tls_ca is for TLS"),
-        (["--scenario", "FILE", "--tls-ca", "no/such"], "scenario 1: tls_ca is for TLS"),
+        (["--scenario", "FILE"], "scenario 1: tls_ca needs TLS"),
+        (["--scenario", "FILE", "--tls-ca", "no/such"], "scenario 1: tls_ca needs TLS"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -589,9 +589,9 @@ async def test_the_relay_says_what_is_allowed(
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"acl_default": "deny"}, "nobody may do anything"),
-        ({"acl_default": "tenant"}, "no tenant has a topic"),
-        ({"acl": lists(), "listen": ("syndicate+tcp://127.0.0.1:0",)}, "put .gatekeeper at its"),
+        ({"acl_default": "deny"}, "refuses every topic"),
+        ({"acl_default": "tenant"}, "needs a tenant with topics"),
+        ({"acl": lists(), "listen": ("syndicate+tcp://127.0.0.1:0",)}, "add .gatekeeper, so that"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(settings: dict[str, Any], error: str) -> None:

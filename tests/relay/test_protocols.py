@@ -171,7 +171,7 @@ async def test_a_gatekeeper_needs_a_key(tmp_path: Path) -> None:
     settings = RelaySettings(
         listen=(f"syndicate+unix://{path}", "syndicate+tcp://127.0.0.1:0?gatekeeper")
     )
-    with pytest.raises(ListenURLError, match=r"gatekeeper has no key .* \(--sturdy-key-file"):
+    with pytest.raises(ListenURLError, match=r"gatekeeper needs a key .* --sturdy-key-file"):
         await serve_relay(settings)
     # Nothing was opened before that was known.
     assert not path.exists()
@@ -209,7 +209,7 @@ def test_mqtt_needs_no_extra_and_syndicate_says_what_to_install(missing: str) ->
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == (
-        f"mqtt is served\nSyndicate needs {missing}, which is not here: "
+        f"mqtt is served\nSyndicate needs {missing}, which is not installed: "
         'pip install "clearfunds[relay]"\n'
     )
 

@@ -221,7 +221,7 @@ async def test_the_last_listener_that_cannot_be_opened_leaves_none(tmp_path: Pat
 
 
 async def test_nothing_to_listen_on_is_said() -> None:
-    with pytest.raises(ListenURLError, match="nothing to listen on"):
+    with pytest.raises(ListenURLError, match="no listener: give at least one URL"):
         await serve_relay(RelaySettings(listen=()))
 
 

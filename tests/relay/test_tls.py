@@ -381,7 +381,7 @@ async def test_a_new_certificate_is_shown_to_who_comes_then(papers: Papers, tmp_
 
 @pytest.mark.parametrize("url", ["mqtt+tls://127.0.0.1:0", "syndicate+wss://127.0.0.1:0"])
 async def test_without_a_certificate_the_relay_does_not_start(url: str) -> None:
-    with pytest.raises(ListenURLError, match="there is no certificate; give one"):
+    with pytest.raises(ListenURLError, match="TLS needs a certificate: give"):
         await serve_relay(RelaySettings(listen=(url,)), stop=trio.Event())
 
 

@@ -234,7 +234,7 @@ def test_damage_found_while_reading_is_told_and_its_messages_count_as_done() -> 
         (
             "clearfunds-store",
             b"clearfunds store, format 99\n",
-            "no store that this version can read",
+            "not a store that this version can read",
         ),
     ],
 )

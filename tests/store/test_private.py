@@ -86,7 +86,7 @@ def test_one_that_is_everybodys_is_refused_and_left(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
-    with pytest.raises(StoreExposedError, match=f"chmod 700 {folder}, or give a directory in it"):
+    with pytest.raises(StoreExposedError, match=f"chmod 700 {folder}, or give a directory inside"):
         Store.open(folder)
     assert modes(folder) == (0o1777, set())
     fill(folder / "store")

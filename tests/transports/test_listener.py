@@ -402,5 +402,5 @@ async def test_closing_while_a_connection_comes_in_is_no_error() -> None:
 
 @pytest.mark.parametrize("transport", ["ws", "wss"])
 def test_what_is_not_spoken_over_websocket(transport: str) -> None:
-    with pytest.raises(ListenURLError, match="subscribe is not spoken over WebSocket here"):
+    with pytest.raises(ListenURLError, match="subscribe does not run over WebSocket"):
         ListenURL.parse(f"subscribe+{transport}://127.0.0.1:8083", ("mqtt", "subscribe"))

@@ -163,7 +163,7 @@ def test_the_tenant_of_a_long_topic_is_looked_up_each_time() -> None:
         (({"name": ""},), "'' cannot be a tenant's name"),
         (({"name": "a/b", "user": ("x",)},), "without /"),
         (({"name": "a\n", "user": ("x",)},), "printable"),
-        (({"name": "a"},), "nobody would be of tenant a"),
+        (({"name": "a"},), "no client belongs to tenant a"),
         (({"name": "a", "user": ("x", "")},), "a pattern of user is empty"),
         (({"name": "a", "topic": ("x#",)},), "# must be alone"),
         (({"name": "a", "user": ("x",), "weight": 0.0},), "weight must be above 0"),

@@ -72,5 +72,5 @@ class ClientTls:
             f"--{name.replace('_', '-')}" for name, value in attrs.asdict(self).items() if value
         ]
         if given:
-            msg = f"{given[0]} is for TLS, and {url} is without: give {secure}"
+            msg = f"{given[0]} needs TLS, and {url} does not use it: give {secure}"
             raise UsageError(msg)

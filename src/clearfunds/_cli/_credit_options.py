@@ -17,8 +17,8 @@ def _credit(_: object, tokens: Sequence[Token]) -> Credit:
     match = re.fullmatch(r"([0-9][0-9_]*),([0-9][0-9_]*)", text)
     if match is None:
         msg = (
-            f'"{text}" is not INITIAL,MORE_AFTER: messages that may be sent at first, and after '
-            'how many that were handled there may be as many more ("400,200").'
+            f'"{text}" is not INITIAL,MORE_AFTER: the credit at the start, and the number of '
+            'handled messages that grants as much credit again ("400,200").'
         )
         raise ValueError(msg)
     return Credit(int(match[1]), int(match[2]))

@@ -32,7 +32,7 @@ def read_key(file: Path, warn: Callable[[str], object]) -> bytes:
         key = bytes.fromhex(content.decode("ascii"))
     except ValueError:
         # The content may be another secret: it is not shown.
-        msg = f"{file}: a key is written in hex digits, two for each byte, and nothing else"
+        msg = f"{file}: a key has only hex digits, two for each byte"
         raise UsageError(msg) from None
     if len(key) < _GUESSABLE_BELOW:
         warn(

@@ -95,14 +95,14 @@ def mint(
     caveats = [_read_caveat(text) for text in caveat]
     if attenuate is not None:
         if key_file is not None or new_key or oid is not None:
-            msg = "--attenuate takes no key and no oid: its reference has them"
+            msg = "--attenuate takes no --key-file, --new-key or --oid: REF has its oid already"
             raise UsageError(msg)
         if not caveats:
             msg = "--attenuate adds caveats: give at least one --caveat"
             raise UsageError(msg)
         ref = _attenuated(_read_reference(attenuate), caveats)
     elif key_file is None:
-        msg = "give --key-file FILE, with --new-key to make one; or --attenuate REF"
+        msg = "give --key-file FILE (and --new-key to make a key), or --attenuate REF"
         raise UsageError(msg)
     else:
         ref = _made(DEFAULTS.sturdy_oid if oid is None else oid, key_file, new_key, caveats)

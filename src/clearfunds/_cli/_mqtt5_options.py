@@ -48,7 +48,7 @@ def version_of(wanted: Version | None, needs_5: Sequence[str]) -> Version:
         UsageError: 3.1.1 is wanted, and an option needs 5.
     """
     if wanted == "3.1.1" and needs_5:
-        msg = f"{needs_5[0]} is an option of MQTT 5: leave --mqtt 3.1.1 out, or {needs_5[0]}"
+        msg = f"{needs_5[0]} needs MQTT 5: remove --mqtt 3.1.1 or {needs_5[0]}"
         raise UsageError(msg)
     return wanted or ("5" if needs_5 else "3.1.1")
 

@@ -55,7 +55,7 @@ async def fetch_json(url: str, seconds: float = _SECONDS, visitor: Visitor = Vis
         with trio.fail_after(seconds):
             status, body = await _fetch(url, visitor)
     except trio.TooSlowError as error:
-        msg = f"{url} takes longer than {seconds:g} s"
+        msg = f"{url}: no answer within {seconds:g} s"
         raise CommandFailedError(msg) from error
     except (h11.RemoteProtocolError, trio.BrokenResourceError) as error:
         cause = error.__cause__
@@ -70,7 +70,7 @@ async def fetch_json(url: str, seconds: float = _SECONDS, visitor: Visitor = Vis
     try:
         return json.loads(text)
     except ValueError as error:
-        msg = f"{url} answers with something that is not JSON"
+        msg = f"{url}: the answer is not JSON"
         raise CommandFailedError(msg) from error
 
 
@@ -99,12 +99,12 @@ async def _fetch(url: str, visitor: Visitor) -> tuple[int, bytearray]:
             elif isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > _BYTES_MAX:
-                    msg = f"{url} has more than {_BYTES_MAX >> 20} MiB"
+                    msg = f"{url}: the answer has more than {_BYTES_MAX >> 20} MiB"
                     raise CommandFailedError(msg)
             elif isinstance(event, h11.EndOfMessage):
                 return status, body
             elif isinstance(event, h11.ConnectionClosed):
-                msg = f"{url} ends in the middle"
+                msg = f"{url}: the answer ends in the middle"
                 raise CommandFailedError(msg)
 
 

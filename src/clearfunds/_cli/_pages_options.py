@@ -62,7 +62,7 @@ class PagesAccess:
         """
         for name in ("http_token", "http_password", "http_host"):
             if getattr(self, name) and http is None:
-                msg = f"--{name.replace('_', '-')} is for pages: give --http HOST:PORT"
+                msg = f"--{name.replace('_', '-')} needs --http HOST:PORT"
                 raise UsageError(msg)
         return {
             "http_token": None if self.http_token is None else _tokens(self.http_token),

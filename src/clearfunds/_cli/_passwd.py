@@ -109,7 +109,7 @@ def _keys(password: str, iterations: int) -> ScramKeys:
         msg = 'SCRAM-SHA-256 needs scramp, which is not installed: pip install "clearfunds[auth]"'
         raise CommandFailedError(msg) from error
     except ValueError as error:
-        msg = f"that cannot be a password: {error}"
+        msg = f"this password cannot be used: {error}"
         raise UsageError(msg) from error
 
 

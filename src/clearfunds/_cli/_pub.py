@@ -65,7 +65,7 @@ def pub(
         raise UsageError(msg)
     if message is None and file is None:
         if count is not None:
-            msg = "--count is for --message and --file; lines of stdin are published once each"
+            msg = "--count needs --message or --file: each line of stdin is published once"
             raise UsageError(msg)
         payloads = _lines_of_stdin()
     else:

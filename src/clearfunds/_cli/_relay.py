@@ -163,9 +163,9 @@ def relay(
     if keeping.store is not None:
         kept["store"] = str(keeping.store)
     elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
-        raise UsageError("--disk-limit is for a store: give --store DIRECTORY, or --kept-limit")
+        raise UsageError("--disk-limit needs --store DIRECTORY; without a store, give --kept-limit")
     if anonymous and passwords is None and tokens.jwt_key is None:
-        raise UsageError("--anonymous is for passwords: give --passwords FILE, or leave it out")
+        raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
     try:
         settings = RelaySettings(
             listen=listen,
@@ -194,8 +194,8 @@ def relay(
         raise UsageError(str(error)) from error
     if settings.range_owner is not None and not has_users(settings):
         raise UsageError(
-            "--range-owner is for users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
-            "FILE, or leave it out"
+            "--range-owner needs users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
+            "FILE"
         )
     if settings.tls is not None and not any(_is_secure(url) for url in (*listen, http or "")):
         log.warning(

@@ -92,7 +92,7 @@ def sub(
         msg = "no topic: give at least one, as in clearfunds sub 'flights/#'"
         raise UsageError(msg)
     if show_topic and format != "text":
-        msg = f"--show-topic is for --format text, not {format}"
+        msg = f"--show-topic needs --format text, not {format}"
         raise UsageError(msg)
     if persistent and not connection.client_id:
         msg = "--persistent needs --client-id: the relay recognises the client by it"

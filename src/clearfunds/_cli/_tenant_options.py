@@ -70,7 +70,7 @@ def _known(key: str, name: object, where: str | None = None) -> str:
     found = key.replace("-", "_")
     if found not in KEYS:
         place = "" if where is None else f' in "{where}"'
-        msg = f"tenant {name}: there is no {key!r}{place}; there are {', '.join(KEYS)}."
+        msg = f"tenant {name}: unknown key {key!r}{place}; keys: {', '.join(KEYS)}."
         raise ValueError(msg)
     return found
 

@@ -54,7 +54,7 @@ class Tls:
                 ("--tls-client-ca", self.tls_client_ca),
             ):
                 if file is not None:
-                    msg = f"{name} is of no use without --tls-certificate"
+                    msg = f"{name} needs --tls-certificate FILE"
                     raise UsageError(msg)
             return None
         certificates = Certificates(

@@ -40,7 +40,7 @@ class TokenOptions:
         file = self.jwt_key
         if file is None:
             if self.jwt_audience is not None:
-                raise UsageError("--jwt-audience is for tokens: give --jwt-key FILE, too")
+                raise UsageError("--jwt-audience needs --jwt-key FILE")
             return None
         try:
             tokens = Tokens.from_file(file, self.jwt_audience)

@@ -49,7 +49,7 @@ def _share_or_size(_: object, tokens: Sequence[Token]) -> float:
         size = parse_size(text)
         if size > 1:
             return size
-    msg = f'"{text}" is neither a share of what there is ("0.6") nor a size ("512MiB").'
+    msg = f'"{text}" is neither a fraction of the memory or disk ("0.6") nor a size ("512MiB").'
     raise ValueError(msg)
 
 

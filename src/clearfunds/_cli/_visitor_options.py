@@ -58,7 +58,7 @@ class VisitorOptions:
             pair = f"{self.username}:{self.password or ''}".encode()
             return f"Basic {b64encode(pair).decode()}"
         if self.password is not None:
-            msg = "--password is for a user: give --username NAME, too"
+            msg = "--password needs --username NAME"
             raise UsageError(msg)
         token = self.token if self.token_file is None else _first_line(self.token_file)
         if token is None:

@@ -145,7 +145,7 @@ def test_a_relay_that_is_not_there_is_one_line(clearfunds: Clearfunds, options: 
     ("answer", "said"),
     [
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nno \x1b[2J!\n", r"404: no \x1b[2J!"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not the page of a relay"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not a page of a relay"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[}", "not JSON"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{}", "breaks off"),
         (b"SSH-2.0-OpenSSH\r\n", "breaks off"),

@@ -74,12 +74,12 @@ class Source:
             page: Any = await fetch_json(url, visitor=self.visitor)
         except OSError as error:
             msg = (
-                f"cannot reach {self.url}: {error.strerror or error} (a relay shows its books with "
+                f"cannot reach {self.url}: {error.strerror or error} (start the relay with "
                 "--http HOST:PORT)"
             )
             raise CommandFailedError(msg) from error
         if not isinstance(page, dict) or not {"waits", "more", "busy_ms"} <= page.keys():
-            msg = f"{url} is not the page of a relay of this version"
+            msg = f"{url} is not a page of a relay of this version"
             raise CommandFailedError(msg)
         return cast("TopPage", page)
 

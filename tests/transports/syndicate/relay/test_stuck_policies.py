@@ -97,7 +97,7 @@ async def test_who_is_not_told_what_is_the_case_is_disconnected(
 async def test_what_cannot_be_done_is_said_at_the_start() -> None:
     for policy in ("conflate", "spill"):
         settings = RelaySettings(listen=(TCP,), stuck=policy)
-        with pytest.raises(ListenURLError, match=f"{policy} cannot be done about Syndicate's"):
+        with pytest.raises(ListenURLError, match=f"{policy} does not apply to Syndicate's"):
             await serve_relay(settings)
 
 
