@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,7 @@ def unmarked_exports(tree: ast.AST) -> list[str]:
     ]
 
 
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
