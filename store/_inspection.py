@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ._decode import columns_of, records_of, runs_of
 from ._errors import CorruptRecordError, Damage, StoreDiskError, StoreFormatError, StoreLockedError
 from ._names import LOCK, segment_name
 from ._queue import OnDisk
-from ._reading import columns_of, records_of, runs_of
 from ._records import read_head, read_payload
 from ._recovery import MARK, Recoverer, is_ours
 from ._sentences import trouble

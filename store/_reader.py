@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ._decode import columns_of, runs_of
 from ._errors import CorruptRecordError
 from ._intervals import Intervals
 from ._names import segment_name
 from ._queue import OnDisk
-from ._reading import columns_of, runs_of
 from ._records import MOVE, PUT, read_head, read_payload, read_run
 from ._scan import heads
 

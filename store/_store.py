@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ._changes import Changes
-from ._compaction import BadExtentError, Mover
+from ._decode import pending_columns, records_of
 from ._encode import Batch, encode
 from ._errors import (
     CorruptRecordError,
@@ -38,11 +38,11 @@ from ._handles import Handles
 from ._index import Segment
 from ._intervals import Intervals
 from ._log import Log, Written
+from ._mover import BadExtentError, Mover
 from ._names import segment_name, snapshot_name
 from ._opening import take
 from ._queue import Columns, InMemory, OnDisk, Record
 from ._reader import Reader
-from ._reading import pending_columns, records_of
 from ._records import DONE, DROP
 from ._recovery import Recoverer, Recovery, put_aside
 from ._sentences import trouble

@@ -1,4 +1,4 @@
-"""Compaction: copying forward the live messages of a segment that is mostly dead."""
+"""Copying forward the live messages of one segment, in pieces."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
+from ._decode import runs_of
 from ._encode import RUN_BYTES
 from ._errors import CorruptRecordError
 from ._intervals import Intervals
-from ._reading import runs_of
 from ._records import (
     MOVE,
     MOVE_BODY,
