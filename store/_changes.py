@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ._detail import Detail, detail_of
 from ._errors import StoreUsageError
@@ -13,9 +13,9 @@ from ._records import MAX_LENGTH, alike, lengths, part, sums, together, total
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from ._store import Store
+    from ._settings import StoreSettings
 
 
 _MAX_SEQ: Final = (1 << 63) - 1
@@ -25,6 +25,25 @@ _MAX_SEQ: Final = (1 << 63) - 1
 _NONE: Final[list[Any]] = []
 
 _COMMITTED: Final = "these changes were committed before: begin new ones"
+
+
+class _Declared(Protocol):
+    """A queue that the store has."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def meta(self) -> bytes: ...
+
+
+class _Store(Protocol):
+    """The part of a store that changes ask before their commit."""
+
+    @property
+    def settings(self) -> StoreSettings: ...
+    @property
+    def queues(self) -> Mapping[str, _Declared]: ...
+    def next_queue_id(self) -> int: ...
 
 
 class Body:
@@ -174,7 +193,7 @@ class Changes:
         *("dones", "dropped", "nbytes", "puts", "sealed", "since", "ticket", "values"),
     )
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: _Store) -> None:
         self._store = store
         self.declared: dict[int, tuple[str, bytes]] = {}
         self._named: dict[str, int] = {}
