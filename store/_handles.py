@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,8 +64,17 @@ class Handles:
             del self._users[file]
         file.close()
 
-    def forget(self, name: str) -> None:
-        """Close a file as soon as nobody uses it."""
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there, and close it as soon as nobody uses it.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        with suppress(FileNotFoundError):
+            self._files.unlink(name)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
         with self._lock:
             file = self._open.pop(name, None)
             if file is None or self._users[file]:
@@ -76,4 +85,4 @@ class Handles:
     def close(self) -> None:
         """Close them all."""
         for name in list(self._open):
-            self.forget(name)
+            self._forget(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -53,6 +54,11 @@ class Log:
         next_segment: The number of the next segment.
         next_batch: The number of the next batch.
         unsynced: Batches written to the current segment since the last fsync.
+        batches: Number of batches written.
+        written_bytes: Their size.
+        fsyncs: Number of successful fsyncs.
+        fsync_seconds: Their total duration.
+        slowest_fsync: The longest duration of one, in seconds.
     """
 
     def __init__(self, files: Files, index: Index, next_segment: int, next_batch: int) -> None:
@@ -65,6 +71,8 @@ class Log:
         self.unsynced: deque[Written] = deque()
         # The end of the bytes of the current segment that the disk was told to begin with.
         self._begun = 0
+        self.batches = self.written_bytes = self.fsyncs = 0
+        self.fsync_seconds = self.slowest_fsync = 0.0
 
     def begin(self) -> Segment:
         """Return the current segment, making one if needed.
@@ -105,6 +113,8 @@ class Log:
         written = Written(self.next_batch, ticket, batch.ops, group, batch.size)
         self._file.write(batch.finish(written.number, ticket, segment.synced), segment.size)
         self.next_batch += 1
+        self.batches += 1
+        self.written_bytes += written.size
         for op in written.ops:
             op.offset += segment.size
         with self._index.lock:
@@ -123,7 +133,12 @@ class Log:
             OSError: The disk refused. Give up what was written: its state is unknown.
         """
         assert self._file is not None
+        started = monotonic()
         self._file.fsync()
+        seconds = monotonic() - started
+        self.fsyncs += 1
+        self.fsync_seconds += seconds
+        self.slowest_fsync = max(self.slowest_fsync, seconds)
         assert self.current is not None
         self._begun = self.current.size - self.current.size % _PAGE
 

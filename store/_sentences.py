@@ -1,8 +1,12 @@
-"""Sentences for people about disk errors: what failed, where, and what to do."""
+"""The log of a store, and its sentences about disk errors: what failed, where, and what to do."""
 
 import errno
+import logging
 import os
 from typing import Final
+
+logger: Final = logging.getLogger("clearfunds.store._store")
+"""For an open store. The name is part of the log lines: it is the same in all of its modules."""
 
 _ADVICE: Final = {
     errno.ENOSPC: "free some space there",
