@@ -289,11 +289,8 @@ class Recoverer:
 
     def _bad(self, name: str, data: bytes, bad: Bad) -> None:
         what, head = bad.what, bad.head
-        if head is None or head.kind not in (PUT, MOVE):
-            if head is not None:
-                what = f"{what}; {_LOST.get(head.kind, 'an operation is lost')}"
-            self._damage(name, bad.offset, bad.length, what, data, head=head)
-            return
+        if head is not None and head.kind not in (PUT, MOVE):
+            what = f"{what}; {_LOST.get(head.kind, 'an operation is lost')}"
         self._damage(name, bad.offset, bad.length, what, data, head=head)
 
     def _damage(

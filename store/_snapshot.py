@@ -29,7 +29,6 @@ from ._records import (
     SEGMENTS,
     VALUES,
     FileHead,
-    Head,
     decode_declaration,
     decode_values,
     encode_declaration,
@@ -223,7 +222,7 @@ def read_snapshot(data: bytes) -> Snapshot:
             break
         count += 1
         if head.kind == EXTENTS:
-            rows, own = _read_columns(head, payload, _EXTENT_CODES)
+            rows, own = _read_columns(head.items, payload, _EXTENT_CODES)
             for mine, more in zip(columns[head.queue], rows, strict=True):
                 mine.extend(more)
             details[head.queue] += _decode_details(rows[6], payload, own)
@@ -242,7 +241,9 @@ def read_snapshot(data: bytes) -> Snapshot:
             for number, salt, batch, size in zip(fields, fields, fields, fields, strict=True):
                 index.segments[number] = Segment(number, salt, batch, size, size)
         elif head.kind == BODIES:
-            index.bodies = Bodies.restored(_read_body_columns(payload))
+            # The head's count leaves out the removed bodies that still have a row.
+            number = len(payload) // sum(array(code).itemsize for code in _BODY_CODES)
+            index.bodies = Bodies.restored(_read_columns(number, payload, _BODY_CODES)[0])
         elif head.kind == VALUES:
             for key, value in decode_values(payload).items():
                 if value is not None:
@@ -267,23 +268,11 @@ def read_snapshot(data: bytes) -> Snapshot:
     return Snapshot(index, file, ticket)
 
 
-def _read_columns(head: Head, payload: bytes, codes: str) -> tuple[list[array[int]], int]:
+def _read_columns(rows: int, payload: bytes, codes: str) -> tuple[list[array[int]], int]:
     columns: list[array[int]] = []
     at = 0
     for code in codes:
-        size = head.items * array(code).itemsize
-        columns.append(unpack_array(code, payload[at : at + size]))
-        at += size
-    return columns, at
-
-
-def _read_body_columns(payload: bytes) -> list[array[int]]:
-    width = sum(array(code).itemsize for code in _BODY_CODES)
-    rows = len(payload) // width
-    columns: list[array[int]] = []
-    at = 0
-    for code in _BODY_CODES:
         size = rows * array(code).itemsize
         columns.append(unpack_array(code, payload[at : at + size]))
         at += size
-    return columns
+    return columns, at
