@@ -90,12 +90,15 @@ async def send_all(sock: Connected, data: bytes) -> None:
 
     Raises:
         OSError: The connection has ended.
+        trio.ClosedResourceError: The socket is closed.
     """
     rest = memoryview(data)
     while rest:
         try:
             rest = rest[sock.send(rest) :]
         except BlockingIOError:
+            if sock.fileno() < 0:
+                raise trio.ClosedResourceError from None
             await trio.lowlevel.wait_writable(sock)
 
 

@@ -144,14 +144,14 @@ def test_a_run_is_a_row() -> None:
 
 def test_a_run_of_a_relay_says_what_became_of_everybody(tmp_path: Path) -> None:
     relay = Relay(protocols=("mqtt",), options=("--stuck=disconnect", "--patience=0.3"))
-    terms = Terms(rate=4_000, payload=4_000, warm=0.3, watch=2.5, quiet=0.4)
+    terms = Terms(rate=4_000, payload=8_000, warm=0.3, watch=2.5, quiet=0.4)
     one = run(relay, "relay, disconnect", terms, tmp_path)
     assert (one.offered, one.others_lost) == (10_000, 0)
     assert one.stuck_got + one.stuck_lost >= one.sent
     assert 0 < one.share <= 1.05
     assert len({len(column) for column in one.over_time.values()}) == 1
     assert one.before > 0
-    # By then the kernel's buffers and the publisher's limit are full: 16 MB/s come.
+    # By then the kernel's buffers and the publisher's limit are full: 32 MB/s come.
     assert one.cut
     assert one.stuck_lost > 0
     assert one.waited > 0
