@@ -62,6 +62,7 @@ from ._limit_policy import MovingLimit as MovingLimit
 from ._limit_policy import watch_limits as watch_limits
 from ._loan import JOIN_BYTES as JOIN_BYTES
 from ._loan import LoanedItem as LoanedItem
+from ._loan_at_rest import LoanAtRest as LoanAtRest
 from ._measure import measure as measure
 from ._outcome import Outcome as Outcome
 from ._patience import Stuck as Stuck

@@ -3,7 +3,7 @@
 Rules of this file:
 1. A message is on its publisher's account until it has ended (acked, dropped, dead-lettered, ...)
    or is at rest: durable on disk, and owed for by the queue's own account, whose limit is the disk
-   budget (`_writer.py`, `_at_rest.py`).
+   budget (`_writer.py`, `LoanAtRest`).
 2. It is in exactly one place: arrived (not yet seen by `work`), ready (the backing knows where),
    unacked (in a consumer's hands), returned (by a consumer that is just being served), dying or
    being buried (on its way to be a dead letter).
@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
-from ._at_rest import AtRest
+from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy
 from ._backing import Backing, BackingFactory
 from ._channel import Delivery
 from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, with_death
@@ -88,7 +87,7 @@ class QueueContents(Holder):
         self.rates = Rates(now)
         self.counters = Counters()
         self.deleted = False
-        self._rest = AtRest(account, self)
+        self._rest = LoanAtRest(account, self)
         self._writer = self.writer(account, shelf, self.rates, self._lost)
         self.backing: Backing = backing(self._writer)
         self._persists = settings.durable and shelf is not None
@@ -202,7 +201,7 @@ class QueueContents(Holder):
         """End a message that no consumer has: repay, erase, confirm."""
         loan = message.loan
         if loan is None:
-            self._rest.settle(message.size, outcome)
+            self._rest.settle(1, message.size, outcome)
         elif loan.items:
             loan.settle(outcome=outcome)
         self._close(message)
@@ -238,7 +237,8 @@ class QueueContents(Holder):
             self._finish(message, _OUTCOMES[reason])
         else:
             if message.loan is None:
-                message.loan = self._rest.take(message.event, message.size, self.ledger.clock())
+                now = self.ledger.clock()
+                message.loan = self._rest.take([message.event], 1, message.size, now)
             self._dying = appended(self._dying, (message, reason))
 
     def _bury(self) -> None:

@@ -288,7 +288,7 @@ class ServingQueue(QueueContents):
         """Make a delivery of a message that no consumer has."""
         loan = message.loan
         if loan is None:
-            loan = self._rest.take(message.event, message.size, self.ledger.clock())
+            loan = self._rest.take([message.event], 1, message.size, self.ledger.clock())
             message.loan = loan
         elif message.deliveries or not loan.item:
             loan.item = [message.event]

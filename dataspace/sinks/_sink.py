@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, Recipient
+from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, Recipient
 from ._errors import FencedError, NotStagedError, OtherIncarnationError, RefusedError
 from ._log import SinkLog
 from ._part import Block, Part, PartKey
@@ -174,7 +174,7 @@ class Sink(Holder):
         self._writing: deque[Block] = deque()
         self._writing_items = 0
         self._writing_bytes = 0
-        self._in_rest: LoanedItem[None] | None = None
+        self._in_rest = LoanAtRest(rest, self)
         self._cached_bytes = 0
         self._decided = 0
         self.committed_batches = 0
@@ -195,8 +195,8 @@ class Sink(Holder):
         """See `Holder.ready`: there is nothing to do."""
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        if self._in_rest is not None:
-            yield self._in_rest
+        if self._in_rest.loan is not None:
+            yield self._in_rest.loan
         for block in self._writing:
             if block.loan is not None:
                 yield block.loan
@@ -280,7 +280,7 @@ class Sink(Holder):
                 f"of writer {self.sink} (--sink-batch-limit): a relay with a store (--store) has "
                 "room on its disk",
             )
-        if not self.batch_bytes and self._in_rest is None:
+        if not self.batch_bytes and self._in_rest.loan is None:
             # An empty holder has no progress to make.
             self.progressed_at = self.ledger.clock()
         block = Block(at, count, nbytes, len(part.blocks) + 1, data)
@@ -456,16 +456,7 @@ class Sink(Holder):
     def _lay_to_rest(self, block: Block) -> None:
         block.at_rest = True
         block.since = self.ledger.clock()
-        self._rest_more(block.count, block.nbytes, block.since)
-
-    def _rest_more(self, items: int, nbytes: int, now: float) -> None:
-        self.rest.borrow(items, nbytes)
-        rest = self._in_rest
-        if rest is None:
-            self._in_rest = LoanedItem(self.rest, None, items, nbytes, self, now, charged=True)
-        else:
-            rest.items += items
-            rest.bytes += nbytes
+        self._in_rest.add(block.count, block.nbytes, block.since)
 
     def _end_rest(self, block: Block, outcome: Outcome) -> None:
         self._leave_rest(block)
@@ -478,15 +469,13 @@ class Sink(Holder):
         block.data = None
 
     def _settle_rest(self, items: int, nbytes: int, since: float, outcome: Outcome) -> None:
-        rest = self._in_rest
-        assert rest is not None
+        loan = self._in_rest.loan
+        assert loan is not None
         # Some of it may always be at rest, but not for as long as the loan exists.
-        before, rest.opened = rest.opened, since
-        if rest.items == items:
-            self._in_rest = None
-        rest.settle(items, outcome, nbytes)
+        before, loan.opened = loan.opened, since
+        self._in_rest.settle(items, nbytes, outcome)
         if outcome is not Outcome.DELIVERED:
-            rest.opened = before  # Blocks end in order: the rest came no sooner.
+            loan.opened = before  # Blocks end in order: the rest came no sooner.
 
     # -- discarding -----------------------------------------------------------------------------
 
@@ -773,8 +762,8 @@ class Sink(Holder):
         at_rest = Outcome.CANCELLED if self._log is None else Outcome.STORED
         for loan in list(self.loans()):
             # On disk, no account of this process owes for it any more.
-            loan.settle(outcome=at_rest if loan is self._in_rest else Outcome.CANCELLED)
-        self._in_rest = None
+            loan.settle(outcome=at_rest if loan is self._in_rest.loan else Outcome.CANCELLED)
+        self._in_rest.loan = None
         self._writing.clear()
         self._unwritten.clear()
         self.parts.clear()
@@ -785,7 +774,6 @@ class Sink(Holder):
 
     def statistics(self) -> SinkStatistics:
         """Return its statistics."""
-        rest = self._in_rest
         return SinkStatistics(
             name=self.sink,
             generation=self.generation,
@@ -795,8 +783,8 @@ class Sink(Holder):
             staged_items=sum(part.rows for part in self.parts.values()),
             staged_bytes=self.batch_bytes,
             publishing=None if self.publishing is None else self.publishing.batch,
-            rest_items=0 if rest is None else rest.items,
-            rest_bytes=0 if rest is None else rest.bytes,
+            rest_items=self._in_rest.items,
+            rest_bytes=self._in_rest.bytes,
             committed=self.committed_batches,
             published=self.published_rows,
             discarded=self.discarded_rows,

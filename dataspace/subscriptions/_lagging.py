@@ -18,7 +18,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ...accounts import Account, LoanedItem, Outcome, Relief, StuckPolicy, open_behind
+from ...accounts import Account, LoanAtRest, LoanedItem, Outcome, Relief, StuckPolicy, open_behind
 
 if TYPE_CHECKING:
     from ._subscription import RangeSubscription
@@ -87,7 +87,7 @@ class Behind:
         return min(items, max(1, too_many))
 
     @staticmethod
-    def room(rest: LoanedItem[Any], nbytes: int) -> int:
+    def room(rest: LoanAtRest, nbytes: int) -> int:
         """Return the number of messages at rest whose removal makes room for `nbytes`."""
         wanted = max(nbytes, rest.bytes // ROOM_AT_ONCE)
         return min(rest.items, max(1, rest.items * wanted // max(1, rest.bytes)))

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
+from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy
 from .._events import Batch, Publication
 from ._block import cut_block, join_block, open_block
 from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk, Tail
@@ -246,7 +246,7 @@ class RangeSubscription(Holder):
         self._writing_items = 0
         self._writing_bytes = 0
         self._unwritten: deque[Chunk] = deque()
-        self._rest: LoanedItem[Any] | None = None
+        self._rest = LoanAtRest(account, self)
         self._cached_bytes = 0
         self._dirty = False
         self._urgent = False
@@ -365,8 +365,8 @@ class RangeSubscription(Holder):
             self.write()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        if self._rest is not None:
-            yield self._rest
+        if self._rest.loan is not None:
+            yield self._rest.loan
         for chunk in self._chunks:
             for loan in chunk.loans:
                 if loan.items:
@@ -504,16 +504,12 @@ class RangeSubscription(Holder):
         self.unpaid_bytes -= before - loan.bytes
 
     def _settle_rest(self, chunk: Chunk, items: int, outcome: Outcome) -> None:
-        rest = self._rest
-        assert rest is not None
         nbytes = chunk.rest_bytes
         if items < chunk.rest_items:
             nbytes = nbytes * items // chunk.rest_items
         chunk.rest_items -= items
         chunk.rest_bytes -= nbytes
-        if items == rest.items:
-            self._rest = None
-        rest.settle(items, outcome, nbytes)
+        self._rest.settle(items, nbytes, outcome)
 
     @staticmethod
     def _tell(chunk: Chunk) -> None:
@@ -569,13 +565,13 @@ class RangeSubscription(Holder):
         """Return whether there is room on disk; while it is behind, the oldest make some."""
         while not self._has_room(items, nbytes):
             rest, spell = self._rest, self._behind
-            if rest is None or spell is None:
+            if rest.loan is None or spell is None:
                 return False
             self._drop_oldest(spell, spell.room(rest, nbytes))
         return True
 
     def _has_room(self, items: int, nbytes: int) -> bool:
-        if self._rest is None and not self._writing:
+        if self._rest.loan is None and not self._writing:
             return True  # Otherwise one larger than the whole quota would wait for ever.
         room_items, room_bytes = self.account.room()
         return (
@@ -628,15 +624,7 @@ class RangeSubscription(Holder):
         chunk.at_rest = True
         chunk.rest_items = items
         chunk.rest_bytes = nbytes
-        self.account.borrow(items, nbytes)
-        rest = self._rest
-        if rest is None:
-            self._rest = LoanedItem(
-                self.account, None, items, nbytes, self, self.ledger.clock(), charged=True
-            )
-        else:
-            rest.items += items
-            rest.bytes += nbytes
+        self._rest.add(items, nbytes)
 
     def recover(self, low: int, following: int, nbytes: int) -> None:
         """Restore the messages from `low` to before `following`, found on disk.
@@ -758,13 +746,11 @@ class RangeSubscription(Holder):
     @property
     def rest_bytes(self) -> int:
         """Bytes at rest."""
-        return 0 if self._rest is None else self._rest.bytes
+        return self._rest.bytes
 
     def owed(self) -> tuple[int, int]:
         """Return the number of unacknowledged messages (consumer lag), and their bytes."""
         rest = self._rest
-        if rest is None:
-            return self.unpaid_items, self.unpaid_bytes
         return self.unpaid_items + rest.items, self.unpaid_bytes + rest.bytes
 
     def ack(self, upto: int) -> Head:
@@ -912,8 +898,8 @@ class RangeSubscription(Holder):
         self.on_given_up = nobody
         for loan in list(self.loans()):
             # At rest, no account of this process owes for it any more.
-            loan.settle(outcome=Outcome.STORED if loan is self._rest else Outcome.CANCELLED)
-        self._rest = None
+            loan.settle(outcome=Outcome.STORED if loan is self._rest.loan else Outcome.CANCELLED)
+        self._rest.loan = None
         for chunk in self._chunks:
             chunk.loans.clear()
             chunk.confirms.clear()
@@ -927,7 +913,6 @@ class RangeSubscription(Holder):
 
     def statistics(self) -> SubscriptionStatistics:
         """Return its statistics."""
-        rest = self._rest
         away = 0.0 if self.away_since is None else self.ledger.clock() - self.away_since
         return SubscriptionStatistics(
             name=self.subscription,
@@ -940,8 +925,8 @@ class RangeSubscription(Holder):
             next=self.visible,
             unpaid_items=self.unpaid_items,
             unpaid_bytes=self.unpaid_bytes,
-            rest_items=0 if rest is None else rest.items,
-            rest_bytes=0 if rest is None else rest.bytes,
+            rest_items=self._rest.items,
+            rest_bytes=self._rest.bytes,
             recovered=self.recovered,
             acked=self._acked,
             lost=self._lost,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from ...accounts import Account, Holder, LoanedItem, Outcome
+from ...accounts import Account, Holder, LoanAtRest, LoanedItem, Outcome
 from ...dataspace import Publication
 from ...dataspace.queues import Marks, Message
 
@@ -105,7 +105,7 @@ class Spool:
         self._fresh: deque[LoanedItem[list[bytes]]] = deque()
         self._unsynced: dict[int, tuple[int, LoanedItem[list[bytes]]]] = {}
         self._unsynced_items = self._unsynced_bytes = 0
-        self._rest: LoanedItem[list[bytes]] | None = None
+        self._rest = LoanAtRest(account, holder)
         self._ready: deque[LoanedItem[list[bytes]]] = deque()
         self._items = self._nbytes = 0
         # A shelf of this name may have existed before: its numbers continue.
@@ -237,17 +237,8 @@ class Spool:
             self._rest_grows(loan)
 
     def _rest_grows(self, loan: LoanedItem[list[bytes]]) -> None:
-        items, nbytes = loan.items, loan.bytes
         # Charged here before it is repaid there: debt never touches zero in between.
-        self.account.borrow(items, nbytes)
-        rest = self._rest
-        if rest is None:
-            self._rest = LoanedItem(
-                self.account, [], items, nbytes, self._holder, loan.opened, charged=True
-            )
-        else:
-            rest.items += items
-            rest.bytes += nbytes
+        self._rest.add(loan.items, loan.bytes, loan.opened)
         progressed_at = self._holder.progressed_at
         loan.settle(outcome=Outcome.STORED)
         # This is not progress of the holder's peer.
@@ -271,7 +262,7 @@ class Spool:
                 self._unsynced_bytes -= loan.bytes
                 self._own(loan)
             else:
-                loan = self._out_of_rest(int(message.event.topic), message.size)
+                loan = self._rest.take([], int(message.event.topic), message.size)
             loan.item = [message.event.payload]
             self._ready.append(loan)
         if found:
@@ -281,24 +272,16 @@ class Spool:
         self._find_lost()
         self._on_more()
 
-    def _out_of_rest(self, items: int, nbytes: int) -> LoanedItem[list[bytes]]:
-        rest = self._rest
-        assert rest is not None
-        rest.items -= items
-        rest.bytes -= nbytes
-        if not rest.items:
-            self._rest = None
-        return LoanedItem(self.account, [], items, nbytes, self._holder, rest.opened, charged=True)
-
     def _find_lost(self) -> None:
         """Give up messages that the shelf has skipped: they cannot be read."""
         passed = takewhile(lambda seq: seq < self._read_next, list(self._unsynced))
         gone = [self._unsynced.pop(seq)[1] for seq in passed]
         self._unsynced_items -= sum(loan.items for loan in gone)
         self._unsynced_bytes -= sum(loan.bytes for loan in gone)
-        if self._rest is not None and self._read_next == self._next and not self._unsynced:
-            gone.append(self._rest)
-            self._rest = None
+        rest = self._rest
+        if rest.loan is not None and self._read_next == self._next and not self._unsynced:
+            gone.append(rest.loan)
+            rest.loan = None
         if not gone:
             return
         items = sum(loan.items for loan in gone)
@@ -327,8 +310,8 @@ class Spool:
     def loans(self) -> Iterator[LoanedItem[list[bytes]]]:
         """Yield all loans here."""
         yield from self._ready
-        if self._rest is not None:
-            yield self._rest
+        if self._rest.loan is not None:
+            yield self._rest.loan
         for _, loan in self._unsynced.values():
             yield loan
         yield from self._fresh
@@ -342,7 +325,7 @@ class Spool:
         self._ready.clear()
         self._fresh.clear()
         self._unsynced.clear()
-        self._rest = None
+        self._rest.loan = None
         self._items = self._nbytes = 0
         for loan in loans:
             loan.settle(outcome=outcome)
