@@ -22,21 +22,21 @@ others take all of that room, the writer waits in debt; when the patience of thi
 from __future__ import annotations
 
 import enum
-import json
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import attrs
 
-from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, Recipient
+from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, Recipient
+from ._buffer import BlockBuffer
 from ._errors import FencedError, NotStagedError, OtherIncarnationError, RefusedError
 from ._log import SinkLog
 from ._part import Block, Part, PartKey
 from ._publishing import Publishing, RowConfirm
 from ._settings import SinkLimits
+from ._state import state_of, take_up
 
 NONE = -1
 """Stands for the number of a batch that does not exist."""
@@ -121,8 +121,7 @@ class Sink(Holder):
     """
 
     __slots__ = (
-        "_cached_bytes", "_confirm_of", "_decided", "_in_rest", "_log", "_touched_at",
-        "_unwritten", "_wall", "_writing", "_writing_bytes", "_writing_items", "account", "allows",
+        "_buffer", "_confirm_of", "_decided", "_log", "_touched_at", "_wall", "account", "allows",
         "batch", "batch_bytes", "batch_cost", "closed", "committed_at", "committed_batches",
         "discarded_rows", "doomed", "generation", "incarnation", "last", "limits", "on_change",
         "parts", "place_of", "published_rows", "publishing", "rest", "sink",
@@ -167,15 +166,9 @@ class Sink(Holder):
         self.allows: Callable[[str], bool] | None = None
         self._confirm_of = confirm_of
         self._log = log
+        self._buffer = BlockBuffer(self, account, rest, log, limits.cache_bytes)
         self._wall = wall
         self._touched_at = ledger.clock()
-        # Blocks without room at rest, with their parts; and those being written.
-        self._unwritten: deque[tuple[Part, Block]] = deque()
-        self._writing: deque[Block] = deque()
-        self._writing_items = 0
-        self._writing_bytes = 0
-        self._in_rest = LoanAtRest(rest, self)
-        self._cached_bytes = 0
         self._decided = 0
         self.committed_batches = 0
         self.published_rows = 0
@@ -195,14 +188,7 @@ class Sink(Holder):
         """See `Holder.ready`: there is nothing to do."""
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        if self._in_rest.loan is not None:
-            yield self._in_rest.loan
-        for block in self._writing:
-            if block.loan is not None:
-                yield block.loan
-        for _, block in self._unwritten:
-            if block.loan is not None:
-                yield block.loan
+        return self._buffer.loans()
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: staged and uncommitted rows are written off."""
@@ -280,7 +266,7 @@ class Sink(Holder):
                 f"of writer {self.sink} (--sink-batch-limit): a relay with a store (--store) has "
                 "room on its disk",
             )
-        if not self.batch_bytes and self._in_rest.loan is None:
+        if not self.batch_bytes and self._buffer.rest.loan is None:
             # An empty holder has no progress to make.
             self.progressed_at = self.ledger.clock()
         block = Block(at, count, nbytes, len(part.blocks) + 1, data)
@@ -292,12 +278,7 @@ class Sink(Holder):
         self.batch_bytes += nbytes
         self.batch_cost += cost
         self._touch()
-        if self._log is None:
-            self._lay_to_rest(block)
-        else:
-            block.loan = LoanedItem(self.account, None, count, nbytes, self)
-            self._unwritten.append((part, block))
-            self.write()
+        self._buffer.add(part, block)
 
     def _part(self, owner: object, key: PartKey, begins: bool) -> Part | None:
         """Return the part for a request; None if the request is ignored.
@@ -390,92 +371,22 @@ class Sink(Holder):
             )
         part.complete = True
         self._touch()
-        self._end_part(part)
+        self._buffer.end_part(part)
         return False
-
-    def _end_part(self, part: Part) -> None:
-        log = self._log
-        if log is not None and all(block.ticket is not None for block in part.blocks):
-            log.end_part(part.key, part.value())
-            part.noted = True
 
     # -- the disk -------------------------------------------------------------------------------
 
     def write(self) -> None:
         """Hand unwritten blocks to the log, as far as there is room at rest."""
-        log = self._log
-        if log is None or self.closed:
-            return
-        unwritten = self._unwritten
-        while unwritten:
-            part, block = unwritten[0]
-            if block.loan is not None:
-                if not self._has_room(block):
-                    return  # Until others make room, or the patience ends.
-                assert part.place is not None
-                assert block.data is not None
-                block.ticket = log.put(part.place, block.number, block.first, block.data)
-                self._writing.append(block)
-                self._writing_items += block.count
-                self._writing_bytes += block.nbytes
-            unwritten.popleft()
-            if part.complete and block is part.blocks[-1] and not part.failed:
-                self._end_part(part)
-
-    def _has_room(self, block: Block) -> bool:
-        items, nbytes = self.rest.room()
-        return (
-            items - self._writing_items >= block.count
-            and nbytes - self._writing_bytes >= block.nbytes
-        )
+        self._buffer.write()
 
     def durable(self, ticket: int) -> None:
         """Everything up to this ticket of the log's is on disk: it is at rest from now on."""
-        writing = self._writing
-        while writing and (writing[0].ticket or 0) <= ticket:
-            block = writing.popleft()
-            self._writing_items -= block.count
-            self._writing_bytes -= block.nbytes
-            loan, block.loan = block.loan, None
-            if loan is None:
-                continue
-            if block.thrown_away is not None:
-                loan.settle(outcome=block.thrown_away)
-                continue
-            self._lay_to_rest(block)
-            loan.settle(outcome=Outcome.STORED)
-            if self._cached_bytes + block.nbytes > self.limits.cache_bytes:
-                block.data = None
-            else:
-                self._cached_bytes += block.nbytes
+        self._buffer.durable(ticket)
         publishing = self.publishing
         if publishing is not None and not publishing.durable and ticket >= self._decided:
             publishing.durable = True
             self.on_change(self)
-
-    def _lay_to_rest(self, block: Block) -> None:
-        block.at_rest = True
-        block.since = self.ledger.clock()
-        self._in_rest.add(block.count, block.nbytes, block.since)
-
-    def _end_rest(self, block: Block, outcome: Outcome) -> None:
-        self._leave_rest(block)
-        self._settle_rest(block.count, block.nbytes, block.since, outcome)
-
-    def _leave_rest(self, block: Block) -> None:
-        block.at_rest = False
-        if self._log is not None and block.data is not None:
-            self._cached_bytes -= block.nbytes
-        block.data = None
-
-    def _settle_rest(self, items: int, nbytes: int, since: float, outcome: Outcome) -> None:
-        loan = self._in_rest.loan
-        assert loan is not None
-        # Some of it may always be at rest, but not for as long as the loan exists.
-        before, loan.opened = loan.opened, since
-        self._in_rest.settle(items, nbytes, outcome)
-        if outcome is not Outcome.DELIVERED:
-            loan.opened = before  # Blocks end in order: the rest came no sooner.
 
     # -- discarding -----------------------------------------------------------------------------
 
@@ -484,27 +395,7 @@ class Sink(Holder):
         self.batch_bytes -= part.nbytes
         self.batch_cost -= part.cost
         self.discarded_rows += part.rows
-        items = nbytes = 0
-        since = 0.0
-        for block in part.blocks:
-            loan = block.loan
-            if block.at_rest:
-                since = since or block.since
-                items += block.count
-                nbytes += block.nbytes
-                self._leave_rest(block)
-            elif loan is not None:
-                block.data = None
-                if block.ticket is None:
-                    block.loan = None
-                    loan.settle(outcome=outcome)
-                else:
-                    # The log has it, in memory, until it is written: without this, a writer that
-                    # stages and aborts faster than the disk would owe nothing for it.
-                    block.thrown_away = outcome
-        if items:
-            # In one sum: there may be tens of thousands of blocks.
-            self._settle_rest(items, nbytes, since, outcome)
+        self._buffer.discard(part.blocks, outcome)
         part.blocks.clear()
         part.rows = part.nbytes = part.cost = part.crc = 0
         part.complete = part.noted = False
@@ -553,8 +444,7 @@ class Sink(Holder):
 
     def is_stuck(self, now: float) -> bool:
         """Whether blocks have waited for room at rest for longer than the patience."""
-        waits = any(block.loan is not None for _, block in self._unwritten)
-        return waits and now - self.progressed_at > self.patience
+        return self._buffer.waits_for_room and now - self.progressed_at > self.patience
 
     # -- committing -----------------------------------------------------------------------------
 
@@ -616,15 +506,7 @@ class Sink(Holder):
         if self.closed:
             return
         block.over = True
-        if block.at_rest:
-            self._end_rest(block, Outcome.DELIVERED)
-        elif block.loan is not None:
-            # Everybody had taken it before it was durable, though not before its decision was.
-            loan, block.loan = block.loan, None
-            loan.settle()
-        if self._log is not None and part.place is not None:
-            self._log.done(part.place, block.number)
-            self.write()
+        self._buffer.taken(part, block)
 
     def published(self, publishing: Publishing) -> None:
         """Note that everybody has taken all rows of a batch. For `Publishing`."""
@@ -640,18 +522,7 @@ class Sink(Holder):
 
     def state(self) -> bytes:
         """Return its state for a restart, without the staged parts."""
-        publishing = self.publishing
-        parts = None if publishing is None else [part.key[1:] for part in publishing.parts]
-        return json.dumps(
-            {
-                "incarnation": self.incarnation.hex(),
-                "generation": self.generation,
-                "last": self.last,
-                "at": self.committed_at,
-                "publishing": parts,
-            },
-            separators=(",", ":"),
-        ).encode()
+        return state_of(self)
 
     def keep(self) -> None:
         """Write its state for a restart."""
@@ -677,17 +548,8 @@ class Sink(Holder):
         Raises:
             ValueError: The state is invalid.
         """
-        try:
-            found = json.loads(state)
-            self.incarnation = bytes.fromhex(found["incarnation"])
-            self.generation = int(found["generation"])
-            self.last = int(found["last"])
-            self.committed_at = float(found["at"])
-            pairs = found["publishing"]
-            wanted = [] if pairs is None else [PartKey(self.last, int(p), int(a)) for p, a in pairs]
-        except (KeyError, TypeError, ValueError) as exc:
-            msg = f"the stored state of writer {self.sink} is none: {exc!r}"
-            raise ValueError(msg) from exc
+        publishing = take_up(self, state)
+        wanted = publishing or []
         missing = [key for key in wanted if key not in parts]
         if missing:
             msg = f"writer {self.sink}: {missing[0]} was committed, and is not in the store"
@@ -704,13 +566,13 @@ class Sink(Holder):
                 if block.number < first:
                     block.over = True
                 else:
-                    self._lay_to_rest(block)
+                    self._buffer.lay_to_rest(block)
         for key in staged:
             self.parts[key[1:]] = taken_up[key]
             self.batch_bytes += taken_up[key].nbytes
             self.batch_cost += taken_up[key].nbytes
             taken_up[key].cost = taken_up[key].nbytes
-        if pairs is not None:
+        if publishing is not None:
             known = {place: upto for place, (batch, upto) in marks.items() if batch == self.last}
             chosen = [taken_up[key] for key in wanted]
             self.publishing = Publishing(self, self.last, chosen, known)
@@ -759,13 +621,7 @@ class Sink(Holder):
         if self.closed:
             return
         self.closed = True
-        at_rest = Outcome.CANCELLED if self._log is None else Outcome.STORED
-        for loan in list(self.loans()):
-            # On disk, no account of this process owes for it any more.
-            loan.settle(outcome=at_rest if loan is self._in_rest.loan else Outcome.CANCELLED)
-        self._in_rest.loan = None
-        self._writing.clear()
-        self._unwritten.clear()
+        self._buffer.close()
         self.parts.clear()
         self.publishing = None
         self.ledger.unregister(self)
@@ -783,8 +639,8 @@ class Sink(Holder):
             staged_items=sum(part.rows for part in self.parts.values()),
             staged_bytes=self.batch_bytes,
             publishing=None if self.publishing is None else self.publishing.batch,
-            rest_items=self._in_rest.items,
-            rest_bytes=self._in_rest.bytes,
+            rest_items=self._buffer.rest.items,
+            rest_bytes=self._buffer.rest.bytes,
             committed=self.committed_batches,
             published=self.published_rows,
             discarded=self.discarded_rows,
