@@ -7,11 +7,11 @@ the batch, in the order of the partitions, and all other parts are discarded. A 
 published after that (`Publishing`), one batch after another; the next one is decided when that is
 done. A `commit` of a decided batch, or of an older one, is answered with that.
 
-With a log, blocks are written as they come. Until a block is durable, the writer's account owes for
-it; then it is at rest: another account of the sink's borrows, and the writer's loans end as
-`stored`. Without a log they are at rest at once, in RAM. Everything at rest is one growing loan;
-the rows of a block are repaid, as `delivered`, when everybody has taken them. Published rows are
-charged to the writer's account, like any publication.
+With a log, blocks are written as they come (`BlockBuffer`). Until a block is durable, the writer's
+account owes for it; then it is at rest: another account of the sink's borrows, and the writer's
+loans end as `stored`. Without a log they are at rest at once, in RAM. Everything at rest is one
+growing loan; the rows of a block are repaid, as `delivered`, when everybody has taken them.
+Published rows are charged to the writer's account, like any publication.
 
 So the writer's account never owes for rows that only its own commit could repay, however large a
 batch is: their bytes have limits of their own, `SinkLimits.batch_bytes` and the room at rest. If
@@ -407,7 +407,7 @@ class Sink(Holder):
         for part in parts:
             part.place = None
         if drop:
-            self._log.settle(self.state(), drop)
+            self._log.settle(state_of(self), drop)
 
     def _clear(self) -> None:
         """Discard all rows that are staged and undecided."""
@@ -492,7 +492,7 @@ class Sink(Holder):
             self.publishing.durable = True
         else:
             drop = [(part.key, part.place) for part in others if part.place is not None]
-            self._decided = self._log.settle(self.state(), drop)
+            self._decided = self._log.settle(state_of(self), drop)
         self.on_change(self)
         return Decision.NOW
 
@@ -515,19 +515,15 @@ class Sink(Holder):
         self.publishing = None
         if self._log is not None:
             drop = [(part.key, part.place) for part in publishing.parts if part.place is not None]
-            self._log.settle(self.state(), drop, publishing.marks)
+            self._log.settle(state_of(self), drop, publishing.marks)
         self.on_change(self)
 
     # -- its state for a restart ----------------------------------------------------------------
 
-    def state(self) -> bytes:
-        """Return its state for a restart, without the staged parts."""
-        return state_of(self)
-
     def keep(self) -> None:
         """Write its state for a restart."""
         if self._log is not None:
-            self._log.settle(self.state())
+            self._log.settle(state_of(self))
 
     def restore(
         self,
@@ -535,10 +531,10 @@ class Sink(Holder):
         parts: dict[PartKey, tuple[Part, int]],
         marks: dict[str, tuple[int, int]],
     ) -> list[Part]:
-        """Restore a sink from `state` and the disk. Only before anything else.
+        """Restore a sink from its stored state and the disk. Only before anything else.
 
         Args:
-            state: The result of `state`.
+            state: The result of `state_of`.
             parts: The complete parts, and the number of the first remaining block of each.
             marks: For places on disk: a batch, and the first of its rows that the place lacks.
 

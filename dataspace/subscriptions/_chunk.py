@@ -52,6 +52,19 @@ class Tail:
         self.nbytes += len(name)
         return code
 
+    def add_run(self, columns: tuple[list[bytes], list[bytes]], code: int, time: int) -> None:
+        """Add the columns of a run, all of the account with this code."""
+        keys, values = columns
+        count = len(keys)
+        self.times.extend(array("q", (time,)) * count)
+        self.codes.extend(array("I", (code,)) * count)
+        self.key_lengths.extend(map(len, keys))
+        self.value_lengths.extend(map(len, values))
+        before = len(self.keys) + len(self.values)
+        self.keys += b"".join(keys)
+        self.values += b"".join(values)
+        self.nbytes += len(self.keys) + len(self.values) - before + count * ROW_BYTES
+
 
 class Chunk:
     """A sealed chunk.
@@ -91,3 +104,9 @@ class Chunk:
     def __repr__(self) -> str:
         where = "at rest" if self.at_rest else "in RAM"
         return f"<Chunk {self.first}..{self.end}: {where}>"
+
+    def confirm(self) -> None:
+        """Call the confirms, once."""
+        confirms, self.confirms = self.confirms, []
+        for confirm in confirms:
+            confirm.taken()

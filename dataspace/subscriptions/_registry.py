@@ -13,16 +13,10 @@ from .._errors import PatternError
 from .._topics import TopicFilter
 from ._errors import RefusedError
 from ._log import SubscriptionLog
+from ._rows import MakeRow, RunColumns, as_row, run_columns
 from ._settings import AfterGrace, SubscriptionLimits, SubscriptionOptions
-from ._subscription import (
-    MakeRow,
-    RangeSubscription,
-    RunColumns,
-    as_row,
-    nobody,
-    run_columns,
-    wall_us,
-)
+from ._state import take_up
+from ._subscription import RangeSubscription, nobody, wall_us
 
 
 @attrs.frozen(slots=True)
@@ -289,7 +283,7 @@ class Subscriptions:
         """
         subscription = self._make(name, SubscriptionOptions(durable=True))
         try:
-            subscription.restore(state)
+            take_up(subscription, state)
             subscription.recover(low, following, nbytes)
             self._bind(subscription)
         except BaseException:

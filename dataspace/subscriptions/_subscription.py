@@ -6,11 +6,12 @@ be fetched again and again, by several readers at once; delivery does not repay.
 `low`. So the unpaid loans are the replay buffer, and a reader that does not acknowledge throttles
 the publishers.
 
-Messages are kept in chunks, column by column; in each chunk, each account has one loan. A chunk in
-RAM is on its publishers' accounts. With a log (`SubscriptionLog`) chunks are written in order, and
-when one is durable, it is at rest: the subscription's own account borrows, then the publishers'
-loans end as `stored`. Everything at rest is one growing loan. Readers then see only messages at
-rest: a number that they have seen must not stand for another message after a restart.
+Messages are kept in chunks, column by column; in each chunk, each account has one loan
+(`ReplayBuffer`). A chunk in RAM is on its publishers' accounts. With a log chunks are written in
+order (`WriteBehind`), and when one is durable, it is at rest: the subscription's own account
+borrows, then the publishers' loans end as `stored`. Everything at rest is one growing loan. Readers
+then see only messages at rest: a number that they have seen must not stand for another message
+after a restart.
 
 A generation fences readers: each attachment has the next one, and requests with an older one are
 refused.
@@ -27,32 +28,24 @@ rest make nobody wait.
 from __future__ import annotations
 
 import time
-from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import attrs
 
 from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy
 from .._events import Batch, Publication
-from ._block import cut_block, join_block, open_block
-from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk, Tail
+from ._block import open_block
+from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk
 from ._errors import DataLossError, FencedError, OtherIncarnationError, OutOfRangeError
 from ._lagging import Behind
 from ._log import SubscriptionLog
-from ._places import bytes_before, number_at, place_of
+from ._replay_buffer import AtRest, ReplayBuffer
+from ._rows import MakeRow, RunColumns, as_row, run_columns
 from ._settings import Start, SubscriptionLimits, SubscriptionOptions
-from ._state import state_of, take_up
-
-
-class Row(NamedTuple):
-    """The parts of a message that are kept."""
-
-    key: bytes
-    """The topic of a publication."""
-    value: bytes
-    """Its payload."""
+from ._state import state_of
+from ._write_behind import WriteBehind
 
 
 class Head(NamedTuple):
@@ -60,49 +53,6 @@ class Head(NamedTuple):
 
     low: int
     next: int
-
-
-class AtRest(NamedTuple):
-    """Messages that are only on disk: read them there, from `start` to before `end`."""
-
-    start: int
-    end: int
-
-
-MakeRow: TypeAlias = Callable[[Any], Row]
-"""Makes a row of an event; must not raise."""
-
-
-def as_row(event: Any) -> Row:
-    """Make a row of an event: a publication's topic and payload.
-
-    For any other event: the name of its class and its `repr`; bytes and texts stay unchanged.
-    """
-    if isinstance(event, Publication):
-        return Row(event.topic.encode(), event.payload)
-    if isinstance(event, bytes):
-        return Row(b"", event)
-    if isinstance(event, str):
-        return Row(b"", event.encode(errors="surrogatepass"))
-    return Row(type(event).__name__.encode(), repr(event).encode(errors="backslashreplace"))
-
-
-RunColumns: TypeAlias = Callable[[Batch], tuple[list[bytes], list[bytes]]]
-"""Makes columns of a run: its keys, and its values; must not raise."""
-
-
-def run_columns(run: Batch) -> tuple[list[bytes], list[bytes]]:
-    """Return the topics and the payloads of a run of publications."""
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    topic, key = "", b""
-    for publication in run.events():
-        if publication.topic != topic:
-            topic = publication.topic
-            key = topic.encode()
-        keys.append(key)
-        values.append(publication.payload)
-    return keys, values
 
 
 def nobody(*_: object) -> None:
@@ -179,17 +129,14 @@ class RangeSubscription(Holder):
         unpaid_items: Messages on their publishers' accounts.
         unpaid_bytes: Their bytes.
         recovered: Messages found on disk at the start.
-        sealed_bytes: Bytes of the blocks of all chunks ever, without the tail.
         on_given_up: Called with it, and the reason, to disconnect its readers.
     """
 
     __slots__ = (
-        "_acked", "_behind", "_cached_bytes", "_chunks", "_columns", "_dirty", "_fenced", "_log",
-        "_lost", "_no_room_since", "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten",
-        "_urgent", "_wall", "_writing", "_writing_bytes", "_writing_items", "account",
-        "away_since", "closed", "filters", "generation", "incarnation", "limits", "low", "next",
-        "on_given_up", "options", "pin", "recovered", "sealed_bytes", "subscription",
-        "unpaid_bytes", "unpaid_items", "visible",
+        "_acked", "_behind", "_buffer", "_columns", "_disk", "_fenced", "_lost", "_owners", "_rest",
+        "_row", "_shut", "_urgent", "_wall", "account", "away_since", "closed", "filters",
+        "generation", "incarnation", "limits", "low", "next", "on_given_up", "options", "pin",
+        "recovered", "subscription", "unpaid_bytes", "unpaid_items", "visible",
     )  # fmt: skip
 
     kind = "subscription"
@@ -233,30 +180,18 @@ class RangeSubscription(Holder):
         self.unpaid_items = 0
         self.unpaid_bytes = 0
         self.recovered = 0
-        self.sealed_bytes = 0
-        self._log = log
         self._row = row
         self._columns = columns
         self._wall = wall
-        self._tail = Tail(1)
-        # All sealed ones, in order: first those at rest, then those being written, then those to
-        # be written.
-        self._chunks: deque[Chunk] = deque()
-        self._writing: deque[Chunk] = deque()
-        self._writing_items = 0
-        self._writing_bytes = 0
-        self._unwritten: deque[Chunk] = deque()
+        self._buffer = ReplayBuffer()
         self._rest = LoanAtRest(account, self)
-        self._cached_bytes = 0
-        self._dirty = False
+        self._disk = None if log is None else WriteBehind(self, self._rest, log)
         self._urgent = False
         self._owners = 0
         # The number from which it drops new messages: no reader came back within the grace, and
         # that is the policy.
         self._shut: int | None = None
         self._behind: Behind | None = None
-        # The time since which a message has waited for room on disk.
-        self._no_room_since: float | None = None
         self.on_given_up: Callable[[RangeSubscription, str], object] = nobody
         self._acked = 0
         self._lost = 0
@@ -288,10 +223,10 @@ class RangeSubscription(Holder):
             columns = self._columns(item)
         else:
             row = self._row(item)
-        tail = self._tail
+        tail, disk = self._buffer.tail, self._disk
         code = None if account.tracing is not None else tail.code_of.get(account)
         owes = account
-        if self._behind is not None and self._log is None:
+        if self._behind is not None and disk is None:
             owes = self._behind.take(account, items, nbytes)
         if code is None:
             loan = LoanedItem(owes, None, items, nbytes, self, now, charged=True)
@@ -302,7 +237,7 @@ class RangeSubscription(Holder):
             loan.bytes += nbytes
         if row is None:
             assert columns is not None
-            self._add_run(tail, columns, code)
+            tail.add_run(columns, code, self._wall())
         else:
             key, value = row
             tail.times.append(self._wall())
@@ -315,7 +250,7 @@ class RangeSubscription(Holder):
         self.next += items
         self.unpaid_items += items
         self.unpaid_bytes += nbytes
-        if self._log is None:
+        if disk is None:
             self.visible = self.next
         else:
             confirm = self.ledger.confirming
@@ -325,33 +260,21 @@ class RangeSubscription(Holder):
                 if type(item) is Publication and item.qos == EXACTLY_ONCE:
                     self._urgent = True
         try:
-            if self._log is not None:
-                self._something_to_write()
+            if disk is not None and not disk.dirty:
+                disk.wake()
             if tail.nbytes >= CHUNK_BYTES:
-                self._seal()
+                self.seal_tail()
             self._shed()
         except Exception as exc:  # noqa: BLE001 (whatever it is: it has been taken)
             self.ledger.faults.note(self, "taking what was published", exc)
 
     def _pass_over(self, items: int) -> None:
         first = self.low == self._shut
-        self.low = self.next = self.visible = self._tail.first = self.next + items
+        self.low = self.next = self.visible = self._buffer.tail.first = self.next + items
         self._lost += items
-        if first and self._log is not None:
+        if first and self._disk is not None:
             # Without it, a reader that had read up to here would not notice after a restart.
-            self._log.done(self.low, self.low - 1, self.low)
-
-    def _add_run(self, tail: Tail, columns: tuple[list[bytes], list[bytes]], code: int) -> None:
-        keys, values = columns
-        count = len(keys)
-        tail.times.extend(array("q", (self._wall(),)) * count)
-        tail.codes.extend(array("I", (code,)) * count)
-        tail.key_lengths.extend(map(len, keys))
-        tail.value_lengths.extend(map(len, values))
-        before = len(tail.keys) + len(tail.values)
-        tail.keys += b"".join(keys)
-        tail.values += b"".join(values)
-        tail.nbytes += len(tail.keys) + len(tail.values) - before + count * ROW_BYTES
+            self._disk.log.done(self.low, self.low - 1, self.low)
 
     def ready(self) -> None:
         """See `Holder.ready`: readers ask, so there is nothing to do for them.
@@ -367,11 +290,7 @@ class RangeSubscription(Holder):
     def loans(self) -> Iterator[LoanedItem[Any]]:
         if self._rest.loan is not None:
             yield self._rest.loan
-        for chunk in self._chunks:
-            for loan in chunk.loans:
-                if loan.items:
-                    yield loan
-        yield from self._tail.loans
+        yield from self._buffer.loans()
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         """See `Holder.relieve`: it is behind until its reader has caught up."""
@@ -381,15 +300,13 @@ class RangeSubscription(Holder):
             self._behind = Behind(self, why, fields)
             self.behind = True
             self.ledger.behind.add(self)
-        if self._log is not None:
+        if self._disk is not None:
             self.write()  # `write` makes room.
             return
-        if len(self._tail):
-            self._seal()
+        self.seal_tail()
         self._shed()
-        for chunk in self._chunks:
-            for loan in chunk.loans:
-                self._behind.take_over(loan)
+        for loan in self._buffer.loans():
+            self._behind.take_over(loan)
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: it is behind, and its readers are disconnected."""
@@ -401,8 +318,8 @@ class RangeSubscription(Holder):
         self.behind = False
         self.ledger.behind.discard(self)
         if spell is not None:
-            if self._log is None and len(self._tail):
-                self._seal()  # New messages are their publishers' debt again.
+            if self._disk is None:
+                self.seal_tail()  # New messages are their publishers' debt again.
             spell.end(why)
 
     def _drop_oldest(self, spell: Behind, count: int) -> None:
@@ -412,42 +329,36 @@ class RangeSubscription(Holder):
 
     # -- chunks ---------------------------------------------------------------------------------
 
-    def _seal(self) -> None:
-        tail = self._tail
-        end = self.next
-        block = join_block(tail, tail.first, end)
-        chunk = Chunk(tail.first, end, block, self.sealed_bytes, len(block))
-        self.sealed_bytes = chunk.upto
-        chunk.loans = tail.loans
-        chunk.confirms = tail.confirms
-        self._chunks.append(chunk)
-        if self._log is not None:
-            self._unwritten.append(chunk)
-        self._tail = Tail(end)
+    def seal_tail(self) -> None:
+        """Seal the growing chunk, if it has messages. For `WriteBehind`."""
+        if len(self._buffer.tail):
+            chunk = self._buffer.seal(self.next)
+            if self._disk is not None:
+                self._disk.unwritten.append(chunk)
 
     def _shed(self) -> None:
         """Write the oldest off if there are too many."""
         spell = self._behind
-        if spell is not None and self._log is None:
+        if spell is not None and self._disk is None:
             while count := spell.excess(self.unpaid_items, self.unpaid_bytes):
                 self._drop_oldest(spell, count)
         most_items, most_bytes = self.limits.max_items, self.limits.max_bytes
         while (most_items is not None and self.unpaid_items > most_items) or (
             most_bytes is not None and self.unpaid_bytes > most_bytes
         ):
-            if not self._chunks:
-                self._seal()
-            self._release(self._chunks[0].end, Outcome.WRITTEN_OFF)
+            if not self._buffer.chunks:
+                self.seal_tail()
+            self._release(self._buffer.chunks[0].end, Outcome.WRITTEN_OFF)
 
     def _release(self, upto: int, outcome: Outcome) -> None:
         """End the loans of everything below `upto`, and forget it."""
-        if upto > self._tail.first:
-            self._seal()
-        before, now = self.low, upto
-        count = now - before
+        if upto > self._buffer.tail.first:
+            self.seal_tail()
+        before = self.low
+        count = upto - before
         if count <= 0:
             return
-        chunks = self._chunks
+        chunks = self._buffer.chunks
         while chunks and chunks[0].first < upto:
             chunk = chunks[0]
             if chunk.end > upto:
@@ -462,31 +373,30 @@ class RangeSubscription(Holder):
             self._acked += count
         else:
             self._lost += count
-        if self._log is not None:
-            self._log.done(before, upto - 1, upto)
-            self._something_to_write()
+        disk = self._disk
+        if disk is not None:
+            disk.log.done(before, upto - 1, upto)
+            if not disk.dirty and (disk.unwritten or len(self._buffer.tail)):
+                disk.wake()
 
     def _end_all(self, chunk: Chunk, outcome: Outcome) -> None:
-        if chunk.at_rest:
-            self._settle_rest(chunk, chunk.rest_items, outcome)
-            if chunk.block is not None:
-                self._cached_bytes -= len(chunk.block)
-            return
-        if self._writing and self._writing[0] is chunk:
-            self._writing.popleft()
-            self._no_longer_written(chunk)
-        elif self._unwritten and self._unwritten[0] is chunk:
-            self._unwritten.popleft()
+        if self._disk is not None:
+            self._disk.forget(chunk, outcome)
+        if not chunk.at_rest:
+            self._settle_all(chunk, outcome)
+            chunk.confirm()
+
+    def _settle_all(self, chunk: Chunk, outcome: Outcome) -> None:
         loans, chunk.loans = chunk.loans, []
         for loan in loans:
             if loan.items:
                 self._settle(loan, loan.items, outcome)
-        self._tell(chunk)
 
     def _end_part(self, chunk: Chunk, start: int, upto: int, outcome: Outcome) -> None:
         count = upto - start
         if chunk.at_rest:
-            self._settle_rest(chunk, count, outcome)
+            assert self._disk is not None
+            self._disk.settle(chunk, count, outcome)
             return
         if len(chunk.loans) == 1:
             self._settle(chunk.loans[0], count, outcome)
@@ -503,26 +413,7 @@ class RangeSubscription(Holder):
         self.unpaid_items -= items
         self.unpaid_bytes -= before - loan.bytes
 
-    def _settle_rest(self, chunk: Chunk, items: int, outcome: Outcome) -> None:
-        nbytes = chunk.rest_bytes
-        if items < chunk.rest_items:
-            nbytes = nbytes * items // chunk.rest_items
-        chunk.rest_items -= items
-        chunk.rest_bytes -= nbytes
-        self._rest.settle(items, nbytes, outcome)
-
-    @staticmethod
-    def _tell(chunk: Chunk) -> None:
-        confirms, chunk.confirms = chunk.confirms, []
-        for confirm in confirms:
-            confirm.taken()
-
     # -- the disk -------------------------------------------------------------------------------
-
-    def _something_to_write(self) -> None:
-        if not self._dirty and self._log is not None and (self._unwritten or len(self._tail)):
-            self._dirty = True
-            self._log.dirty()
 
     def write(self) -> None:
         """Hand unwritten messages to the log, as far as there is room on disk.
@@ -530,101 +421,34 @@ class RangeSubscription(Holder):
         For the log's owner, some time after `SubscriptionLog.dirty`: messages that came in between
         are written together.
         """
-        log = self._log
-        if log is None or self.closed:
-            return
-        self._dirty = False
-        if len(self._tail) and not self._unwritten:
-            self._seal()
-        while self._unwritten:
-            chunk = self._unwritten[0]
-            block = chunk.block
-            assert block is not None
-            if not self._make_room(chunk.end - chunk.first, len(block)):
-                if self._no_room_since is None:
-                    self._no_room_since = self.ledger.clock()
-                return  # Until acknowledgements make room.
-            self._unwritten.popleft()
-            chunk.ticket = log.put(chunk.end - 1, block, chunk.confirms)
-            self._writing.append(chunk)
-            self._writing_items += chunk.end - chunk.first
-            self._writing_bytes += len(block)
-            if not self._unwritten and len(self._tail):
-                self._seal()
-        self._no_room_since = None
+        if self._disk is not None and not self.closed:
+            self._disk.write()
 
     def waits_for_room(self, now: float) -> bool:
         """Whether messages have waited for room on disk for longer than its patience.
 
         A publisher with acknowledgements waits for these, and not for funds.
         """
-        since = self._no_room_since
+        since = None if self._disk is None else self._disk.no_room_since
         return since is not None and self._behind is None and now - since > self.patience
 
-    def _make_room(self, items: int, nbytes: int) -> bool:
-        """Return whether there is room on disk; while it is behind, the oldest make some."""
-        while not self._has_room(items, nbytes):
-            rest, spell = self._rest, self._behind
-            if rest.loan is None or spell is None:
-                return False
-            self._drop_oldest(spell, spell.room(rest, nbytes))
+    def make_room(self, nbytes: int) -> bool:
+        """Drop the oldest at rest, if it is behind; return whether it is. For `WriteBehind`."""
+        spell = self._behind
+        if spell is None:
+            return False
+        self._drop_oldest(spell, spell.room(self._rest, nbytes))
         return True
-
-    def _has_room(self, items: int, nbytes: int) -> bool:
-        if self._rest.loan is None and not self._writing:
-            return True  # Otherwise one larger than the whole quota would wait for ever.
-        room_items, room_bytes = self.account.room()
-        return (
-            room_items - self._writing_items >= items and room_bytes - self._writing_bytes >= nbytes
-        )
-
-    def _no_longer_written(self, chunk: Chunk) -> None:
-        assert chunk.block is not None
-        self._writing_items -= chunk.end - chunk.first
-        self._writing_bytes -= len(chunk.block)
 
     def durable(self, ticket: int) -> None:
         """Everything up to this ticket of the log's is on disk: it is at rest from now on."""
-        writing = self._writing
-        while writing and (writing[0].ticket or 0) <= ticket:
-            chunk = writing.popleft()
-            self._no_longer_written(chunk)
-            block = chunk.block
-            assert block is not None
-            self._lay_to_rest(chunk, chunk.end - chunk.first, len(block))
-            loans, chunk.loans = chunk.loans, []
-            for loan in loans:
-                self._settle(loan, loan.items, Outcome.STORED)
+        disk = self._disk
+        while disk is not None and (chunk := disk.next_durable(ticket)) is not None:
+            self._settle_all(chunk, Outcome.STORED)
             self.visible = chunk.end
-            self._tell(chunk)
-            if self._cached_bytes + len(block) > self.limits.cache_bytes:
-                chunk.block = None
-                self._join_what_is_on_disk(chunk)
-            else:
-                self._cached_bytes += len(block)
-
-    def _join_what_is_on_disk(self, chunk: Chunk) -> None:
-        """Join a chunk with the one before it, if both are only on disk.
-
-        The bookkeeping in RAM for messages on disk has to be small, however small the records are.
-        """
-        place = place_of(self._chunks, chunk.first)
-        if not place:
-            return
-        before = self._chunks[place - 1]
-        if before.block is None and before.rest_bytes < JOINED_BYTES:
-            before.end = chunk.end
-            before.upto = chunk.upto
-            before.rest_items += chunk.rest_items
-            before.rest_bytes += chunk.rest_bytes
-            del self._chunks[place]
-
-    def _lay_to_rest(self, chunk: Chunk, items: int, nbytes: int) -> None:
-        """Charge the subscription's own account for a chunk, before its publishers are repaid."""
-        chunk.at_rest = True
-        chunk.rest_items = items
-        chunk.rest_bytes = nbytes
-        self._rest.add(items, nbytes)
+            chunk.confirm()
+            if not disk.keeps_in_ram(chunk):
+                self._buffer.join_on_disk(chunk)
 
     def recover(self, low: int, following: int, nbytes: int) -> None:
         """Restore the messages from `low` to before `following`, found on disk.
@@ -633,32 +457,16 @@ class RangeSubscription(Holder):
         """
         assert self.next == 1
         self.low = low
-        self.next = self.visible = self._tail.first = max(low, following)
+        self.next = self.visible = self._buffer.tail.first = max(low, following)
         self.recovered = self.next - low
         if self.recovered:
-            chunk = Chunk(low, self.next, None, 0, nbytes)
-            self.sealed_bytes = nbytes
-            self._chunks.append(chunk)
-            self._lay_to_rest(chunk, self.recovered, nbytes)
-
-    # -- its state for a restart ----------------------------------------------------------------
-
-    def state(self) -> bytes:
-        """Return its state for a restart, without its messages and `low`."""
-        return state_of(self)
+            assert self._disk is not None
+            self._disk.lay_to_rest(self._buffer.recover(low, self.next, nbytes))
 
     def keep(self) -> None:
-        """Write its state to the log, if it has one."""
-        if self._log is not None:
-            self._log.keep(self.state())
-
-    def restore(self, state: bytes) -> None:
-        """Restore it from the result of `state`.
-
-        Raises:
-            ValueError: It is invalid.
-        """
-        take_up(self, state)
+        """Write its state for a restart to the log, if it has one."""
+        if self._disk is not None:
+            self._disk.log.keep(state_of(self))
 
     # -- its readers ----------------------------------------------------------------------------
 
@@ -690,8 +498,8 @@ class RangeSubscription(Holder):
         self.away_since = None
         if self._shut is not None:
             self._shut = None
-            if self._log is not None:
-                self._log.done(self.low, self.low - 1, self.low)
+            if self._disk is not None:
+                self._disk.log.done(self.low, self.low - 1, self.low)
 
     def detach(self, generation: int) -> None:
         """Note that a connection that attached or resumed with a generation has ended."""
@@ -782,28 +590,7 @@ class RangeSubscription(Holder):
         """
         self.check_range(start, end)
         end = min(end, self.visible)
-        blocks: list[bytes] = []
-        if start >= end:
-            return blocks
-        size = 0
-        for place in range(place_of(self._chunks, start), len(self._chunks)):
-            chunk = self._chunks[place]
-            if chunk.first >= end:
-                break
-            block = chunk.block
-            if block is None:
-                if not blocks:
-                    return AtRest(start, min(end, self._end_of_rest(place)))
-                return blocks
-            block = cut_block(block, start, end)
-            if blocks and size + len(block) > max_bytes:
-                return blocks
-            blocks.append(block)
-            size += len(block)
-        tail = self._tail
-        if end > tail.first and (not blocks or size + tail.nbytes <= max_bytes):
-            blocks.append(join_block(tail, max(start, tail.first), end))
-        return blocks
+        return self._buffer.fetch(start, end, max_bytes) if start < end else []
 
     def reach(self, start: int, max_bytes: int) -> int:
         """Return the number before which the messages from `start` on have at most `max_bytes`.
@@ -818,17 +605,7 @@ class RangeSubscription(Holder):
         self.check_range(start, start)
         if start >= self.visible:
             return self.visible
-        chunks = self._chunks, self._tail, self.sealed_bytes
-        place = place_of(self._chunks, start)
-        most = max(0, max_bytes) + bytes_before(*chunks, place, start)
-        low, high = place, len(self._chunks)
-        while low < high:
-            middle = (low + high) // 2
-            if self._chunks[middle].upto <= most:
-                low = middle + 1
-            else:
-                high = middle
-        found = number_at(*chunks, low, most)
+        found = self._buffer.reach(start, max_bytes)
         return min(max(found, start + 1), self.visible)
 
     def check_range(self, start: int, end: int) -> None:
@@ -849,19 +626,6 @@ class RangeSubscription(Holder):
             )
             raise OutOfRangeError(msg)
 
-    def _end_of_rest(self, place: int) -> int:
-        """Return the number after the last of the chunks from this one on that are only on disk.
-
-        It looks at no more chunks than fit into one answer.
-        """
-        end = self._chunks[place].end
-        for following in range(place + 1, min(place + MAX_BLOCKS, len(self._chunks))):
-            chunk = self._chunks[following]
-            if chunk.block is not None:
-                break
-            end = chunk.end
-        return end
-
     # -- its end --------------------------------------------------------------------------------
 
     def grace_is_over(self, now: float) -> bool:
@@ -880,10 +644,9 @@ class RangeSubscription(Holder):
 
     def forget(self) -> None:
         """End it with all it has: its messages are dropped, and its log."""
-        log = self._log
         self._release(self.next, Outcome.DROPPED)
-        if log is not None:
-            log.drop()
+        if self._disk is not None:
+            self._disk.log.drop()
         self.close()
 
     def close(self) -> None:
@@ -900,13 +663,9 @@ class RangeSubscription(Holder):
             # At rest, no account of this process owes for it any more.
             loan.settle(outcome=Outcome.STORED if loan is self._rest.loan else Outcome.CANCELLED)
         self._rest.loan = None
-        for chunk in self._chunks:
-            chunk.loans.clear()
-            chunk.confirms.clear()
-        self._chunks.clear()
-        self._writing.clear()
-        self._unwritten.clear()
-        self._tail = Tail(self.next)
+        self._buffer.clear(self.next)
+        if self._disk is not None:
+            self._disk.clear()
         self.unpaid_items = self.unpaid_bytes = 0
         self.ledger.unregister(self)
         self.account.close()
@@ -917,7 +676,7 @@ class RangeSubscription(Holder):
         return SubscriptionStatistics(
             name=self.subscription,
             filters=self.filters,
-            durable=self._log is not None,
+            durable=self._disk is not None,
             generation=self.generation,
             attached=self.attached,
             away_seconds=away,
@@ -936,10 +695,3 @@ class RangeSubscription(Holder):
 
 EXACTLY_ONCE = 2
 """MQTT's QoS 2."""
-
-MAX_BLOCKS = 64
-"""Chunks on disk in one answer, at most."""
-
-JOINED_BYTES = 1 << 20
-"""Chunks on disk are joined up to this size: 2.5 MB of RAM for 10 GiB. Within such a chunk, bytes
-are repaid in proportion."""

@@ -578,7 +578,7 @@ def test_what_is_known_of_the_disk_is_little(
         subscription.write()
         subscription.durable(log.sync())
     assert len(log.records) == 100
-    chunks = inside(subscription, "_chunks")
+    chunks = inside(subscription, "_buffer").chunks
     assert len(chunks) == 3  # two of which are in RAM as well
     wanted = subscription.fetch(50, 101)
     assert wanted == AtRest(50, 101)
@@ -614,13 +614,13 @@ def test_how_far_so_many_bytes_reach(sizes: list[int], start: int, most: int, se
     for value in values:
         publish(dataspace, publisher, Publication("a", value))
         if seal:
-            inside(subscription, "_seal")()
+            subscription.seal_tail()
     start = 1 + start % (len(values) + 1)
     found = subscription.reach(start, most)
     wanted = reached(values, start, most)
     if found != wanted:
         # A sealed chunk counts with its header and the names of its accounts: less is found.
-        blocks = inside(subscription, "_chunks")
+        blocks = inside(subscription, "_buffer").chunks
         assert start < found < wanted
         assert wanted == reached(values, start, most)
         assert found >= reached(values, start, most - 100 * len(blocks))
