@@ -33,18 +33,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 import trio
 
-from ._alarms import MEMORY
 from ._errors import ClosedAccountError
-from ._limit import UNLIMITED, Limit
 from ._loan import LoanedItem
 from ._measure import measure
 from ._outcome import Outcome
-from ._rate_limit import RATE_LIMIT, RateLimit, TokenBucket
-from ._shares import HARD_STEP, Shares
-from ._stalls import Stalls
-from ._standing import Standing
 from ._statistics import AccountStatistics
-from ._traced import FollowedTurn
 from ._turn import Turn
 from ._waiters import (
     ALARM,
@@ -58,6 +51,13 @@ from ._waiters import (
     WaitQueue,
     waited_by_reason,
 )
+from .limits._alarms import MEMORY
+from .limits._limit import UNLIMITED, Limit
+from .limits._rate_limit import RATE_LIMIT, RateLimit, TokenBucket
+from .limits._shares import HARD_STEP, Shares
+from .limits._standing import Standing
+from .trace._traced import FollowedTurn
+from .watch._stalls import Stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from ._holder import Holder
     from ._leaks import Gone
     from ._ledger import Ledger
-    from ._limit_policy import LimitControl, LimitPolicy
-    from ._trace_notes import LoanNotes
-    from ._tracer import Tracer
+    from .limits._limit_policy import LimitControl, LimitPolicy
+    from .trace._trace_notes import LoanNotes
+    from .trace._tracer import Tracer
 
     T = TypeVar("T")
 

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ._limit import DEFAULT_LIMIT_BYTES, NO_LIMIT, Limit
 from ._loan import LoanedItem
 from ._outcome import Outcome
-from ._stuck_policy import StuckPolicy
+from .limits._limit import DEFAULT_LIMIT_BYTES, NO_LIMIT, Limit
+from .watch._stuck_policy import StuckPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from ._backlog import KEEP, Backlog, Part, Relief
 from ._errors import NotALoanError, UnfitPolicyError
-from ._label import label_of
-from ._limit import Limit
 from ._loan import LoanedItem
 from ._outcome import Outcome
-from ._stuck_policy import StuckPolicy
+from .limits._limit import Limit
+from .trace._label import label_of
+from .watch._stuck_policy import StuckPolicy
 
 if TYPE_CHECKING:
     from ._account import Account

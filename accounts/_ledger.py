@@ -19,23 +19,23 @@ from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._faults import Faults
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
-from ._incidents import Incidents
 from ._leaks import Gone, LeakLog
-from ._limit import Limit
 from ._loan import LoanedItem
 from ._outcome import Outcome
-from ._standing import AllStanding, Quota, Standing
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
-from ._stuck_policy import StuckPolicy
 from ._turn import Turn
 from ._waiters import REASONS, Waiter, waited_by_reason
+from .limits._limit import Limit
+from .limits._standing import AllStanding, Quota, Standing
+from .watch._incidents import Incidents
+from .watch._stuck_policy import StuckPolicy
 
 if TYPE_CHECKING:
     from ._confirm import Confirm
     from ._recorder import Recorder
-    from ._slow_waits import SlowWaits
-    from ._trace_notes import LoanNotes, TraceNotes
-    from ._tracer import Tracer
+    from .trace._trace_notes import LoanNotes, TraceNotes
+    from .trace._tracer import Tracer
+    from .watch._slow_waits import SlowWaits
 
 LOOSE = "(loose)"
 """The holder's name, in the matrix, of loans that no holder has taken yet."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ._account import Account
     from ._holder import Holder
-    from ._trace_notes import LoanNotes
     from ._turn import Turn
+    from .trace._trace_notes import LoanNotes
 
 JOIN_BYTES = 64 << 10
 """Deliveries do not join a loan that has grown to this many bytes. Whole loans are settled, so this

@@ -2,7 +2,7 @@
 
 import attrs
 
-from ._limit_policy import MovingLimit
+from .limits._limit_policy import MovingLimit
 
 
 @attrs.frozen(slots=True)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ._errors import SettledError, TooManyDeliveriesError
 from ._holder import Holder, Recipient
-from ._limit import UNLIMITED
 from ._measure import measure
 from ._outcome import Outcome, outcome_of
 from ._waiters import NOBODY
+from .limits._limit import UNLIMITED
 
 if TYPE_CHECKING:
     from ._account import Account

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ._account import Account
     from ._ledger import Ledger
-    from ._stalls import Stalls
+    from .watch._stalls import Stalls
 
 
 REASONS: Final = ("account", "parent", "alarm", "share", "rate", "credit")

@@ -15,8 +15,8 @@ import attrs
 from clearfunds.accounts import LIMIT_STATES, DebtCollector, Ledger, Outcome, StuckPolicy
 from clearfunds.accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from clearfunds.accounts._ledger import STATES
-from clearfunds.accounts._tops import TOP_MAX
 from clearfunds.accounts._waiters import REASONS
+from clearfunds.accounts.watch._tops import TOP_MAX
 from clearfunds.pages._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
 from clearfunds.pages._loop_lag import LAG_BUCKETS, LoopLag
 from clearfunds.pages._pages import BuildInfo

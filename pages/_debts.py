@@ -8,7 +8,7 @@ import trio
 from prometheus_client.registry import Collector
 
 from ..accounts import DebtCollector
-from ..accounts._tops import tops_in_steps
+from ..accounts.watch._tops import tops_in_steps
 from ._cooperative import Pace
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ..accounts import Account, Ledger, Limit
-    from ..accounts._tops import Tops
+    from ..accounts.watch._tops import Tops
 
 SHARE_MAX: Final = 0.005
 """Largest share of a core for the walks together, however many loans and scrapes there are. The

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
-from ..accounts._waits_for import rings_in_steps
+from ..accounts.watch._waits_for import rings_in_steps
 from ..dataspace.queues import Group
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of

@@ -26,15 +26,15 @@ import attrs
 
 from ..accounts import LoanedItem, LoanQueue, rings
 from ..accounts._ledger import LOOSE
-from ..accounts._limit import UNLIMITED
 from ..accounts._waiters import RATE, REASONS, waited_by_reason
+from ..accounts.limits._limit import UNLIMITED
 from ..dataspace.queues import Group
 from ._holdings import BREATH_EVERY
 from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
     from ..accounts import Account, Holder, Ledger
-    from ..accounts._incidents import Incident
+    from ..accounts.watch._incidents import Incident
     from ._cooperative import Pace
     from ._tenant_rows import TenantSums
 

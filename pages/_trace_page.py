@@ -37,7 +37,7 @@ import attrs
 import trio
 
 from ..accounts import Tracer
-from ..accounts._tracer import anybody
+from ..accounts.trace._tracer import anybody
 from ..transports._patterns import of_peer
 from ..transports._trace_label import label_of
 from ._cooperative import Pace

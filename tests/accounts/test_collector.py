@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit, Outcome
-from clearfunds.accounts._collector import DebtCollector
-from clearfunds.accounts._tops import STEP_LOANS, tops_in_steps
+from clearfunds.accounts.watch._collector import DebtCollector
+from clearfunds.accounts.watch._tops import STEP_LOANS, tops_in_steps
 from clearfunds.testing import Box
 from tests.programs import needs
 

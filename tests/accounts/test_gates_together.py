@@ -15,7 +15,7 @@ from clearfunds.accounts import (
     RateLimit,
     commit_run,
 )
-from clearfunds.accounts._shares import Shares
+from clearfunds.accounts.limits._shares import Shares
 from tests.accounts.conftest import Box, publish
 from tests.accounts.gates import Place, waited
 

@@ -16,7 +16,7 @@ from clearfunds.accounts import (
     watch_patience,
     watch_slow_waits,
 )
-from clearfunds.accounts._incidents import (
+from clearfunds.accounts.watch._incidents import (
     KEPT,
     NAMED,
     TOGETHER_SECONDS,

@@ -20,7 +20,7 @@ from clearfunds.accounts import (
     overdue,
     watch_patience,
 )
-from clearfunds.accounts._patience import DEALT_A_STEP
+from clearfunds.accounts.watch._patience import DEALT_A_STEP
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
 
 pytestmark = pytest.mark.rule(11)
@@ -141,7 +141,7 @@ async def test_a_queue_that_keeps_what_it_has_was_not_given_up(
 async def test_who_moves_while_rings_are_looked_for_is_let_off(
     autojump_clock: MockClock, timed: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clearfunds.accounts._patience.STRETCH_SECONDS", 0.0)
+    monkeypatch.setattr("clearfunds.accounts.watch._patience.STRETCH_SECONDS", 0.0)
     account = timed.open("publisher", limit=Limit(items=1, low_items=0))
     first, second = boxes(timed, 2)
     publish(account, [first, second], items=3, nbytes=30)
@@ -160,7 +160,7 @@ async def test_who_moves_while_rings_are_looked_for_is_let_off(
         nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(watch_patience, timed)
         await trio.sleep(19.9)
-        monkeypatch.setattr("clearfunds.accounts._patience.rings_in_steps", in_two_steps)
+        monkeypatch.setattr("clearfunds.accounts.watch._patience.rings_in_steps", in_two_steps)
         monkeypatch.setattr(trio.lowlevel, "checkpoint", in_between)
         await trio.sleep(1.0)
         monkeypatch.undo()

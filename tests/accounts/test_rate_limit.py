@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit, RateLimit, commit_run
-from clearfunds.accounts._rate_limit import RATE_TICK, TokenBucket
+from clearfunds.accounts.limits._rate_limit import RATE_TICK, TokenBucket
 from tests.accounts.conftest import Box, publish
 from tests.accounts.gates import Place, waited, waits
 

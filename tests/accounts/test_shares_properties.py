@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
-from clearfunds.accounts._shares import HARD, HARD_STEP, OVER, RELEASE, RISE
+from clearfunds.accounts.limits._shares import HARD, HARD_STEP, OVER, RELEASE, RISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

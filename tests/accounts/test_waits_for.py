@@ -28,7 +28,7 @@ from clearfunds.accounts import (
     wait_for_graph,
 )
 from clearfunds.accounts._cooperative import STEP
-from clearfunds.accounts._waits_for import rings_in_steps
+from clearfunds.accounts.watch._waits_for import rings_in_steps
 from tests.accounts.conftest import Box, balance, publish
 
 pytestmark = pytest.mark.rule(11)

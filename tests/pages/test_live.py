@@ -129,7 +129,7 @@ async def test_who_waits_on_whom_and_what_happens_next() -> None:
 
 async def test_what_is_due_agrees_with_what_the_watch_does() -> None:
     """The seconds left run out when `overdue` finds the holder, and not before."""
-    from clearfunds.accounts._patience import overdue
+    from clearfunds.accounts.watch._patience import overdue
 
     clock = Clock(100.0)
     ledger = Ledger(clock=clock)

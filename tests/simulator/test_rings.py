@@ -22,7 +22,7 @@ from clearfunds.accounts import (
     rings,
     watch_patience,
 )
-from clearfunds.accounts._patience import WATCH_SECONDS
+from clearfunds.accounts.watch._patience import WATCH_SECONDS
 from tests.simulator.world import DISK_SECONDS, Box, Disk, run
 
 SIZES = range(1, 51)

@@ -38,8 +38,8 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from clearfunds.accounts._backlog import BEHIND
-from clearfunds.accounts._patience import WATCH_SECONDS
-from clearfunds.accounts._shares import HARD
+from clearfunds.accounts.limits._shares import HARD
+from clearfunds.accounts.watch._patience import WATCH_SECONDS
 from clearfunds.dataspace import (
     Dataspace,
     GivenUpError,

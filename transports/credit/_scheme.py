@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ...accounts import READER_STATE_CHANGE_SECONDS, STATE_CHANGE_SECONDS, Account, Holder
 from ...accounts._credit_flow import CreditSums
 from ...accounts._leaks import Gone
-from ...accounts._limit import UNLIMITED
+from ...accounts.limits._limit import UNLIMITED
 from ._processes import OutletStation, Process, Reader, Station, StoreProcess
 from ._settings import CreditSettings
 from ._statistics import CreditStatistics, KindStatistics, ProcessStatistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...accounts import Account
-from ...accounts._limit import UNLIMITED
+from ...accounts.limits._limit import UNLIMITED
 from .._flusher import OUTLETS_A_STEP
 from ..mqtt.server._runs import Run, find_run
 from ..mqtt.server._session import MqttSession

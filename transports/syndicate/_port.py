@@ -21,7 +21,7 @@ from ._runs import MessageRun, SingleMessage, ToldAs
 from ._sturdy import Caveat
 
 if TYPE_CHECKING:
-    from ...accounts._trace_notes import LoanNotes
+    from ...accounts.trace._trace_notes import LoanNotes
     from ._entities import Answer, Proxy
     from ._sender import Sender
     from ._values import WireValue

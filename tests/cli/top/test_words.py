@@ -30,7 +30,7 @@ from clearfunds.accounts import (
     RateLimit,
     StuckPolicy,
 )
-from clearfunds.accounts._incidents import GivenUp
+from clearfunds.accounts.watch._incidents import GivenUp
 from clearfunds.pages import Pages, Request
 
 

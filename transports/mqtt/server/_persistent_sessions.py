@@ -47,7 +47,7 @@ from ....accounts import (
     measure,
 )
 from ....accounts._cooperative import run_to_end
-from ....accounts._incidents import GivenUp
+from ....accounts.watch._incidents import GivenUp
 from ....dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
 from ....dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from ..._account_tree import AccountTree

@@ -34,8 +34,8 @@ import attrs
 import trio
 
 from ....accounts import NO_LIMIT
-from ....accounts._slow_waits import SHARE_MAX, Held, add_up
 from ....accounts._waiters import CREDIT, REASONS, Waiter
+from ....accounts.watch._slow_waits import SHARE_MAX, Held, add_up
 from ....dataspace import Publication
 from ..._ticker import next_tick
 

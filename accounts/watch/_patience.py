@@ -20,15 +20,15 @@ from weakref import WeakKeyDictionary
 import attrs
 import trio
 
-from ._account import Account
+from .._account import Account
+from .._cooperative import run_to_end, with_pauses
+from .._holder import IMPATIENT_SECONDS, Holder, LoanQueue
+from .._ledger import Ledger
+from .._outcome import Outcome
+from .._ticker import following
 from ._clearing_rate import Paces, Slow
-from ._cooperative import run_to_end, with_pauses
-from ._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from ._incidents import NAMED, GivenUp, Relieved
-from ._ledger import Ledger
-from ._outcome import Outcome
 from ._stuck_policy import StuckPolicy
-from ._ticker import following
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
 logger = logging.getLogger("clearfunds.accounts")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from ._outcome import Outcome
+    from .._outcome import Outcome
 
 
 @attrs.frozen(slots=True)

@@ -19,8 +19,8 @@ from typing import Final
 
 import attrs
 
-from ._account import Account
-from ._holder import Holder
+from .._account import Account
+from .._holder import Holder
 
 HORIZON: Final = 90
 """Number of patiences within which the debt must be cleared at the present rate. With the default

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from ._waiters import Waiter
+    from .._waiters import Waiter
 
 Culprit: TypeAlias = "tuple[str, int]"
 """The name of a holder, or the name blamed in its place; and the reason, as an index of

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from ._account import Account
+    from .._account import Account
 
 logger = logging.getLogger("clearfunds.accounts")
 

@@ -46,7 +46,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ._account import Account
+    from .._account import Account
 
 RELEASE: Final = 15 / 16
 """The fraction of the level at which a squeezed child goes on. It is below 1, so that the child is

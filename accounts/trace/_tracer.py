@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import trio
 
-from ._cooperative import run_to_end
+from .._cooperative import run_to_end
 from ._label import label_of
 from ._trace_notes import TraceNotes
 from ._traced import trace_run
@@ -20,9 +20,9 @@ from ._traced import trace_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
 
-    from ._account import Account
-    from ._holder import Recipient
-    from ._ledger import Ledger
+    from .._account import Account
+    from .._holder import Recipient
+    from .._ledger import Ledger
     from ._trace import Trace
 
 DEFAULT_TRACED_LOANS: Final = 5_000

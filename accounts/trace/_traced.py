@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ._holder import Recipient
-from ._outcome import Outcome
-from ._turn import Router, Turn
+from .._holder import Recipient
+from .._outcome import Outcome
+from .._turn import Router, Turn
 
 if TYPE_CHECKING:
-    from ._account import Account
-    from ._holder import Holder
+    from .._account import Account
+    from .._holder import Holder
     from ._trace_notes import LoanNotes, TraceNotes, TurnNotes
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 import trio
 
-from ._cooperative import STEP
+from .._cooperative import STEP
 from ._limit import Limit
 
 if TYPE_CHECKING:
-    from ._account import Account
-    from ._ledger import Ledger
+    from .._account import Account
+    from .._ledger import Ledger
 
 TICK_SECONDS: Final = 0.05
 """Interval between ticks of controllers in a small ledger. The important decisions come in between:

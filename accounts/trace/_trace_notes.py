@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ._outcome import Outcome
+from .._outcome import Outcome
 from ._trace import (
     Move,
     Settlement,
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ._account import Account
-    from ._holder import Holder
-    from ._leaks import Gone
-    from ._loan import LoanedItem
-    from ._waiters import Waiter
+    from .._account import Account
+    from .._holder import Holder
+    from .._leaks import Gone
+    from .._loan import LoanedItem
+    from .._waiters import Waiter
 
 MAX_SETTLEMENTS: Final = 16
 """Settlements listed of one loan; after that, those of one outcome are summed up."""

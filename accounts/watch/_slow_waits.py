@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from ._errors import AccountError
-from ._ledger import LOOSE
-from ._limit import UNLIMITED
-from ._loan import LoanedItem
-from ._rate_limit import RATE_LIMIT
-from ._waiters import REASONS
+from .._errors import AccountError
+from .._ledger import LOOSE
+from .._loan import LoanedItem
+from .._waiters import REASONS
+from ..limits._limit import UNLIMITED
+from ..limits._rate_limit import RATE_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ._account import Account
-    from ._ledger import Ledger
-    from ._waiters import Waiter
+    from .._account import Account
+    from .._ledger import Ledger
+    from .._waiters import Waiter
 
 logger = logging.getLogger("clearfunds.accounts")
 

@@ -54,7 +54,7 @@ from ._limit import Limit
 from ._limit_policy import MovingLimit
 
 if TYPE_CHECKING:
-    from ._account import Account
+    from .._account import Account
     from ._limit_policy import LimitControl
 
 DEFAULT_TARGET: Final = 0.05

@@ -23,11 +23,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ._account import Account
-from ._cooperative import run_to_end
-from ._histogram import Histogram
-from ._ledger import Ledger
-from ._limit import Limit
+from .._account import Account
+from .._cooperative import run_to_end
+from .._histogram import Histogram
+from .._ledger import Ledger
+from ..limits._limit import Limit
 from ._tops import Tops, tops_in_steps
 
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ._histogram import COUNT_BUCKETS, Histogram
-from ._latency_limit import LIMIT_STATES
-from ._ledger import LOOSE
-from ._loan import LoanedItem
+from .._histogram import COUNT_BUCKETS, Histogram
+from .._ledger import LOOSE
+from .._loan import LoanedItem
+from ..limits._latency_limit import LIMIT_STATES
 from ._waits_for import count_rings_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Container, Generator, Iterable
 
-    from ._account import Account
-    from ._ledger import Ledger
-    from ._limit_policy import MovingLimit
+    from .._account import Account
+    from .._ledger import Ledger
+    from ..limits._limit_policy import MovingLimit
 
 TOP_MAX: Final = 10
 """Number of ranks: as many as an operator reads, and a bound on metrics named by peers."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from ._backlog import Relief
-    from ._holder import Holder
+    from .._backlog import Relief
+    from .._holder import Holder
     from ._stuck_policy import StuckPolicy
 
 KEPT: Final = 8

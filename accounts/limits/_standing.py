@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 import attrs
 
-from ._errors import QuotaExceededError
+from .._errors import QuotaExceededError
 
 DEFAULT_STANDING_ITEMS = 100_000
 """One owner's assertions and retained messages: a tenth of the million that one relay of a few

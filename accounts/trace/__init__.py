@@ -1,0 +1,1 @@
+"""Tracing: one event and everything that it causes."""

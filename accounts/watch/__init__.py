@@ -1,0 +1,1 @@
+"""The watch over slow consumers: patience, rings, slow waits, the largest debts, metrics."""
