@@ -169,10 +169,10 @@ class RangeSubscription(Holder):
         self.limits = limits
         self.incarnation = incarnation
         self.filters: tuple[str, ...] = ()
-        self.low = 1
-        self.next = 1
+        self.low: int = 1
+        self.next: int = 1
         # The first number that readers may not see yet; without a log, `next`.
-        self.visible = 1
+        self.visible: int = 1
         self.generation = 0
         self.pin: tuple[Start, int] | None = None
         self.away_since: float | None = ledger.clock()
