@@ -44,6 +44,7 @@ from clearfunds.transports.mqtt.server._persistent_sessions import (
     PersistentSessions,
     SessionQueue,
 )
+from clearfunds.transports.mqtt.server._sender import Sender
 from clearfunds.transports.mqtt.server._server import MqttServer
 from clearfunds.transports.mqtt.server._session import MqttSession
 from clearfunds.transports.mqtt.server._throttle_notices import ThrottledNotices
@@ -332,7 +333,7 @@ async def test_an_answer_that_fails_when_it_is_due(
     seam: Seam, caplog: pytest.LogCaptureFixture, what: str, store: bool, tmp_path: Path
 ) -> None:
     """When the disk, or another's queue, has taken responsibility."""
-    seam.at(MqttSession, "_send")
+    seam.at(Sender, "send", of=lambda each: is_victims(getattr(each, "outlet", each)))
     async with relay_with_pair(seam, caplog, **keeping(store, tmp_path)) as relay:
         async with dial(relay.port) as victim, connected(relay.port, "pub") as pub:
             await keeper(relay.port, victim)

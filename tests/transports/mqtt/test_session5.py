@@ -870,7 +870,7 @@ async def test_what_is_due_after_our_disconnect_is_not_sent() -> None:
         session: Any
         (session,) = relay.relay.mqtt.open
         assert session._part(Reason.SESSION_TAKEN_OVER, "another one")
-        session._send(PubAck(1))
+        session._sender.send(PubAck(1))
         relay.audit()
         got = await client.receive()
         assert isinstance(got, Disconnect)

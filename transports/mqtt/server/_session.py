@@ -10,24 +10,18 @@ Rules of this file, beyond those of every session (`.._session`):
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import attrs
 import trio
 
 from ....accounts import Account, QuotaExceededError, Recipient, commit_run
 from ....dataspace import Assertion, Batch, Observation, Publication, TopicFilter
-from ..._addresses import address_of
-from ..._admission import Refusal
 from ..._direct_send import commit_and_send
-from ..._errors import LocalProtocolError, RemoteProtocolError
-from ..._guesses import Attempt
+from ..._errors import RemoteProtocolError
 from ..._input import AHEAD_FLOOR
 from ..._link import Link
 from ..._need_data import NEED_DATA
@@ -76,17 +70,16 @@ from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
 from ..codec._reasons import Reason, ReasonedError, reason_of
 from ..codec._topics import is_shared, shared_fault
-from ._authentication import Authentication
 from ._billing import Billing
 from ._bridges import BRIDGE_OPTIONS, Bridge
 from ._filters import Filters
-from ._fitting import fitting, too_large
+from ._fitting import too_large
 from ._framing import Framing
 from ._inflight import AtLeastOnce, Inflight
 from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
-from ._log_ins import Checked
+from ._login import Login
 from ._lookahead import Lookahead
-from ._mqtt5 import MQTT5, AtMostOnce, Mqtt5, seconds_of, with_reason
+from ._mqtt5 import MQTT5, AtMostOnce, Mqtt5, seconds_of
 from ._permissions import Writable, lost_shares, not_readable
 from ._persistent_inflight import PersistentInflight
 from ._persistent_sessions import PersistentIdentifier, PersistentSession
@@ -105,10 +98,9 @@ from ._runs import (
     publications,
     topic_key,
 )
-from ._scram import AuthenticationFailedError
 from ._selecting import Selecting
+from ._sender import Sender
 from ._shared import Shares, stop
-from ._tokens import TokenError, Tokens
 from ._wills import LastWill, WillPlace
 
 if TYPE_CHECKING:
@@ -132,10 +124,6 @@ is looked at: each is some microseconds."""
 AHEAD_BYTES = 4 << 10
 """How much input is looked through at once, by a connection that waits: 2,000 pings."""
 
-SHOWN_OF_USER = 100
-"""Characters of a user's name, or a client's, that are logged of who is not let in: it may have
-65,535."""
-
 OVERTAKING: dict[int, Callable[[int], Packet]] = {
     PUBACK: PubAck,
     PUBREC: PubRec,
@@ -144,15 +132,6 @@ OVERTAKING: dict[int, Callable[[int], Packet]] = {
     REFUSED_PUBREC: partial(PubRec, reason=Reason.UNSPECIFIED_ERROR),
 }
 """The acknowledgements, by their first byte."""
-
-REASONS: dict[int, Reason] = {
-    ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL: Reason.UNSUPPORTED_PROTOCOL_VERSION,
-    ConnectReturnCode.IDENTIFIER_REJECTED: Reason.CLIENT_IDENTIFIER_NOT_VALID,
-    ConnectReturnCode.SERVER_UNAVAILABLE: Reason.SERVER_UNAVAILABLE,
-    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: Reason.BAD_USER_NAME_OR_PASSWORD,
-    ConnectReturnCode.NOT_AUTHORIZED: Reason.NOT_AUTHORIZED,
-}
-"""What a CONNACK says in MQTT 5 for what it says in 3.1.1."""
 
 
 def frame(item: Publication | bytes) -> bytes:
@@ -174,31 +153,28 @@ class MqttSession(Session["MqttServer", Account | None]):
         "_ahead",
         "_answers",
         "_at_least_once",
-        "_authentication",
         "_awaiting",
         "_bridge",
-        "_checked",
         "_connection",
-        "_ends_at",
         "_inflight",
         "_kept",
         "_key",
         "_listener",
+        "_login",
         "_most",
         "_mqtt5",
         "_observations",
-        "_parting",
         "_payers",
         "_peer",
         "_place",
         "_replays",
         "_rights",
+        "_sender",
         "_shares",
         "_short",
         "_single",
         "_single_topic",
         "_steps",
-        "_undecided",
         "_user",
         "_way",
         "_will",
@@ -221,12 +197,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             max_topic_alias=settings.max_topic_alias,
             max_connect_size=settings.max_connect_size,
         )
+        self._sender = Sender(server, link, self.outlet, self._connection)
+        self._login = Login(server, link, self._sender)
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._mqtt5: Mqtt5 | None = None
         self._bridge: Bridge | None = None
         self._way: Recipient = self.outlet
-        # What it is told if it is cut; there are few reasons but that it does not keep up.
-        self._parting: int = Reason.QUOTA_EXCEEDED
         # How much is looked at for one run; 0: all that there is.
         self._most = 0
         # What came while it waited, until all that is whole of it has been taken up.
@@ -238,15 +214,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         # What is left of a packet that is handled in steps; nothing else is handled before.
         self._steps: Iterator[trio.Event | None] | None = None
-        # Its CONNECT, while it is not known whether it is who it says.
-        self._undecided: Connect | None = None
-        # What came of its password, if that is known and it will be told later.
-        self._checked: Checked | None = None
         self._place: Place | None = None
-        # How it proves that, if it takes more than a password.
-        self._authentication: Authentication | None = None
-        # When that is over, on the ledger's clock.
-        self._ends_at: float | None = None
         self._inflight: Inflight | PersistentInflight | None = None
         self._kept: PersistentSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -351,8 +319,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     async def _held(self, hold: trio.Event) -> None:
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
-        if self._undecided is not None:
-            await self._decide(self._undecided)
+        if self._login.undecided is not None:
+            known = await self._login.decide(self._read_until_it_leaves)
+            self._hold = None
+            self._steps = self._begin(known)
             return
         if self.account is None:
             await super()._held(hold)
@@ -367,7 +337,9 @@ class MqttSession(Session["MqttServer", Account | None]):
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; who has left already has read what it wanted to."""
         if not self._eof:
-            self._part(Reason.SERVER_SHUTTING_DOWN if self._server.stopping else self._parting, why)
+            self._part(
+                Reason.SERVER_SHUTTING_DOWN if self._server.stopping else self._sender.parting, why
+            )
         if not (self._eof or self._link.says_goodbye):
             await super()._take_leave(why)
 
@@ -380,30 +352,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             await self._linger()
 
     def _part(self, reason: int, why: str) -> bool:
-        """Tell a client that speaks MQTT 5 why it is disconnected, if that can be; whether it was.
-
-        Who has something unsent is not told: it does not read, or the end of a packet is missing.
-        """
-        connection = self._connection
-        if connection.version != PROTOCOL_LEVEL_5 or self._link.closed:
-            return False
-        if not self.outlet.blocked:
-            self._server.flusher.flush_now()
-        if self.outlet.unsent or self.outlet.closed:
-            return False
-        last = self._fitting(Disconnect(reason, with_reason(why)))
-        if last is None:
-            return False
-        try:
-            data = connection.send(last)
-        except LocalProtocolError:
-            return False  # it is closed already
-        if self._answers is not None:
+        """See `Sender.disconnect`."""
+        told = self._sender.disconnect(reason, why)
+        if self._answers is not None and self._connection.state is State.CLOSED:
             self._answers.close()  # nothing follows it [MQTT-3.14.4-1]
-        with contextlib.suppress(OSError):
-            self._link.sock.send(data)
-            return True
-        return False
+        return told
 
     def _unacknowledged(self) -> Inflight | PersistentInflight | None:
         return self._inflight
@@ -427,7 +380,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._answers is not None:
             # What its going makes room for may be taken now, and there is nobody to be told.
             self._answers.close()
-        self.account = None
+        self.account = self._sender.account = None
         will, self._will = self._will, None
         kept = self._kept
         server.ledger.faults.call(
@@ -500,8 +453,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         return self._server.wills.add(self._key, self._peer, will, due, self.client_id, place)
 
     def _silence(self, seconds: float, allowed: float) -> str:
-        self._parting = Reason.KEEP_ALIVE_TIMEOUT
-        if self._undecided is not None:
+        self._sender.parting = Reason.KEEP_ALIVE_TIMEOUT
+        if self._login.undecided is not None:
             return f"its password was not checked within {allowed:g} s"
         if self.account is None:
             return f"no CONNECT within {allowed:g} s"
@@ -693,8 +646,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._server.logger.warning(
                 "%s closed: %s", self._who, why, extra=self._fields("closed", why)
             )
-            self._parting = reason_of(exc)
-            self.cut(why)
+            self._sender.cut(why, reason_of(exc))
 
     # -- what came in ---------------------------------------------------------------------------
 
@@ -780,7 +732,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 packet = connection.next_packet()
             except UnacceptableConnectError as exc:
                 server.counters.refused += 1
-                self._refuse(exc.return_code, str(exc), exc.max_packet_size)
+                self._sender.refuse(exc.return_code, str(exc), exc.max_packet_size)
                 raise
             if packet is NEED_DATA:
                 return False
@@ -874,15 +826,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             case PubAck() | PubRec() | PubRel() | PubComp():
                 self._handle_acknowledgement(packet)
             case PingReq():
-                self._send(PingResp())
+                self._sender.send(PingResp())
             case Subscribe():
                 self._go_on(self._handle_subscribe(packet))
             case Unsubscribe():
                 self._go_on(self._handle_unsubscribe(packet))
             case Connect():
                 self._handle_connect(packet)
-            case Auth() if self._authentication is not None:
-                self._authenticate(partial(self._authentication.step, packet))
+            case Auth() if self._login.authentication is not None:
+                self._let_in(self._login.step(packet))
             case Disconnect():
                 self._handle_disconnect(packet)
                 # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
@@ -911,10 +863,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         match packet:
             case PubRel() if self._kept is not None:
                 answer = PubComp(packet_id, self._unless(packet_id in self._kept.awaiting))
-                self._kept.released(packet_id, partial(self._send_later, answer))
+                self._kept.released(packet_id, partial(self._sender.send_later, answer))
             case PubRel():
                 known = self._awaiting is not None and self._awaiting.release(packet_id)
-                self._send(PubComp(packet_id, self._unless(known)))
+                self._sender.send(PubComp(packet_id, self._unless(known)))
             case PubComp():
                 if inflight is not None:
                     inflight.completed(packet_id)
@@ -934,235 +886,43 @@ class MqttSession(Session["MqttServer", Account | None]):
                         return
                     known = inflight.received(packet_id)
                     if known and self._kept is not None:
-                        release = partial(self._send_later, PubRel(packet_id))
+                        release = partial(self._sender.send_later, PubRel(packet_id))
                         self._kept.received(packet_id, release)
                         return
                 if isinstance(packet, PubRec) and packet.reason < Reason.UNSPECIFIED_ERROR:
                     # Also for one that is not known, or the client would never be done with it.
-                    self._send(PubRel(packet_id, self._unless(known)))
+                    self._sender.send(PubRel(packet_id, self._unless(known)))
 
     def _unless(self, known: bool) -> int:
         """Return what is said of a packet identifier: MQTT 5 can say that it means nothing."""
         return 0 if known or self._mqtt5 is None else Reason.PACKET_IDENTIFIER_NOT_FOUND
 
-    def _send(self, packet: Packet) -> None:
-        """Send a packet of the connection's own, on its own account (rule 2).
-
-        After a DISCONNECT of ours nothing is sent [MQTT-3.14.4-2]; what was published before it
-        may be due to be acknowledged then.
-        """
-        if self._connection.state is State.CLOSED:
-            return
-        data = self._connection.send(packet)
-        five = self._mqtt5
-        largest = None if five is None else five.max_packet_size
-        if largest is not None and len(data) > largest:
-            fits = self._fitting(packet)
-            if fits is None:
-                self._parting = Reason.PACKET_TOO_LARGE
-                self.cut(too_large(packet, largest))
-                return
-            data = self._connection.send(fits)
-        account = self.account
-        assert account is not None
-        account.borrow(1, len(data))
-        self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
-
-    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet | None:
-        """See `fitting`; `largest` counts where no more is known of the client."""
-        return fitting(packet, largest if self._mqtt5 is None else self._mqtt5.max_packet_size)
-
-    def _send_later(self, packet: Packet) -> None:
-        """Send a packet that had to wait for the disk, if the client is still there."""
-        if self.account is not None and self._connection.state is State.CONNECTED:
-            self._server.ledger.faults.call(self, ANSWERING, self._send, packet)
-            self._server.flusher.ready()
-
     # -- CONNECT --------------------------------------------------------------------------------
-
-    def _refuse(self, return_code: int, why: str = "", largest: int | None = None) -> None:
-        """Answer a CONNECT that lets nobody in; `largest`: see `_fitting`."""
-        properties = NO_PROPERTIES
-        if self._connection.version == PROTOCOL_LEVEL_5:
-            return_code = REASONS.get(return_code, return_code)
-            properties = with_reason(why) if why else NO_PROPERTIES
-        answer = self._fitting(ConnAck(False, return_code, properties), largest)
-        if answer is not None:
-            self._send_unowed(answer)
-
-    def _send_unowed(self, packet: Packet) -> None:
-        """Send a packet before there is an account that could owe for it."""
-        data = self._connection.send(packet)
-        # One that does not read it waits in vain, and is cut off in time (`connect_timeout`).
-        with contextlib.suppress(OSError):
-            self._link.sock.send(data)
 
     def _handle_connect(self, packet: Connect) -> None:
         server = self._server
-        settings = server.settings
         if packet.protocol_level == PROTOCOL_LEVEL_5:
-            self._mqtt5 = Mqtt5(packet, Filters(), server.wall, settings.max_topic_alias)
+            five = Mqtt5(packet, Filters(), server.wall, server.settings.max_topic_alias)
+            self._mqtt5 = self._sender.mqtt5 = five
         elif packet.bridge:
             self._bridge = Bridge(server.wall)
-        if len(packet.client_id.encode()) > settings.max_client_id:
-            why = (
-                f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
-                f"{settings.max_client_id} allowed here (max_client_id)"
-            )
-            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
-        method = packet.properties.authentication_method
-        passwords = settings.passwords
-        if method is not None:
-            authentication = self._authentication = Authentication.of(packet, passwords)
-            if authentication is None:
-                method = printable(method[:SHOWN_OF_USER])
-                why = f"there is no authentication by {method} here; use a password or certificate"
-                self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
-            self._authenticate(partial(authentication.begin, packet.properties))
-            return
-        if (
-            (passwords is None and settings.tokens is None)
-            or self._link.user is not None  # its certificate says who it is
-            or (settings.anonymous and packet.username is None and packet.password is None)
-        ):
-            self._go_on(self._begin(packet))
-        elif settings.tokens is not None and Tokens.is_one(packet.password or b""):
-            self._begin_by_token(settings.tokens, packet)
-        elif packet.username is None:
-            self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
-        else:
-            attempt = self._attempt(packet)
-            checked = server.log_ins.look(passwords, attempt, packet.password)
-            if checked is not None and not checked.delay:
-                self._let_in_if(packet, checked)
-                self._go_on(self._begin(packet))
-            else:
-                self._hold_until_told(packet, checked)
+        self._let_in(self._login.begin(packet))
 
-    def _attempt(self, packet: Connect) -> Attempt:
-        return Attempt(address_of(self._link.peer), packet.username or "", packet.client_id)
-
-    def _authenticate(self, step: Callable[[], Auth]) -> None:
-        """Do a step of an authentication, and answer; its last step lets a client in.
-
-        Raises:
-            RemoteProtocolError: If the client has not proved who it is; it has been told so, or
-                will be.
-        """
-        authentication = self._authentication
-        assert authentication is not None
-        connected = self.account is not None
-        log_ins, attempt = self._server.log_ins, self._scram_attempt(authentication)
-        if not connected and attempt.user and (checked := log_ins.refusal(attempt)) is not None:
-            self._let_in_if(authentication.connect, checked)
-        try:
-            answer = step()
-            user, certified = authentication.user, self._link.user
-            if user is not None and certified is not None and user != certified:
-                why = f"its certificate is of another user (user {certified})"
-                raise AuthenticationFailedError(why)
-        except AuthenticationFailedError as exc:
-            if connected:
-                raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
-            checked = log_ins.failed(attempt)
-            if not checked.delay:
-                self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc), counted=True)
-            self._hold_until_told(authentication.connect, checked)
-            return
-        if connected:
-            self._send(answer)
-        elif user is None:
-            self._send_unowed(answer)
-        else:
-            log_ins.guesses.right(attempt)
-            self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
-
-    def _scram_attempt(self, authentication: Authentication) -> Attempt:
-        """Return whose it is, as the client says; without a user before it has said so."""
-        client_id = authentication.connect.client_id
-        return Attempt(address_of(self._link.peer), authentication.claimed, client_id)
-
-    def _hold_until_told(self, packet: Connect, checked: Checked | None) -> None:
-        """Handle nothing more until a client's password is checked and the client may be told."""
-        self._checked = checked
-        self._undecided = packet
-        self._hold = trio.Event()  # nobody sets it: see `_held`
-
-    def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
-        """Let a client in, until its token expires.
-
-        Raises:
-            RemoteProtocolError: If the token is not good; the client has been told.
-        """
-        assert packet.password is not None
-        now = self._server.wall()
-        try:
-            token = tokens.read(packet.password, now)
-        except TokenError as exc:
-            why = f"its token is not good: {printable(str(exc))}"
-            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
-        if packet.username and packet.username != token.user:
-            why = f"its token is of another user (user {token.user[:SHOWN_OF_USER]})"
-            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
-        self._ends_at = self._server.ledger.clock() + token.expires - now
-        self._go_on(self._begin(attrs.evolve(packet, username=token.user)))
+    def _let_in(self, known: Connect | None) -> None:
+        """Go on with a client that is known, or wait until it is decided whether it is."""
+        if known is not None:
+            self._go_on(self._begin(known))
+        elif self._login.undecided is not None:
+            self._hold = trio.Event()  # nobody sets it: see `_held`
 
     def check_deadline(self, now: float) -> None:
         """See `Session.check_deadline`: a token that has expired ends its connection."""
-        if self._ends_at is not None and now >= self._ends_at:
-            self._ends_at = None
-            self._parting = Reason.MAXIMUM_CONNECT_TIME
-            self.cut("its token has expired")
-        else:
+        login = self._login
+        if login.ends_at is not None and now >= login.ends_at:
+            login.ends_at = None
+            self._sender.cut("its token has expired", Reason.MAXIMUM_CONNECT_TIME)
+        elif not login.is_delayed:  # such a client has done what it has to
             super().check_deadline(now)
-
-    async def _decide(self, packet: Connect) -> None:
-        """Let a client in if a thread finds its password right; it has had no effect so far.
-
-        The time that the client has to be let in goes on. Who leaves meanwhile is checked no more:
-        otherwise those who come back sooner than it is their turn would keep all threads busy with
-        nobody, for ever.
-
-        Cancellation: the thread ends on its own, and until then it counts as one of those that
-        there may be. Nothing else is left.
-
-        Raises:
-            RemoteProtocolError: If it is wrong, or could not be checked; the client has been told.
-            ConnectionAbortedError: If the client has left.
-        """
-        checked: Checked | None = None
-        trouble: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read_until_it_leaves, nursery.cancel_scope)
-            try:
-                checked = await self._check(packet)
-            except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
-                trouble = exc
-            nursery.cancel_scope.cancel()
-        self._undecided = self._hold = None
-        if trouble is not None:
-            why = f"its password could not be checked: {trouble!r}"
-            self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why)
-        if checked is None:
-            raise ConnectionAbortedError(
-                errno.ECONNABORTED, "the client left before its password was checked"
-            )
-        self._let_in_if(packet, checked)
-        self._steps = self._begin(packet)
-
-    async def _check(self, packet: Connect) -> Checked:
-        """Check the client's password, and wait until it may be told."""
-        checked = self._checked
-        if checked is None:
-            passwords = self._server.settings.passwords
-            assert passwords is not None
-            assert packet.password is not None
-            attempt = self._attempt(packet)
-            checked = await self._server.log_ins.check(passwords, attempt, packet.password)
-        if checked.delay:
-            self._deadline_after = None  # it has done what it has to
-            await trio.sleep(checked.delay)
-        return checked
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
@@ -1179,28 +939,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._note_input(ahead=True)
         if not self._unparsed():
             check.cancel()
-
-    def _let_in_if(self, packet: Connect, checked: Checked) -> None:
-        """Go on if a client's password was right.
-
-        Raises:
-            RemoteProtocolError: If not; the client has been told.
-        """
-        fault = checked.fault(printable((packet.username or "")[:SHOWN_OF_USER]))
-        if fault is not None:
-            self._deny(*fault, counted=True)
-
-    def _deny(self, return_code: int, why: str, *, counted: bool = False) -> NoReturn:
-        """Refuse a client that may not come in.
-
-        Raises:
-            RemoteProtocolError: Always.
-        """
-        self._server.counters.refused += 1
-        if not counted:
-            self._server.admission.refused[Refusal.OTHER] += 1
-        self._refuse(return_code, why)
-        raise RemoteProtocolError(why)
 
     def _begin(self, packet: Connect) -> Iterator[trio.Event | None]:
         """Let a client in, in steps: nothing may be left of who had its identifier before.
@@ -1256,7 +994,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
-        self.account = server.open_account(peer, membership.tenant)
+        self.account = self._sender.account = server.open_account(peer, membership.tenant)
         open_other = partial(server.open_account, peer, own=False)
         self._payers = payers = Billing(self.account, membership, open_other)
         server.dealings.begin(self.outlet, name, peer.client)
@@ -1283,13 +1021,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         # MQTT 3.1 cannot say that there was a session.
         present = present and self._connection.version != PROTOCOL_LEVEL_31
         accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept))
-        if five is not None and self._fitting(accepted) is None:
+        if five is not None and self._sender.fitting(accepted) is None:
             assert five.max_packet_size is not None
             why = too_large(accepted, five.max_packet_size)
             server.counters.refused += 1
-            self._refuse(Reason.PACKET_TOO_LARGE, why)
+            self._sender.refuse(Reason.PACKET_TOO_LARGE, why)
             raise RemoteProtocolError(why)
-        self._send(accepted)
+        self._sender.send(accepted)
         self._known = True
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
@@ -1308,7 +1046,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if isinstance(place, str):
             five = self._mqtt5 is not None
             full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
-            self._deny(full, place, counted=True)
+            self._login.deny(full, place, counted=True)
         self._place = place
 
     def _admit_will(self, packet: Connect, peer: Peer) -> LastWill | None:
@@ -1327,7 +1065,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._will_place = server.will_room.take(will, share, standing)
         except QuotaExceededError as exc:
             full = ConnectReturnCode.SERVER_UNAVAILABLE
-            self._deny(full if self._mqtt5 is None else Reason.QUOTA_EXCEEDED, str(exc))
+            self._login.deny(full if self._mqtt5 is None else Reason.QUOTA_EXCEEDED, str(exc))
         return will
 
     def _welcome(self, packet: Connect, kept: PersistentSession | None) -> Properties:
@@ -1343,6 +1081,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
         most = server.receive_maximum
         alive = server.keep_alive_of(packet.keep_alive)
+        authentication = self._login.authentication
         return Properties(
             session_expiry=expiry,
             server_keep_alive=alive if alive != packet.keep_alive else None,
@@ -1352,7 +1091,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             topic_alias_maximum=settings.max_topic_alias or None,
             shared_available=1 if settings.max_share_groups else 0,
             authentication_method=packet.properties.authentication_method,
-            authentication_data=None if self._authentication is None else self._authentication.last,
+            authentication_data=None if authentication is None else authentication.last,
         )
 
     def rules_changed(self) -> None:
@@ -1379,8 +1118,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 kept.write()
         if self.outlet.unsent and rights.reads_less:
             rights.denied.connection += 1
-            self._parting = Reason.NOT_AUTHORIZED
-            self.cut("it may not read any more what is on its way to it")
+            why = "it may not read any more what is on its way to it"
+            self._sender.cut(why, Reason.NOT_AUTHORIZED)
 
     @property
     def _adopts(self) -> bool:
@@ -1416,7 +1155,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 "with a clean session, or end some"
             )
             full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
-            self._deny(full, why)
+            self._login.deny(full, why)
         if five is None:
             session.expire_as_set()
         else:
@@ -1440,12 +1179,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
-            self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
+            self._sender.refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
             raise RemoteProtocolError(why) from exc
 
     def _resume_session(self, session: PersistentSession) -> None:
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
-        session.resume_releasing(lambda packet_id: self._send_later(PubRel(packet_id)))
+        session.resume_releasing(lambda packet_id: self._sender.send_later(PubRel(packet_id)))
         self._awaiting = session.awaiting
         inflight = PersistentInflight(
             session,
@@ -1503,7 +1242,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             if answers is None:
                 refusal = None if self._mqtt5 is None else self._refusal
                 note = partial(server.ledger.faults.note, self, ANSWERING)
-                answers = self._answers = PublisherAcks(self._send, self.cut, refusal, note)
+                answers = self._answers = PublisherAcks(self._sender.send, self.cut, refusal, note)
             if self._mqtt5 is not None:
                 self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
@@ -1632,14 +1371,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Say that subscriptions have changed; of a kept session's, when that is on disk."""
         kept = self._kept
         if kept is None:
-            self._send(packet)
+            self._sender.send(packet)
             self._begin_sharing()
             return
         kept.write()
         hold = trio.Event()
 
         def kept_it() -> None:
-            self._send_later(packet)
+            self._sender.send_later(packet)
             self._begin_sharing()
             hold.set()
 
