@@ -187,7 +187,7 @@ async def test_a_subscriber_that_fails_when_it_is_sent_something(
         for client in (victim, other):
             await client.subscribe("t/#", qos=qos)
         session: Any = relay.relay.mqtt.sessions[VICTIM]
-        inflight = session._inflight
+        inflight = session._unacknowledged()
         if inflight is not None:
             theirs.append(inflight._framing)
         seam.armed = True

@@ -176,14 +176,14 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         """Whether persistent sessions outlive the relay."""
         return self.kept is not None and self.kept.settings.outlives
 
-    def keep(self, callback: Callable[[], object], session: MqttSession) -> None:
+    def keep(self, callback: Callable[[], object], whose: object) -> None:
         """Call back soon, when the changes to persistent sessions until now are durable.
 
-        If it raises, `session` ends.
+        If it raises, the connection of `whose` ends (`Faults`).
         """
         kept = self.kept
         assert kept is not None
-        kept.keeping.when_durable(callback, session)
+        kept.keeping.when_durable(callback, whose)
         kept.keeping.hurry()
 
     def ticks(self, now: float) -> Generator[None, None, None]:

@@ -13,19 +13,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import trio
 
 from ....accounts import Account, QuotaExceededError, Recipient, commit_run
-from ....dataspace import Assertion, Batch, Observation, Publication, TopicFilter
+from ....dataspace import Batch, Publication
 from ..._direct_send import commit_and_send
 from ..._errors import RemoteProtocolError
 from ..._input import AHEAD_FLOOR
 from ..._link import Link
 from ..._need_data import NEED_DATA
-from ..._partings import unobserve_each
 from ..._scheduler import SLICE_SECONDS
 from ..._session import (
     FLUSH_POLL_SECONDS,
@@ -36,16 +34,9 @@ from ..._session import (
 from ..._tenants import NO_USER, Peer, identity, printable
 from ..codec._connection import Connection, Role, State
 from ..codec._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
-from ..codec._identifiers import MAX_PACKET_ID, AwaitingRelease
-from ..codec._options import (
-    HIGHEST_QOS,
-    RETAIN_HANDLING,
-    RETAINED_TO_NEW,
-    RETAINED_TO_NONE,
-)
+from ..codec._identifiers import MAX_PACKET_ID
 from ..codec._packets import (
     PROTOCOL_LEVEL_31,
-    SUBSCRIPTION_FAILED,
     Auth,
     ConnAck,
     Connect,
@@ -59,32 +50,29 @@ from ..codec._packets import (
     Publish,
     PubRec,
     PubRel,
-    SubAck,
     Subscribe,
     UnacceptableConnectError,
-    UnsubAck,
     Unsubscribe,
     encode_publish,
 )
 from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
-from ..codec._reasons import Reason, ReasonedError, reason_of
-from ..codec._topics import is_shared, shared_fault
+from ..codec._reasons import Reason, reason_of
 from ._billing import Billing
-from ._bridges import BRIDGE_OPTIONS, Bridge
+from ._bridges import Bridge
+from ._client import Client
 from ._filters import Filters
 from ._fitting import too_large
-from ._framing import Framing
-from ._inflight import AtLeastOnce, Inflight
+from ._inflight import Inflight
 from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
 from ._login import Login
 from ._lookahead import Lookahead
 from ._mqtt5 import MQTT5, AtMostOnce, Mqtt5, seconds_of
-from ._permissions import Writable, lost_shares, not_readable
+from ._permissions import Writable
 from ._persistent_inflight import PersistentInflight
-from ._persistent_sessions import PersistentIdentifier, PersistentSession
+from ._persistent_sessions import PersistentSession
 from ._place import Place, take_place
-from ._publisher_acks import ANSWERING, Identifier, PublisherAck, PublisherAcks
+from ._publisher import Publisher
 from ._reframe import as_mqtt311
 from ._replays import Replays
 from ._runs import (
@@ -98,9 +86,9 @@ from ._runs import (
     publications,
     topic_key,
 )
-from ._selecting import Selecting
 from ._sender import Sender
-from ._shared import Shares, stop
+from ._subscriber import Subscriber
+from ._subscriptions import PersistentSubscriptions, VolatileSubscriptions
 from ._wills import LastWill, WillPlace
 
 if TYPE_CHECKING:
@@ -151,32 +139,27 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead",
-        "_answers",
-        "_at_least_once",
-        "_awaiting",
         "_bridge",
         "_connection",
-        "_inflight",
         "_kept",
         "_key",
         "_listener",
         "_login",
         "_most",
         "_mqtt5",
-        "_observations",
         "_payers",
         "_peer",
         "_place",
+        "_publisher",
         "_replays",
         "_rights",
         "_sender",
-        "_shares",
         "_short",
         "_single",
         "_single_topic",
         "_steps",
+        "_subscriber",
         "_user",
-        "_way",
         "_will",
         "_will_place",
         "_writable",
@@ -199,10 +182,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         self._sender = Sender(server, link, self.outlet, self._connection)
         self._login = Login(server, link, self._sender)
-        # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
+        # What there is besides if it speaks MQTT 5.
         self._mqtt5: Mqtt5 | None = None
         self._bridge: Bridge | None = None
-        self._way: Recipient = self.outlet
         # How much is looked at for one run; 0: all that there is.
         self._most = 0
         # What came while it waited, until all that is whole of it has been taken up.
@@ -215,11 +197,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         # What is left of a packet that is handled in steps; nothing else is handled before.
         self._steps: Iterator[trio.Event | None] | None = None
         self._place: Place | None = None
-        self._inflight: Inflight | PersistentInflight | None = None
         self._kept: PersistentSession | None = None
-        self._at_least_once: AtLeastOnce | None = None
-        self._answers: PublisherAcks | None = None
-        self._awaiting: AwaitingRelease | None = None
+        self._publisher: Publisher | None = None
+        self._subscriber: Subscriber | None = None
         # Its will, and what that takes.
         self._will: LastWill | None = None
         self._will_place: WillPlace | None = None
@@ -233,8 +213,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         # What the read before was, if it was one publication; and the topic that was on.
         self._single: Single | None = None
         self._single_topic = ""
-        self._observations: dict[str, Observation] = {}
-        self._shares: Shares | None = None
         self._replays = Replays()
 
     def __repr__(self) -> str:
@@ -261,25 +239,17 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _resume(self, account: Account) -> bool:
         """Tell of what is retained."""
         replays = self._replays
-        if not replays or self._steps is not None:
+        subscriber = self._subscriber
+        if not replays or self._steps is not None or subscriber is None:
             return False
+        recipient = subscriber.subscriptions.recipient
         work = self._work
         work.begin_now()
         with self._server.flusher.corked():
             while replays and account.funds_are_clear() and not work.is_over():
-                replays.step(
-                    self._server.dataspace.retained, account, self._holder_of, self._rights
-                )
+                replays.step(self._server.dataspace.retained, account, recipient, self._rights)
         work.end()
         return True
-
-    def _holder_of(self, qos: int) -> Recipient:
-        """Return who takes a publication of a QoS for this client."""
-        if qos and self._kept is not None:
-            return self._kept.queue
-        if qos and isinstance(self._inflight, Inflight):
-            return self._inflight
-        return self._way
 
     def _received(self, data: bytes) -> None:
         if not data:
@@ -303,17 +273,20 @@ class MqttSession(Session["MqttServer", Account | None]):
 
         What it has published is acknowledged if that can still be.
         """
-        if self.account is None:
+        subscriber, publisher = self._subscriber, self._publisher
+        if subscriber is None or publisher is None:
             return
-        answers = self._answers
+        answers = publisher.answers
         if answers and self._server.kept is not None:
             self._server.kept.keeping.hurry()
             while answers and not self._eof:  # noqa: ASYNC110 (as the other one)
                 await trio.sleep(FLUSH_POLL_SECONDS)
-        if isinstance(self._inflight, PersistentInflight) and self._server.keeps_for_later:
-            self._inflight.pause()
-        if self._shares is not None and self._server.keeps_for_later:
-            self._shares.pause()
+        subscriptions = subscriber.subscriptions
+        if self._server.keeps_for_later:
+            if isinstance(subscriptions.inflight, PersistentInflight):
+                subscriptions.inflight.pause()
+            if subscriptions.shares is not None:
+                subscriptions.shares.pause()
         self._waiting = True
         await super()._flush_out()
 
@@ -354,12 +327,17 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _part(self, reason: int, why: str) -> bool:
         """See `Sender.disconnect`."""
         told = self._sender.disconnect(reason, why)
-        if self._answers is not None and self._connection.state is State.CLOSED:
-            self._answers.close()  # nothing follows it [MQTT-3.14.4-1]
+        if self._connection.state is State.CLOSED:
+            self._stop_answering()  # nothing follows it [MQTT-3.14.4-1]
         return told
 
+    def _stop_answering(self) -> None:
+        if self._publisher is not None:
+            self._publisher.stop_answering()
+
     def _unacknowledged(self) -> Inflight | PersistentInflight | None:
-        return self._inflight
+        subscriber = self._subscriber
+        return None if subscriber is None else subscriber.subscriptions.inflight
 
     def _withdraw(self, reason: str) -> None:
         """Take back the subscriptions, publish the will, and give up the name."""
@@ -377,9 +355,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             text = f"{self._link.peer} left before it was connected: {reason}"
             self._log(logging.INFO, "left", text, reason)
             return
-        if self._answers is not None:
-            # What its going makes room for may be taken now, and there is nobody to be told.
-            self._answers.close()
+        # What its going makes room for may be taken now, and there is nobody to be told.
+        self._stop_answering()
         self.account = self._sender.account = None
         will, self._will = self._will, None
         kept = self._kept
@@ -403,16 +380,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
 
     def _unsubscribe_all(self, account: Account) -> None:
-        server, kept = self._server, self._kept
-        observations, self._observations = self._observations, {}
-        shares, self._shares = self._shares, None
-        if kept is None:
-            steps = unobserve_each(server.dataspace, account, observations.values())
-        else:
-            steps = kept.detaching(account)
-        if shares is not None:
-            steps = chain(shares.leaving(account), steps)
-        server.partings.take_back(self._key, account, self._work, steps)
+        subscriber = self._subscriber
+        steps = iter(()) if subscriber is None else subscriber.subscriptions.leaving()
+        self._server.partings.take_back(self._key, account, self._work, steps)
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`."""
@@ -425,17 +395,17 @@ class MqttSession(Session["MqttServer", Account | None]):
             del server.sessions[self._key]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
-        if self._answers is not None:
-            self._answers.close()
+        self._stop_answering()
         kept, sessions = self._kept, self._server.kept
         if (
             kept is not None
             and sessions is not None
             and kept.expiry == 0
             and kept.is_current
-            and self._inflight is not None  # it has been let in
+            and self._unacknowledged() is not None  # it has been let in
         ):
             sessions.discard(kept.key)  # nothing of it is under way any more
+        self._publisher = self._subscriber = None
         self._short = None
         payers, self._payers = self._payers, None
         for payer in () if payers is None else payers.close():
@@ -538,10 +508,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _own(self, account: Account) -> None:
         self.outlet.owner = account
-        if self._kept is not None:
-            self._kept.queue.owner = account
-        elif isinstance(self._inflight, Inflight):
-            self._inflight.owner = account
+        if self._subscriber is not None:
+            self._subscriber.subscriptions.own(account)
 
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Take acknowledgements and pings out of the input while the rest of it waits (rule 10).
@@ -562,18 +530,20 @@ class MqttSession(Session["MqttServer", Account | None]):
                 return
             data = b""
             self._note_input(ahead=True)
-            if self._eof and self._inflight is not None:
+            subscriber = self._subscriber
+            found = None if subscriber is None else subscriber.subscriptions
+            if self._eof and found is not None and found.inflight is not None:
                 # Nothing more will be acknowledged; what others may have instead they get now.
-                if self._shares is not None:
-                    self._shares.close()
-                self._inflight.close()
+                if found.shares is not None:
+                    found.shares.close()
+                found.inflight.close()
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
                 self._left = self._eof
                 if self._eof or ahead.begins_with_disconnect:
                     self._replays.clear()  # who leaves is told nothing more
                     wait.cancel()
             unparsed = self._unparsed()
-            if self._eof or (self._inflight is None and unparsed >= LOOK_AHEAD_BYTES):
+            if self._eof or (self._unacknowledged() is None and unparsed >= LOOK_AHEAD_BYTES):
                 return
             # A client that reads nothing must not fill its outlet with answers to its pings; but
             # what makes it read may be that it can get rid of its acknowledgements.
@@ -822,15 +792,22 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _handle(self, packet: Packet) -> None:
         match packet:
             case Publish():
-                self._handle_publish(packet)
-            case PubAck() | PubRec() | PubRel() | PubComp():
-                self._handle_acknowledgement(packet)
+                assert self._publisher is not None
+                self._publisher.publish(packet)
+            case PubAck() | PubRec() | PubComp():
+                assert self._subscriber is not None
+                self._subscriber.acknowledge(packet)
+            case PubRel():
+                assert self._publisher is not None
+                self._publisher.release(packet.packet_id)
             case PingReq():
                 self._sender.send(PingResp())
             case Subscribe():
-                self._go_on(self._handle_subscribe(packet))
+                assert self._subscriber is not None
+                self._go_on(self._subscriber.subscribe(packet))
             case Unsubscribe():
-                self._go_on(self._handle_unsubscribe(packet))
+                assert self._subscriber is not None
+                self._go_on(self._subscriber.unsubscribe(packet))
             case Connect():
                 self._handle_connect(packet)
             case Auth() if self._login.authentication is not None:
@@ -844,10 +821,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
-        if self._answers is not None:
-            self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
-        if isinstance(self._inflight, PersistentInflight):
-            self._inflight.leave()
+        self._stop_answering()  # nothing is sent to it any more [MQTT-3.14.4-1]
+        inflight = self._unacknowledged()
+        if isinstance(inflight, PersistentInflight):
+            inflight.leave()
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -856,46 +833,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             five.expiry = seconds_of(interval)
             if self._kept is not None:
                 self._kept.expiry = self._server.expiry_of(five.expiry)
-
-    def _handle_acknowledgement(self, packet: PubAck | PubRec | PubRel | PubComp) -> None:
-        packet_id = packet.packet_id
-        inflight = self._inflight
-        match packet:
-            case PubRel() if self._kept is not None:
-                answer = PubComp(packet_id, self._unless(packet_id in self._kept.awaiting))
-                self._kept.released(packet_id, partial(self._sender.send_later, answer))
-            case PubRel():
-                known = self._awaiting is not None and self._awaiting.release(packet_id)
-                self._sender.send(PubComp(packet_id, self._unless(known)))
-            case PubComp():
-                if inflight is not None:
-                    inflight.completed(packet_id)
-            case PubAck() | PubRec():
-                known = False
-                if inflight is not None:
-                    if inflight.is_unsent(packet_id):
-                        # Believed, it would let a peer that never reads have anything kept for it.
-                        name = type(packet).__name__.upper()
-                        msg = f"{name} for packet {packet_id}, which has not been sent to it yet"
-                        raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
-                    if isinstance(packet, PubAck):
-                        inflight.acknowledged(packet_id)
-                        return
-                    if packet.reason >= Reason.UNSPECIFIED_ERROR:
-                        inflight.refused(packet_id)
-                        return
-                    known = inflight.received(packet_id)
-                    if known and self._kept is not None:
-                        release = partial(self._sender.send_later, PubRel(packet_id))
-                        self._kept.received(packet_id, release)
-                        return
-                if isinstance(packet, PubRec) and packet.reason < Reason.UNSPECIFIED_ERROR:
-                    # Also for one that is not known, or the client would never be done with it.
-                    self._sender.send(PubRel(packet_id, self._unless(known)))
-
-    def _unless(self, known: bool) -> int:
-        """Return what is said of a packet identifier: MQTT 5 can say that it means nothing."""
-        return 0 if known or self._mqtt5 is None else Reason.PACKET_IDENTIFIER_NOT_FOUND
 
     # -- CONNECT --------------------------------------------------------------------------------
 
@@ -1001,18 +938,37 @@ class MqttSession(Session["MqttServer", Account | None]):
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
         five = self._mqtt5
+        way: Recipient = self.outlet
         if five is not None:
             five.is_own = payers.has
             if kept is not None:
                 five.filters = kept.filters
-            self._way = AtMostOnce(five, self.outlet)
+            way = AtMostOnce(five, self.outlet)
             self.outlet.framing_bytes = five.framing_bytes
         elif self._bridge is not None:
             self._bridge.is_own = payers.has
-            self._way = AtMostOnce(self._bridge, self.outlet)
-        if kept is not None:
-            self._kept = kept
-            yield from self._attach(kept)
+            way = AtMostOnce(self._bridge, self.outlet)
+        client = Client(
+            server=server,
+            peer=peer,
+            account=self.account,
+            payers=payers,
+            rights=self._rights,
+            sender=self._sender,
+            way=way,
+            mqtt5=five,
+            bridge=self._bridge,
+            kept=kept,
+            complain=self.complain,
+        )
+        resumed = None if kept is None else PersistentSubscriptions(client, kept)
+        subscriptions = VolatileSubscriptions(client) if resumed is None else resumed
+        version = self._connection.version
+        self._publisher = Publisher(client)
+        self._subscriber = Subscriber(client, subscriptions, self._replays, version)
+        self._kept = kept
+        if resumed is not None:
+            yield from resumed.attaching()
         self._will = will
         keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
         self._deadline_after = (
@@ -1032,8 +988,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
-        if self._kept is not None:
-            self._resume_session(self._kept)
+        if resumed is not None:
+            resumed.resume(self._says_disconnect)
 
     def _take_place(self, peer: Peer) -> None:
         """Count the client as its user's and its tenant's.
@@ -1101,21 +1057,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         read, the connection ends. A session that is kept goes on when its client is back.
         """
         self._single = None
-        rights, inflight = self._rights, self._inflight
+        rights = self._rights
         if rights is None:
             return
-        if inflight is not None:
-            inflight.look_again(rights)
-        account, shares, kept = self.account, self._shares, self._kept
-        standing = None if shares is None else shares.standing
-        # Its session's stand also before it is served: it may be on its way in.
-        if account is not None and (found := standing if kept is None else kept.subscriptions):
-            lost = lost_shares(rights, found)
-            with account.turn() as turn:
-                for text in lost:
-                    stop(self._server.dataspace, turn, self._unsubscribed(text))
-            if lost and kept is not None:
-                kept.write()
+        if self._subscriber is not None:
+            self._subscriber.rules_changed()
         if self.outlet.unsent and rights.reads_less:
             rights.denied.connection += 1
             why = "it may not read any more what is on its way to it"
@@ -1162,45 +1108,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             session.expiry = self._server.expiry_of(five.expiry)
         return session, present
 
-    def _attach(self, session: PersistentSession) -> Iterator[None]:
-        """Have what is kept for the client go to this connection, one filter in each step.
-
-        Raises:
-            RemoteProtocolError: If its subscriptions are more than its account may have standing;
-                the client has been told.
-        """
-        assert self.account is not None
-        try:
-            selects = self._selects
-            own = None if selects is None else selects.is_own
-            yield from session.attaching(
-                self.account, self.name, self._way, own=own, rights=self._rights
-            )
-        except QuotaExceededError as exc:
-            self._server.counters.refused += 1
-            why = f"its session cannot be taken up: {exc}"
-            self._sender.refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
-            raise RemoteProtocolError(why) from exc
-
-    def _resume_session(self, session: PersistentSession) -> None:
-        """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
-        session.resume_releasing(lambda packet_id: self._sender.send_later(PubRel(packet_id)))
-        self._awaiting = session.awaiting
-        inflight = PersistentInflight(
-            session,
-            self.outlet,
-            self._window(),
-            framing=self._framing(),
-            leaves=self._says_disconnect,
-        )
-        self._inflight = inflight
-        if self._rights is not None:
-            inflight.look_again(self._rights)  # they may have been others when it was queued
-        inflight.begin(self.cut)
-        for text, each in session.subscriptions.items():
-            if each.group is not None:
-                self._sharing().join(text, each.granted | each.options, each.identifier, inflight)
-
     def _says_disconnect(self) -> bool:
         """Whether the client has said DISCONNECT, as far as that can be told before its turn.
 
@@ -1212,337 +1119,3 @@ class MqttSession(Session["MqttServer", Account | None]):
         if unparsed:
             return has_disconnect(self._connection.buffer[self._connection.position :])
         return disconnect_has_come(self._link.sock)
-
-    @property
-    def _selects(self) -> Mqtt5 | Bridge | None:
-        """What selects publications for the client, if something does."""
-        return self._bridge if self._mqtt5 is None else self._mqtt5
-
-    def _framing(self) -> Framing:
-        return Framing(self._server.wall) if self._mqtt5 is None else self._mqtt5
-
-    def _window(self) -> int:
-        """Return how much may be under way to the client that it has not acknowledged."""
-        most = self._server.settings.max_inflight
-        return most if self._mqtt5 is None else min(most, self._mqtt5.receive_maximum)
-
-    # -- PUBLISH --------------------------------------------------------------------------------
-
-    def _handle_publish(self, packet: Publish) -> None:
-        server = self._server
-        account = self.account
-        assert account is not None
-        server.counters.received += 1
-        packet_id = packet.packet_id
-        kept = self._kept
-        answer: PublisherAck | None = None
-        duplicate = False
-        if packet.qos:
-            answers = self._answers
-            if answers is None:
-                refusal = None if self._mqtt5 is None else self._refusal
-                note = partial(server.ledger.faults.note, self, ANSWERING)
-                answers = self._answers = PublisherAcks(self._sender.send, self.cut, refusal, note)
-            if self._mqtt5 is not None:
-                self._check_receive_maximum(answers, packet)
-            if packet.qos == 1:
-                answer = answers.begin(PubAck(packet_id))
-            else:
-                if self._awaiting is None:
-                    self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
-                duplicate = not self._awaiting.add(packet_id)
-                unanswered = None if kept is None else kept.still_unanswered(packet_id)
-                if duplicate and unanswered is not None:
-                    # It is being written still: it is answered once, when that is done.
-                    unanswered.moved_to(answers)
-                    return
-                identifier: Identifier | None = None
-                if kept is not None and not duplicate:
-                    identifier = PersistentIdentifier(kept, packet_id)
-                answer = answers.begin(PubRec(packet_id), identifier)
-                if identifier is not None and kept is not None:
-                    kept.begun(packet_id, answer)
-        if not duplicate:
-            if self._mqtt5 is None:
-                publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
-            else:
-                publication = server.publication(packet)
-            payer = account if self._payers is None else self._payers.of(packet.topic)
-            unrouted = server.dataspace.unrouted
-            refused = server.publish(payer, publication, answer, self._rights)
-            if answer is not None and self._mqtt5 is not None:
-                answer.note_reached(server.dataspace.unrouted == unrouted)
-            if refused is not None:
-                # 3.1.1 has no way to say so but to close; the publication is acknowledged and
-                # dropped, as section 3.3.5 has it for one that is not authorized.
-                server.counters.rejected += 1
-                self.complain(f"a publication was dropped: {refused.why}")
-                if refused.reason is Reason.NOT_AUTHORIZED:
-                    server.authority.denied.publish += 1
-                if answer is not None and self._mqtt5 is not None:
-                    answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
-        if answer is not None:
-            if packet.retain and server.keeps_for_later and server.kept is not None:
-                answer.expect()
-                server.kept.keeping.when_durable(answer.taken, self)
-            # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
-            answer.handed_over()
-
-    def _check_receive_maximum(self, answers: PublisherAcks, packet: Publish) -> None:
-        """See that a client that speaks MQTT 5 has no more under way than it was told it may.
-
-        Raises:
-            RemoteProtocolError: If it has.
-        """
-        most = self._server.receive_maximum
-        awaiting = self._awaiting
-        if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
-            return  # the same again
-        if answers.pending_pubacks + (0 if awaiting is None else len(awaiting)) >= most:
-            msg = (
-                f"more than {most} publications are under way and not acknowledged, which is the "
-                "receive maximum that it was told"
-            )
-            raise ReasonedError(msg, Reason.RECEIVE_MAXIMUM_EXCEEDED)
-
-    def _refusal(
-        self, packet: PubAck | PubRec, why: str, reason: Reason = Reason.QUOTA_EXCEEDED
-    ) -> PubAck | PubRec:
-        """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
-        five = self._mqtt5
-        properties = NO_PROPERTIES if five is None else five.explain(why)
-        if isinstance(packet, PubRec):
-            # The exchange is over: the identifier may mean another publication (section 4.3.3).
-            if self._kept is not None:
-                self._kept.forget_identifier(packet.packet_id)
-            elif self._awaiting is not None:
-                self._awaiting.release(packet.packet_id)
-        return type(packet)(packet.packet_id, reason, properties)
-
-    # -- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
-
-    def _handle_subscribe(self, packet: Subscribe) -> Iterator[None]:
-        """Subscribe to one filter in each step; say so when all have been."""
-        server = self._server
-        settings = server.settings
-        account = self.account
-        assert account is not None
-        five = self._mqtt5
-        identifier = next(iter(packet.properties.subscription_ids), 0)
-        faults: dict[str, tuple[str, int]] = {}
-        # Of equal filters in one packet the last counts; to do what the others say first would let
-        # one packet hold up everybody.
-        for text, options in dict(packet.filters).items():
-            fault = settings.topics.filter_fault(text)
-            reason = Reason.TOPIC_FILTER_INVALID
-            if is_shared(text):
-                fault, reason = self._share_fault(text, fault)
-            if fault is None:
-                reason = Reason.NOT_AUTHORIZED
-                fault = None if self._rights is None else not_readable(self._rights, text)
-            if fault is None:
-                reason = Reason.QUOTA_EXCEEDED
-                new = not self._has_subscribed(text)
-                if new and self._subscriptions >= settings.max_subscriptions:
-                    fault = (
-                        f"{settings.max_subscriptions} subscriptions are the limit for one client"
-                    )
-                else:
-                    fault = self._subscribe(account, text, options, identifier, new)
-            if fault is not None:
-                failed = SUBSCRIPTION_FAILED if five is None else reason
-                # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
-                is_31 = self._connection.version == PROTOCOL_LEVEL_31
-                faults[text] = fault, options if is_31 else failed
-            yield
-        properties = NO_PROPERTIES
-        if faults:
-            count, (first, _) = len(faults), next(iter(faults.values()))
-            self.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
-            if five is not None:
-                properties = five.explain(first)
-        codes = (
-            faults[text][1] if text in faults else options & HIGHEST_QOS
-            for text, options in packet.filters
-        )
-        self._confirm(SubAck(packet.packet_id, tuple(codes), properties))
-
-    def _confirm(self, packet: Packet) -> None:
-        """Say that subscriptions have changed; of a kept session's, when that is on disk."""
-        kept = self._kept
-        if kept is None:
-            self._sender.send(packet)
-            self._begin_sharing()
-            return
-        kept.write()
-        hold = trio.Event()
-
-        def kept_it() -> None:
-            self._sender.send_later(packet)
-            self._begin_sharing()
-            hold.set()
-
-        self._server.keep(kept_it, self)
-        if not hold.is_set():
-            self._hold = hold  # what comes next, and what is retained, comes after it
-
-    def _subscribe(
-        self, account: Account, text: str, options: int, identifier: int, new: bool
-    ) -> str | None:
-        """Subscribe to one filter; return why not."""
-        server = self._server
-        qos = options & HIGHEST_QOS
-        if is_shared(text):
-            return self._join_group(account, text, options, identifier)
-        told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
-        if self._kept is not None:
-            try:
-                with account.turn() as turn:
-                    kept = self._kept.observe(turn, text, qos, self._way, options=told)
-            except QuotaExceededError as exc:
-                return str(exc)
-            self._kept.subscribed(text, qos, kept, options=told, identifier=identifier)
-        else:
-            if qos:
-                self._have_inflight(account)
-            topic_filter = TopicFilter(text)
-            try:
-                with account.turn() as turn:
-                    old = self._observations.get(text)
-                    if old is not None:  # replaced, without a gap [MQTT-3.8.4-3]
-                        server.dataspace.unobserve(turn, old)
-                    observation = server.dataspace.observe(
-                        turn,
-                        topic_filter,
-                        self._way,
-                        acked=self._acked(qos),
-                        granted=qos,
-                        consumer=self.outlet,
-                        replay=False,
-                        allows=None if self._rights is None else self._rights.allows(text),
-                    )
-            except QuotaExceededError as exc:
-                return str(exc)
-            self._observations[text] = observation
-            if self._mqtt5 is not None:
-                self._mqtt5.filters.add(text, told, identifier)
-        if self._mqtt5 is not None:
-            # What is queued may have the identifiers of more than there are now.
-            outlet = self.outlet
-            outlet.framing_bytes = max(outlet.framing_bytes, self._mqtt5.framing_bytes)
-        handling = options & RETAIN_HANDLING
-        if (
-            len(server.dataspace.retained)
-            and handling != RETAINED_TO_NONE
-            and (new or handling != RETAINED_TO_NEW)
-        ):
-            self._replays.add(text, qos)
-        return None
-
-    def _has_subscribed(self, text: str) -> bool:
-        """Whether the client has subscribed to a filter."""
-        if self._kept is not None:
-            return text in self._kept.subscriptions
-        shares = self._shares
-        return text in self._observations or (shares is not None and text in shares.standing)
-
-    @property
-    def _subscriptions(self) -> int:
-        """How many filters the client has subscribed to."""
-        if self._kept is not None:
-            return len(self._kept.subscriptions)
-        shares = self._shares
-        return len(self._observations) + (0 if shares is None else len(shares.standing))
-
-    def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
-        """Say why a shared subscription is not granted, of what is wrong with its filter.
-
-        Raises:
-            ReasonedError: In MQTT 5, if it is none [MQTT-4.8.2-1][MQTT-4.8.2-2]. To 3.1.1 it is a
-                filter as any other, which may be refused.
-        """
-        malformed = shared_fault(text)
-        if malformed is not None and self._mqtt5 is not None:
-            raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
-        if not self._server.settings.max_share_groups:
-            no = "there are no shared subscriptions here (max_share_groups)"
-            return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        return malformed or fault, Reason.TOPIC_FILTER_INVALID
-
-    def _join_group(self, account: Account, text: str, options: int, identifier: int) -> str | None:
-        """Have a part in a group; return why not. What is retained is not told of (4.8.2)."""
-        if options & HIGHEST_QOS and self._kept is None:
-            self._have_inflight(account)
-        taker = self._inflight
-        return self._sharing().subscribe(account, text, options, identifier, taker)
-
-    def _sharing(self) -> Shares:
-        if self._shares is None:
-            self._shares = Shares(
-                self._server.groups, self._peer, self.outlet, self._mqtt5, self._kept, self.cut
-            )
-        return self._shares
-
-    def _begin_sharing(self) -> None:
-        if self._shares is not None:
-            self._shares.begin()
-
-    def _have_inflight(self, account: Account) -> None:
-        if self._inflight is None:
-            self._inflight = self._make_inflight(account)
-            self._at_least_once = AtLeastOnce(self._inflight)
-
-    def _make_inflight(self, account: Account) -> Inflight:
-        server = self._server
-        dealing = self.outlet.dealing
-        assert dealing is not None
-        inflight = server.make_inflight(
-            server.ledger,
-            self.outlet,
-            self.name,
-            window=self._window(),
-            on_broken=self._link.cut,
-            patience=dealing.kept_patience,
-            policy=dealing.kept,
-            open_spool=dealing.open_spool,
-            framing=self._framing(),
-        )
-        inflight.owner = account
-        return inflight
-
-    def _acked(self, granted: int) -> Recipient | None:
-        """Return who takes what this client is to acknowledge, for a subscription."""
-        assert not isinstance(self._inflight, PersistentInflight)
-        acked = (None, self._at_least_once, self._inflight)[granted]
-        selects = self._selects
-        return acked if acked is None or selects is None else Selecting(acked, selects.select)
-
-    def _handle_unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
-        """Unsubscribe from one filter in each step; say so when that is done."""
-        account = self.account
-        assert account is not None
-        five = self._mqtt5
-        reasons = tuple(
-            0 if self._has_subscribed(text) else Reason.NO_SUBSCRIPTION_EXISTED
-            for text in packet.filters
-        )
-        for text in dict.fromkeys(packet.filters):
-            observation = self._unsubscribed(text)
-            if observation is not None:
-                with account.turn() as turn:
-                    stop(self._server.dataspace, turn, observation)
-            yield
-        self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))
-
-    def _unsubscribed(self, text: str) -> Observation | Assertion | None:
-        """Forget a subscription; return what there is to end."""
-        shares = self._shares
-        if shares is not None and is_shared(text):
-            shares.leave(text)
-        if self._kept is not None:
-            return self._kept.unsubscribed(text)
-        if shares is not None and text in shares.standing:
-            return shares.standing.pop(text)
-        if self._mqtt5 is not None:
-            self._mqtt5.filters.remove(text)
-        return self._observations.pop(text, None)

@@ -1,0 +1,81 @@
+"""A client that has been let in, as the parts of its connection know it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ._bridges import BRIDGE_OPTIONS
+from ._framing import Framing
+from ._shared import Shares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ....accounts import Account, Recipient
+    from ..._outlet import Outlet
+    from ..._tenants import Peer
+    from ...acl import Rights
+    from ._billing import Billing
+    from ._bridges import Bridge
+    from ._mqtt5 import Mqtt5
+    from ._persistent_sessions import PersistentSession
+    from ._sender import Sender
+    from ._server import MqttServer
+
+
+@attrs.frozen(slots=True, eq=False, kw_only=True)
+class Client:
+    """A client that has been let in: its names, its rights, and the ways to it."""
+
+    server: MqttServer
+    peer: Peer
+    account: Account
+    """Pays for everything but publications that another tenant pays for: see `payers`."""
+    payers: Billing
+    rights: Rights | None
+    """What it may publish and read; None: everything."""
+    sender: Sender
+    """Sends it the server's own packets."""
+    way: Recipient
+    """Takes QoS 0 publications for it: its outlet, or a framing before that."""
+    mqtt5: Mqtt5 | None
+    """Its side of MQTT 5, if it speaks that."""
+    bridge: Bridge | None
+    kept: PersistentSession | None
+    """Its persistent session, if any."""
+    complain: Callable[[str], object]
+    """Logs what it did wrong."""
+
+    @property
+    def outlet(self) -> Outlet:
+        """Its outlet."""
+        return self.sender.outlet
+
+    @property
+    def selects(self) -> Mqtt5 | Bridge | None:
+        """Selects the publications that it gets, if that is necessary."""
+        return self.bridge if self.mqtt5 is None else self.mqtt5
+
+    @property
+    def framing(self) -> Framing:
+        """Encodes the publications that it acknowledges."""
+        return Framing(self.server.wall) if self.mqtt5 is None else self.mqtt5
+
+    @property
+    def window(self) -> int:
+        """The most publications in flight to it."""
+        most = self.server.settings.max_inflight
+        return most if self.mqtt5 is None else min(most, self.mqtt5.receive_maximum)
+
+    def options_of(self, options: int) -> int:
+        """Return the options of MQTT 5 that apply to a subscription of it."""
+        return options & BRIDGE_OPTIONS if self.bridge is None else BRIDGE_OPTIONS
+
+    def make_shares(self) -> Shares:
+        """Return its shared subscriptions: none so far."""
+        sender = self.sender
+        return Shares(
+            self.server.groups, self.peer, sender.outlet, self.mqtt5, self.kept, sender.cut
+        )

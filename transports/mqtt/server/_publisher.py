@@ -1,0 +1,152 @@
+"""One client as a publisher: its PUBLISH packets, and their acknowledgements."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ....dataspace import Publication
+from ..codec._identifiers import AwaitingRelease
+from ..codec._packets import PubAck, PubComp, PubRec
+from ..codec._properties import NO_PROPERTIES
+from ..codec._reasons import Reason, ReasonedError
+from ._persistent_sessions import PersistentIdentifier
+from ._publisher_acks import ANSWERING, Identifier, PublisherAck, PublisherAcks
+
+if TYPE_CHECKING:
+    from ..codec._packets import Publish
+    from ._client import Client
+
+
+class Publisher:
+    """Publishes what one client sends, and acknowledges it.
+
+    Args:
+        client: The client.
+
+    Attributes:
+        answers: The acknowledgements that it is owed; None before its first publication with QoS 1
+            or 2.
+    """
+
+    __slots__ = ("_awaiting", "_client", "answers")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.answers: PublisherAcks | None = None
+        # The identifiers of QoS 2 publications whose PUBREL has not come.
+        self._awaiting = None if client.kept is None else client.kept.awaiting
+
+    def stop_answering(self) -> None:
+        """Forget the acknowledgements: the client has gone, or is told nothing more. Idempotent."""
+        if self.answers is not None:
+            self.answers.close()
+
+    def publish(self, packet: Publish) -> None:
+        """Publish in its own turn, and acknowledge it as soon as a holder is responsible."""
+        client = self._client
+        server = client.server
+        five = client.mqtt5
+        server.counters.received += 1
+        packet_id = packet.packet_id
+        kept = client.kept
+        answer: PublisherAck | None = None
+        duplicate = False
+        if packet.qos:
+            answers = self.answers
+            if answers is None:
+                refusal = None if five is None else self._refusal
+                sender = client.sender
+                note = partial(server.ledger.faults.note, sender.outlet, ANSWERING)
+                answers = self.answers = PublisherAcks(sender.send, sender.cut, refusal, note)
+            if five is not None:
+                self._check_receive_maximum(answers, packet)
+            if packet.qos == 1:
+                answer = answers.begin(PubAck(packet_id))
+            else:
+                if self._awaiting is None:
+                    self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
+                duplicate = not self._awaiting.add(packet_id)
+                unanswered = None if kept is None else kept.still_unanswered(packet_id)
+                if duplicate and unanswered is not None:
+                    # It is being written still: it is answered once, when that is done.
+                    unanswered.moved_to(answers)
+                    return
+                identifier: Identifier | None = None
+                if kept is not None and not duplicate:
+                    identifier = PersistentIdentifier(kept, packet_id)
+                answer = answers.begin(PubRec(packet_id), identifier)
+                if identifier is not None and kept is not None:
+                    kept.begun(packet_id, answer)
+        if not duplicate:
+            if five is None:
+                publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
+            else:
+                publication = server.publication(packet)
+            unrouted = server.dataspace.unrouted
+            payer = client.payers.of(packet.topic)
+            refused = server.publish(payer, publication, answer, client.rights)
+            if answer is not None and five is not None:
+                answer.note_reached(server.dataspace.unrouted == unrouted)
+            if refused is not None:
+                # 3.1.1 has no way to say so but to close; the publication is acknowledged and
+                # dropped, as section 3.3.5 has it for one that is not authorized.
+                server.counters.rejected += 1
+                client.complain(f"a publication was dropped: {refused.why}")
+                if refused.reason is Reason.NOT_AUTHORIZED:
+                    server.authority.denied.publish += 1
+                if answer is not None and five is not None:
+                    answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
+        if answer is not None:
+            if packet.retain and server.keeps_for_later and server.kept is not None:
+                answer.expect()
+                server.kept.keeping.when_durable(answer.taken, client.sender.outlet)
+            # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
+            answer.handed_over()
+
+    def release(self, packet_id: int) -> None:
+        """Handle a PUBREL: the identifier may mean another publication from now on."""
+        client = self._client
+        sender, kept = client.sender, client.kept
+        if kept is None:
+            known = self._awaiting is not None and self._awaiting.release(packet_id)
+        else:
+            known = packet_id in kept.awaiting
+        unknown = not known and client.mqtt5 is not None
+        answer = PubComp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND if unknown else 0)
+        if kept is None:
+            sender.send(answer)
+        else:
+            kept.released(packet_id, partial(sender.send_later, answer))
+
+    def _check_receive_maximum(self, answers: PublisherAcks, packet: Publish) -> None:
+        """See that a client that speaks MQTT 5 has no more under way than it was told it may.
+
+        Raises:
+            RemoteProtocolError: If it has.
+        """
+        most = self._client.server.receive_maximum
+        awaiting = self._awaiting
+        if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
+            return  # the same again
+        if answers.pending_pubacks + (0 if awaiting is None else len(awaiting)) >= most:
+            msg = (
+                f"more than {most} publications are under way and not acknowledged, which is the "
+                "receive maximum that it was told"
+            )
+            raise ReasonedError(msg, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+
+    def _refusal(
+        self, packet: PubAck | PubRec, why: str, reason: Reason = Reason.QUOTA_EXCEEDED
+    ) -> PubAck | PubRec:
+        """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
+        client = self._client
+        five, kept = client.mqtt5, client.kept
+        properties = NO_PROPERTIES if five is None else five.explain(why)
+        if isinstance(packet, PubRec):
+            # The exchange is over: the identifier may mean another publication (section 4.3.3).
+            if kept is not None:
+                kept.forget_identifier(packet.packet_id)
+            elif self._awaiting is not None:
+                self._awaiting.release(packet.packet_id)
+        return type(packet)(packet.packet_id, reason, properties)

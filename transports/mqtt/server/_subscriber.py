@@ -1,0 +1,228 @@
+"""One client as a subscriber: SUBSCRIBE, UNSUBSCRIBE, and its acknowledgements."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..codec._options import HIGHEST_QOS, RETAIN_HANDLING, RETAINED_TO_NEW, RETAINED_TO_NONE
+from ..codec._packets import (
+    PROTOCOL_LEVEL_31,
+    SUBSCRIPTION_FAILED,
+    PubAck,
+    PubComp,
+    PubRec,
+    PubRel,
+    SubAck,
+    UnsubAck,
+)
+from ..codec._properties import NO_PROPERTIES
+from ..codec._reasons import Reason, ReasonedError
+from ..codec._topics import is_shared, shared_fault
+from ._permissions import lost_shares, not_readable
+from ._shared import stop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..codec._packets import Packet, Subscribe, Unsubscribe
+    from ._client import Client
+    from ._replays import Replays
+    from ._subscriptions import Subscriptions
+
+
+class Subscriber:
+    """Changes the subscriptions of one client, and takes its acknowledgements.
+
+    Args:
+        client: The client.
+        subscriptions: Its subscriptions.
+        replays: The retained publications still to be sent to it.
+        version: Its protocol level.
+
+    Attributes:
+        subscriptions: See above.
+    """
+
+    __slots__ = ("_client", "_replays", "_version", "subscriptions")
+
+    def __init__(
+        self, client: Client, subscriptions: Subscriptions, replays: Replays, version: int
+    ) -> None:
+        self._client = client
+        self._replays = replays
+        self._version = version
+        self.subscriptions = subscriptions
+
+    def subscribe(self, packet: Subscribe) -> Iterator[trio.Event | None]:
+        """Subscribe to one filter in each step; say so when all have been."""
+        client = self._client
+        server = client.server
+        settings = server.settings
+        subscriptions = self.subscriptions
+        five = client.mqtt5
+        identifier = next(iter(packet.properties.subscription_ids), 0)
+        faults: dict[str, tuple[str, int]] = {}
+        # Of equal filters in one packet the last counts; to do what the others say first would let
+        # one packet hold up everybody.
+        for text, options in dict(packet.filters).items():
+            fault = settings.topics.filter_fault(text)
+            reason = Reason.TOPIC_FILTER_INVALID
+            if is_shared(text):
+                fault, reason = self._share_fault(text, fault)
+            if fault is None:
+                reason = Reason.NOT_AUTHORIZED
+                fault = None if client.rights is None else not_readable(client.rights, text)
+            if fault is None:
+                reason = Reason.QUOTA_EXCEEDED
+                new = text not in subscriptions
+                if new and subscriptions.count >= settings.max_subscriptions:
+                    fault = (
+                        f"{settings.max_subscriptions} subscriptions are the limit for one client"
+                    )
+                else:
+                    fault = subscriptions.subscribe(text, options, identifier)
+                    if fault is None and not is_shared(text):
+                        self._subscribed(text, options, new)
+            if fault is not None:
+                failed = SUBSCRIPTION_FAILED if five is None else reason
+                # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
+                faults[text] = fault, options if self._version == PROTOCOL_LEVEL_31 else failed
+            yield None
+        properties = NO_PROPERTIES
+        if faults:
+            count, (first, _) = len(faults), next(iter(faults.values()))
+            client.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
+            if five is not None:
+                properties = five.explain(first)
+        codes = (
+            faults[text][1] if text in faults else options & HIGHEST_QOS
+            for text, options in packet.filters
+        )
+        yield from self._confirm(SubAck(packet.packet_id, tuple(codes), properties))
+
+    def _subscribed(self, text: str, options: int, new: bool) -> None:
+        """Have retained publications sent that match a filter; not for a shared one (4.8.2)."""
+        client = self._client
+        if client.mqtt5 is not None:
+            # What is queued may have the identifiers of more than there are now.
+            outlet = client.outlet
+            outlet.framing_bytes = max(outlet.framing_bytes, client.mqtt5.framing_bytes)
+        handling = options & RETAIN_HANDLING
+        if (
+            len(client.server.dataspace.retained)
+            and handling != RETAINED_TO_NONE
+            and (new or handling != RETAINED_TO_NEW)
+        ):
+            self._replays.add(text, options & HIGHEST_QOS)
+
+    def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
+        """Say why a shared subscription is not granted, of what is wrong with its filter.
+
+        Raises:
+            ReasonedError: In MQTT 5, if it is none [MQTT-4.8.2-1][MQTT-4.8.2-2]. To 3.1.1 it is a
+                filter as any other, which may be refused.
+        """
+        client = self._client
+        malformed = shared_fault(text)
+        if malformed is not None and client.mqtt5 is not None:
+            raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
+        if not client.server.settings.max_share_groups:
+            no = "there are no shared subscriptions here (max_share_groups)"
+            return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return malformed or fault, Reason.TOPIC_FILTER_INVALID
+
+    def unsubscribe(self, packet: Unsubscribe) -> Iterator[trio.Event | None]:
+        """Unsubscribe from one filter in each step; say so when that is done."""
+        client = self._client
+        subscriptions = self.subscriptions
+        reasons = tuple(
+            0 if text in subscriptions else Reason.NO_SUBSCRIPTION_EXISTED
+            for text in packet.filters
+        )
+        for text in dict.fromkeys(packet.filters):
+            observation = subscriptions.unsubscribe(text)
+            if observation is not None:
+                with client.account.turn() as turn:
+                    stop(client.server.dataspace, turn, observation)
+            yield None
+        said = () if client.mqtt5 is None else reasons
+        yield from self._confirm(UnsubAck(packet.packet_id, said))
+
+    def _confirm(self, packet: Packet) -> Iterator[trio.Event]:
+        """Say that subscriptions have changed; of a persistent session's, when that is on disk."""
+        client = self._client
+        if client.kept is None:
+            client.sender.send(packet)
+            self._begin_sharing()
+            return
+        hold = trio.Event()
+
+        def kept_it() -> None:
+            client.sender.send_later(packet)
+            self._begin_sharing()
+            hold.set()
+
+        client.kept.write()
+        client.server.keep(kept_it, client.outlet)
+        if not hold.is_set():
+            yield hold  # what comes next, and what is retained, comes after it
+
+    def _begin_sharing(self) -> None:
+        if self.subscriptions.shares is not None:
+            self.subscriptions.shares.begin()
+
+    def acknowledge(self, packet: PubAck | PubRec | PubComp) -> None:
+        """Take an acknowledgement.
+
+        Raises:
+            RemoteProtocolError: If it is for a message that has not been sent yet, or not its turn.
+        """
+        packet_id = packet.packet_id
+        inflight = self.subscriptions.inflight
+        if isinstance(packet, PubComp):
+            if inflight is not None:
+                inflight.completed(packet_id)
+            return
+        client = self._client
+        known = False
+        if inflight is not None:
+            if inflight.is_unsent(packet_id):
+                # Believed, it would let a peer that never reads have anything kept for it.
+                name = type(packet).__name__.upper()
+                msg = f"{name} for packet {packet_id}, which has not been sent to it yet"
+                raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
+            if isinstance(packet, PubAck):
+                inflight.acknowledged(packet_id)
+                return
+            if packet.reason >= Reason.UNSPECIFIED_ERROR:
+                inflight.refused(packet_id)
+                return
+            known = inflight.received(packet_id)
+            if known and client.kept is not None:
+                release = partial(client.sender.send_later, PubRel(packet_id))
+                client.kept.received(packet_id, release)
+                return
+        if isinstance(packet, PubRec) and packet.reason < Reason.UNSPECIFIED_ERROR:
+            # Also for one that is not known, or the client would never be done with it.
+            unknown = not known and client.mqtt5 is not None
+            reason = Reason.PACKET_IDENTIFIER_NOT_FOUND if unknown else 0
+            client.sender.send(PubRel(packet_id, reason))
+
+    def rules_changed(self) -> None:
+        """End what its rights no longer allow."""
+        client = self._client
+        rights, subscriptions = client.rights, self.subscriptions
+        if rights is None:
+            return
+        if subscriptions.inflight is not None:
+            subscriptions.inflight.look_again(rights)
+        if found := subscriptions.texts:
+            lost = lost_shares(rights, found)
+            with client.account.turn() as turn:
+                for text in lost:
+                    stop(client.server.dataspace, turn, subscriptions.unsubscribe(text))
+            if lost and client.kept is not None:
+                client.kept.write()
