@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ._bridges import BRIDGE_OPTIONS
+from ._bridges import BRIDGE_OPTIONS, Bridge
 from ._framing import Framing
+from ._mqtt5 import AtMostOnce, Mqtt5
 from ._shared import Shares
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from ..._outlet import Outlet
     from ..._tenants import Peer
     from ...acl import Rights
+    from ..codec._packets import Connect
     from ._billing import Billing
-    from ._bridges import Bridge
-    from ._mqtt5 import Mqtt5
+    from ._entry import Entry
     from ._persistent_sessions import PersistentSession
     from ._sender import Sender
     from ._server import MqttServer
@@ -47,6 +48,44 @@ class Client:
     """Its persistent session, if any."""
     complain: Callable[[str], object]
     """Logs what it did wrong."""
+
+    @classmethod
+    def of(
+        cls,
+        entry: Entry,
+        account: Account,
+        payers: Billing,
+        sender: Sender,
+        packet: Connect,
+        complain: Callable[[str], object],
+    ) -> Client:
+        """Return the client of an entry, that the CONNECT `packet` began."""
+        server, outlet, five, kept = entry.server, sender.outlet, sender.mqtt5, entry.kept
+        way: Recipient = outlet
+        bridge: Bridge | None = None
+        if five is not None:
+            five.is_own = payers.has
+            if kept is not None:
+                five.filters = kept.filters
+            way = AtMostOnce(five, outlet)
+            outlet.framing_bytes = five.framing_bytes
+        elif packet.bridge:
+            bridge = Bridge(server.wall)
+            bridge.is_own = payers.has
+            way = AtMostOnce(bridge, outlet)
+        return cls(
+            server=server,
+            peer=entry.peer,
+            account=account,
+            payers=payers,
+            rights=entry.rights,
+            sender=sender,
+            way=way,
+            mqtt5=five,
+            bridge=bridge,
+            kept=kept,
+            complain=complain,
+        )
 
     @property
     def outlet(self) -> Outlet:

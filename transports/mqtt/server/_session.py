@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ....accounts import Account, QuotaExceededError, Recipient, commit_run
+from ....accounts import Account, commit_run
 from ....dataspace import Batch, Publication
 from ..._direct_send import commit_and_send
 from ..._errors import RemoteProtocolError
@@ -31,10 +31,8 @@ from ..._session import (
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
 )
-from ..._tenants import NO_USER, Peer, identity, printable
 from ..codec._connection import Connection, Role, State
 from ..codec._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
-from ..codec._identifiers import MAX_PACKET_ID
 from ..codec._packets import (
     PROTOCOL_LEVEL_31,
     Auth,
@@ -56,22 +54,20 @@ from ..codec._packets import (
     encode_publish,
 )
 from ..codec._packets5 import PROTOCOL_LEVEL_5
-from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
 from ..codec._reasons import Reason, reason_of
 from ._billing import Billing
-from ._bridges import Bridge
 from ._client import Client
+from ._entry import Entry
 from ._filters import Filters
 from ._fitting import too_large
 from ._inflight import Inflight
 from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
 from ._login import Login
 from ._lookahead import Lookahead
-from ._mqtt5 import MQTT5, AtMostOnce, Mqtt5, seconds_of
+from ._mqtt5 import MQTT5, Mqtt5, seconds_of
 from ._permissions import Writable
 from ._persistent_inflight import PersistentInflight
 from ._persistent_sessions import PersistentSession
-from ._place import Place, take_place
 from ._publisher import Publisher
 from ._reframe import as_mqtt311
 from ._replays import Replays
@@ -89,10 +85,8 @@ from ._runs import (
 from ._sender import Sender
 from ._subscriber import Subscriber
 from ._subscriptions import PersistentSubscriptions, VolatileSubscriptions
-from ._wills import LastWill, WillPlace
 
 if TYPE_CHECKING:
-    from ...acl import Rights
     from ._server import MqttServer
 
 PROGRESS_BYTES = 1024
@@ -139,29 +133,21 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead",
-        "_bridge",
         "_connection",
-        "_kept",
-        "_key",
+        "_entry",
         "_listener",
         "_login",
         "_most",
         "_mqtt5",
         "_payers",
-        "_peer",
-        "_place",
         "_publisher",
         "_replays",
-        "_rights",
         "_sender",
         "_short",
         "_single",
         "_single_topic",
         "_steps",
         "_subscriber",
-        "_user",
-        "_will",
-        "_will_place",
         "_writable",
         "client_id",
     )  # fmt: skip
@@ -184,30 +170,20 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._login = Login(server, link, self._sender)
         # What there is besides if it speaks MQTT 5.
         self._mqtt5: Mqtt5 | None = None
-        self._bridge: Bridge | None = None
         # How much is looked at for one run; 0: all that there is.
         self._most = 0
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Lookahead | None = None
         self.client_id = ""
-        # What it is known by to the server: its identifier, and its user if that is verified.
-        self._key = ""
-        self._user: str | None = None
         self.account = None
         # What is left of a packet that is handled in steps; nothing else is handled before.
         self._steps: Iterator[trio.Event | None] | None = None
-        self._place: Place | None = None
-        self._kept: PersistentSession | None = None
+        self._entry: Entry | None = None
         self._publisher: Publisher | None = None
         self._subscriber: Subscriber | None = None
-        # Its will, and what that takes.
-        self._will: LastWill | None = None
-        self._will_place: WillPlace | None = None
-        # Whose it is; who pays for what it publishes; and which of these it waits for.
-        self._peer = Peer(listener, NO_USER, "")
+        # Who pays for what it publishes; and which of these it waits for.
         self._payers: Billing | None = None
-        # What it may publish and read, and the routes of the former; None: everything.
-        self._rights: Rights | None = None
+        # The routes of what it may publish; None: everything.
         self._writable: Writable | None = None
         self._short: Account | None = None
         # What the read before was, if it was one publication; and the topic that was on.
@@ -242,12 +218,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         subscriber = self._subscriber
         if not replays or self._steps is not None or subscriber is None:
             return False
-        recipient = subscriber.subscriptions.recipient
         work = self._work
         work.begin_now()
         with self._server.flusher.corked():
             while replays and account.funds_are_clear() and not work.is_over():
-                replays.step(self._server.dataspace.retained, account, recipient, self._rights)
+                subscriber.replay()
         work.end()
         return True
 
@@ -342,35 +317,26 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _withdraw(self, reason: str) -> None:
         """Take back the subscriptions, publish the will, and give up the name."""
         server = self._server
-        if server.sessions.get(self._key) is self:
-            del server.sessions[self._key]
-        account = self.account
-        if self._place is not None:
-            self._place.leave()
-            self._place = None
-        will_place, self._will_place = self._will_place, None
+        self._give_up_name()
+        account, entry = self.account, self._entry
+        if entry is not None:
+            entry.leave()
         if account is None:
-            if will_place is not None:
-                will_place.release()
+            if entry is not None:
+                entry.end_will(None, None)
             text = f"{self._link.peer} left before it was connected: {reason}"
             self._log(logging.INFO, "left", text, reason)
             return
         # What its going makes room for may be taken now, and there is nobody to be told.
         self._stop_answering()
         self.account = self._sender.account = None
-        will, self._will = self._will, None
-        kept = self._kept
         server.ledger.faults.call(
             self, "taking back its subscriptions", self._unsubscribe_all, account
         )
         self._steps = None
         self._replays.clear()
-        if will is None or not self._delays(will, kept, will_place):
-            if will is not None and not server.stopping:
-                payer = account if self._payers is None else self._payers.of(will.topic)
-                server.publish_will(payer, will, self.name, self._rights)
-            if will_place is not None:
-                will_place.release()
+        if entry is not None:
+            entry.end_will(account, self._payers)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -379,20 +345,40 @@ class MqttSession(Session["MqttServer", Account | None]):
             extra=self._fields("left", reason),
         )
 
+    def _give_up_name(self) -> None:
+        sessions, entry = self._server.sessions, self._entry
+        if entry is not None and sessions.get(entry.key) is self:
+            del sessions[entry.key]
+
+    def give_way(self) -> None:
+        """End at once: another connection has come with the client identifier [MQTT-3.1.4-2]."""
+        tell = partial(
+            self._part,
+            Reason.SESSION_TAKEN_OVER,
+            "another connection came with its identifier",
+        )
+        self._server.ledger.faults.call(self, "telling it that it is taken over", tell)
+        why = "another connection came with the same client identifier"
+        self.cut(why)
+        self._retire(why)
+
     def _unsubscribe_all(self, account: Account) -> None:
-        subscriber = self._subscriber
+        subscriber, entry = self._subscriber, self._entry
+        assert entry is not None
         steps = iter(()) if subscriber is None else subscriber.subscriptions.leaving()
-        self._server.partings.take_back(self._key, account, self._work, steps)
+        self._server.partings.take_back(entry.key, account, self._work, steps)
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`."""
         kept = self._kept
         return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
 
+    @property
+    def _kept(self) -> PersistentSession | None:
+        return None if self._entry is None else self._entry.kept
+
     def _close(self) -> None:
-        server = self._server
-        if server.sessions.get(self._key) is self:
-            del server.sessions[self._key]  # `_withdraw` has failed
+        self._give_up_name()  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         self._stop_answering()
@@ -410,17 +396,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         payers, self._payers = self._payers, None
         for payer in () if payers is None else payers.close():
             self._server.tree.close(payer)
-
-    def _delays(
-        self, will: LastWill, kept: PersistentSession | None, place: WillPlace | None
-    ) -> bool:
-        """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
-        delay = will.delay
-        if not delay or kept is None or kept.expiry == 0 or self._server.stopping:
-            return False
-        seconds = delay if kept.expiry is None else min(delay, kept.expiry)
-        due = self._server.ledger.clock() + seconds
-        return self._server.wills.add(self._key, self._peer, will, due, self.client_id, place)
 
     def _silence(self, seconds: float, allowed: float) -> str:
         self._sender.parting = Reason.KEEP_ALIVE_TIMEOUT
@@ -445,16 +420,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _share(self) -> tuple[str, int | None]:
         """See `Session._share`: its user's, if it is known that it is."""
-        if self.account is None:
+        entry = self._entry
+        if self.account is None or entry is None:
             return self._server.input.before_login(self._link.peer)
-        return self._share_of(self._peer)
-
-    def _share_of(self, peer: Peer) -> tuple[str, int | None]:
-        book, link = self._server.input, self._link
-        verified = link.user is not None or self._server.settings.verifies
-        if verified and peer.user != NO_USER:
-            return book.of_user(peer.user)
-        return book.of_address(link.peer)
+        return entry.share
 
     def _drop_input(self, why: str) -> None:
         """See `Session._drop_input`; nothing that comes after this is parsed."""
@@ -825,14 +794,15 @@ class MqttSession(Session["MqttServer", Account | None]):
         inflight = self._unacknowledged()
         if isinstance(inflight, PersistentInflight):
             inflight.leave()
-        if packet.reason == 0:
-            self._will = None  # whatever may follow [MQTT-3.14.4-3]
+        entry = self._entry  # None: it gives up while it authenticates
+        if packet.reason == 0 and entry is not None:
+            entry.keep_will(None)  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
         five = self._mqtt5
         if interval is not None and five is not None:
             five.expiry = seconds_of(interval)
-            if self._kept is not None:
-                self._kept.expiry = self._server.expiry_of(five.expiry)
+            if entry is not None and entry.kept is not None:
+                entry.kept.expiry = self._server.expiry_of(five.expiry)
 
     # -- CONNECT --------------------------------------------------------------------------------
 
@@ -841,8 +811,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         if packet.protocol_level == PROTOCOL_LEVEL_5:
             five = Mqtt5(packet, Filters(), server.wall, server.settings.max_topic_alias)
             self._mqtt5 = self._sender.mqtt5 = five
-        elif packet.bridge:
-            self._bridge = Bridge(server.wall)
         self._let_in(self._login.begin(packet))
 
     def _let_in(self, known: Connect | None) -> None:
@@ -885,49 +853,20 @@ class MqttSession(Session["MqttServer", Account | None]):
                 identifier; the client has been told.
         """
         server = self._server
-        settings = server.settings
         self._last = server.ledger.clock()
-        client_id = packet.client_id or server.new_client_id()
-        user = packet.username if self._link.user is None else self._link.user
-        verified = settings.verifies or self._link.user is not None
-        if not verified and not settings.believes:
-            user = None
-        peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
-        if user and verified:
-            self._user = peer.user
-        key = identity(client_id, self._user)
-        while True:
-            old = server.sessions.get(key)
-            if old is not None:
-                # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
-                # publishes.
-                what = "another connection came with its identifier"
-                tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
-                server.ledger.faults.call(old, "telling it that it is taken over", tell)
-                old.cut("another connection came with the same client identifier")
-                old._retire("another connection came with the same client identifier")
-            if server.kept is not None:
-                # What is over ends before anything new begins under its name.
-                session = server.kept.find(client_id, self._user, adopts=self._adopts)
-                if session is not None and packet.clean_session:
-                    server.kept.discard(session.key)
-            parting = server.partings.of(key)
-            if parting is None:
-                break
-            yield parting
-        self._take_place(peer)
-        will = self._admit_will(packet, peer)
-        self.client_id = client_id
-        self._key = key
-        self._peer = peer
-        self._rights = server.rights_of(peer, client_id)
-        if self._rights is not None and server.authority.restricts_writing:
-            self._writable = Writable(self._rights, server)
+        entry = Entry(server, self._link, self._listener, self._login, self._mqtt5, packet)
+        yield from entry.take_over(packet)
+        self._entry = entry
+        will = entry.take_places(packet)
+        peer = entry.peer
+        self.client_id = entry.client_id
+        if entry.rights is not None and server.authority.restricts_writing:
+            self._writable = Writable(entry.rights, server)
         self._close_input()  # what it sends from now on is its user's
         name = peer.name
-        kept, present = self._find_session(packet, name)
-        server.came_back(self._key, to_its_session=present)
-        server.sessions[self._key] = self
+        present = entry.take_session(packet)
+        server.came_back(entry.key, to_its_session=present)
+        server.sessions[entry.key] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
@@ -937,46 +876,23 @@ class MqttSession(Session["MqttServer", Account | None]):
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
-        five = self._mqtt5
-        way: Recipient = self.outlet
-        if five is not None:
-            five.is_own = payers.has
-            if kept is not None:
-                five.filters = kept.filters
-            way = AtMostOnce(five, self.outlet)
-            self.outlet.framing_bytes = five.framing_bytes
-        elif self._bridge is not None:
-            self._bridge.is_own = payers.has
-            way = AtMostOnce(self._bridge, self.outlet)
-        client = Client(
-            server=server,
-            peer=peer,
-            account=self.account,
-            payers=payers,
-            rights=self._rights,
-            sender=self._sender,
-            way=way,
-            mqtt5=five,
-            bridge=self._bridge,
-            kept=kept,
-            complain=self.complain,
-        )
+        five, kept = self._mqtt5, entry.kept
+        client = Client.of(entry, self.account, payers, self._sender, packet, self.complain)
         resumed = None if kept is None else PersistentSubscriptions(client, kept)
         subscriptions = VolatileSubscriptions(client) if resumed is None else resumed
         version = self._connection.version
         self._publisher = Publisher(client)
         self._subscriber = Subscriber(client, subscriptions, self._replays, version)
-        self._kept = kept
         if resumed is not None:
             yield from resumed.attaching()
-        self._will = will
+        entry.keep_will(will)
         keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
         self._deadline_after = (
-            keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
+            keep_alive * KEEP_ALIVE_GRACE if keep_alive else server.settings.idle_timeout
         )
         # MQTT 3.1 cannot say that there was a session.
         present = present and self._connection.version != PROTOCOL_LEVEL_31
-        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept))
+        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, entry.welcome(packet))
         if five is not None and self._sender.fitting(accepted) is None:
             assert five.max_packet_size is not None
             why = too_large(accepted, five.max_packet_size)
@@ -991,65 +907,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         if resumed is not None:
             resumed.resume(self._says_disconnect)
 
-    def _take_place(self, peer: Peer) -> None:
-        """Count the client as its user's and its tenant's.
-
-        Raises:
-            RemoteProtocolError: If they have too many connections; the client has been told.
-        """
-        proved = self._server.settings.verifies or self._link.user is not None
-        place = take_place(self._server, peer, proved=proved)
-        if isinstance(place, str):
-            five = self._mqtt5 is not None
-            full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
-            self._login.deny(full, place, counted=True)
-        self._place = place
-
-    def _admit_will(self, packet: Connect, peer: Peer) -> LastWill | None:
-        """Return a client's will, which is counted from now on.
-
-        Raises:
-            RemoteProtocolError: If there is no room for it; the client has been told.
-        """
-        if packet.will is None:
-            return None
-        server = self._server
-        will = LastWill.of(packet.will)
-        share, _ = self._share_of(peer)
-        try:
-            standing = server.ledger.standing_of(peer.name)
-            self._will_place = server.will_room.take(will, share, standing)
-        except QuotaExceededError as exc:
-            full = ConnectReturnCode.SERVER_UNAVAILABLE
-            self._login.deny(full if self._mqtt5 is None else Reason.QUOTA_EXCEEDED, str(exc))
-        return will
-
-    def _welcome(self, packet: Connect, kept: PersistentSession | None) -> Properties:
-        """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
-        five = self._mqtt5
-        if five is None:
-            return NO_PROPERTIES
-        server = self._server
-        settings = server.settings
-        expiry: int | None = None
-        granted = 0.0 if kept is None else kept.expiry
-        if granted != five.expiry:
-            expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
-        most = server.receive_maximum
-        alive = server.keep_alive_of(packet.keep_alive)
-        authentication = self._login.authentication
-        return Properties(
-            session_expiry=expiry,
-            server_keep_alive=alive if alive != packet.keep_alive else None,
-            receive_maximum=most if most < MAX_PACKET_ID else None,
-            maximum_packet_size=settings.max_packet_size,
-            assigned_client_id=None if packet.client_id else self.client_id,
-            topic_alias_maximum=settings.max_topic_alias or None,
-            shared_available=1 if settings.max_share_groups else 0,
-            authentication_method=packet.properties.authentication_method,
-            authentication_data=None if authentication is None else authentication.last,
-        )
-
     def rules_changed(self) -> None:
         """End what is no longer allowed: what its rights are may be something else now.
 
@@ -1057,7 +914,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         read, the connection ends. A session that is kept goes on when its client is back.
         """
         self._single = None
-        rights = self._rights
+        rights = None if self._entry is None else self._entry.rights
         if rights is None:
             return
         if self._subscriber is not None:
@@ -1066,47 +923,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             rights.denied.connection += 1
             why = "it may not read any more what is on its way to it"
             self._sender.cut(why, Reason.NOT_AUTHORIZED)
-
-    @property
-    def _adopts(self) -> bool:
-        """Whether what is kept for nobody is from before all had to say who they are."""
-        settings = self._server.settings
-        return settings.verifies and not settings.anonymous
-
-    def _find_session(self, packet: Connect, name: str) -> tuple[PersistentSession | None, bool]:
-        """Take up the client's session, or begin one that is kept; and say whether there was one.
-
-        Raises:
-            RemoteProtocolError: If there is no room for one; the client has been told.
-        """
-        sessions = self._server.kept
-        if sessions is None:
-            return None, False
-        five = self._mqtt5
-        session = sessions.find(self.client_id, self._user, adopts=self._adopts)
-        if packet.clean_session:
-            if session is not None:
-                sessions.discard(session.key)
-                session = None
-            if five is None or five.expiry == 0:
-                return None, False
-        present = session is not None
-        if session is None and five is not None and five.expiry == 0:
-            return None, False
-        if session is None:
-            session = sessions.create(self.client_id, name, self._user)
-        if session is None:
-            why = (
-                f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
-                "with a clean session, or end some"
-            )
-            full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
-            self._login.deny(full, why)
-        if five is None:
-            session.expire_as_set()
-        else:
-            session.expiry = self._server.expiry_of(five.expiry)
-        return session, present
 
     def _says_disconnect(self) -> bool:
         """Whether the client has said DISCONNECT, as far as that can be told before its turn.

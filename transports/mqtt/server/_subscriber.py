@@ -56,6 +56,12 @@ class Subscriber:
         self._version = version
         self.subscriptions = subscriptions
 
+    def replay(self) -> None:
+        """Send some of the retained publications that are to be sent: see `Replays.step`."""
+        client = self._client
+        retained, recipient = client.server.dataspace.retained, self.subscriptions.recipient
+        self._replays.step(retained, client.account, recipient, client.rights)
+
     def subscribe(self, packet: Subscribe) -> Iterator[trio.Event | None]:
         """Subscribe to one filter in each step; say so when all have been."""
         client = self._client

@@ -1,0 +1,245 @@
+"""A client's entry on the server: what it is known by, and what it takes until it leaves.
+
+An entry begins when it is known who the client is. It takes the client's identifier over from an
+older connection, a place among the connections, room for the will, and the persistent session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....accounts import QuotaExceededError
+from ..._tenants import NO_USER, Peer, identity, printable
+from ..codec._identifiers import MAX_PACKET_ID
+from ..codec._packets import ConnectReturnCode
+from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
+from ..codec._reasons import Reason
+from ._place import Place, take_place
+from ._wills import LastWill, WillPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import trio
+
+    from ....accounts import Account
+    from ..._link import Link
+    from ...acl import Rights
+    from ..codec._packets import Connect
+    from ._billing import Billing
+    from ._login import Login
+    from ._mqtt5 import Mqtt5
+    from ._persistent_sessions import PersistentSession
+    from ._server import MqttServer
+
+
+class Entry:
+    """One client's entry.
+
+    Args:
+        server: The server.
+        link: The client's socket.
+        listener: The name of the listener that it came by.
+        login: Refuses the client.
+        five: The client's side of MQTT 5, if it speaks that.
+        packet: Its CONNECT, with its user.
+
+    Attributes:
+        server: See above.
+        client_id: As the client said, or as the server named it.
+        key: The `identity` that the server knows it by.
+        peer: Its names.
+        rights: What it may publish and read; None: everything. Set by `take_places`.
+        kept: Its persistent session, if any. Set by `take_session`.
+    """
+
+    __slots__ = (
+        "_five", "_link", "_login", "_place", "_user", "_will", "_will_place",
+        "client_id", "kept", "key", "peer", "rights", "server",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        server: MqttServer,
+        link: Link,
+        listener: str,
+        login: Login,
+        five: Mqtt5 | None,
+        packet: Connect,
+    ) -> None:
+        self.server = server
+        self._link = link
+        self._login = login
+        self._five = five
+        self._place: Place | None = None
+        self._will: LastWill | None = None
+        self._will_place: WillPlace | None = None
+        self.rights: Rights | None = None
+        self.kept: PersistentSession | None = None
+        self.client_id = packet.client_id or server.new_client_id()
+        user = packet.username if link.user is None else link.user
+        if not self._is_verified and not server.settings.believes:
+            user = None
+        shown = printable(user) if user else NO_USER
+        self.peer = Peer(listener, shown, printable(self.client_id))
+        self._user = self.peer.user if user and self._is_verified else None
+        self.key = identity(self.client_id, self._user)
+
+    @property
+    def _is_verified(self) -> bool:
+        """Whether the client has proved to be the user that it names."""
+        return self.server.settings.verifies or self._link.user is not None
+
+    @property
+    def _adopts(self) -> bool:
+        """Whether what is kept for nobody is from before all had to say who they are."""
+        settings = self.server.settings
+        return settings.verifies and not settings.anonymous
+
+    @property
+    def share(self) -> tuple[str, int | None]:
+        """Name and limit of the share that its input and its will count for."""
+        book = self.server.input
+        if self._is_verified and self.peer.user != NO_USER:
+            return book.of_user(self.peer.user)
+        return book.of_address(self._link.peer)
+
+    def take_over(self, packet: Connect) -> Iterator[trio.Event]:
+        """End what is left of the identifier's last connection; yield what has to happen before."""
+        server = self.server
+        while True:
+            old = server.sessions.get(self.key)
+            if old is not None:
+                # In one step, so that its will comes before what this one publishes.
+                old.give_way()
+            if server.kept is not None:
+                # What is over ends before anything new begins under its name.
+                session = server.kept.find(self.client_id, self._user, adopts=self._adopts)
+                if session is not None and packet.clean_session:
+                    server.kept.discard(session.key)
+            parting = server.partings.of(self.key)
+            if parting is None:
+                return
+            yield parting
+
+    def take_places(self, packet: Connect) -> LastWill | None:
+        """Count the client as its user's and its tenant's, and its will; return that.
+
+        Raises:
+            RemoteProtocolError: If there is no room; the client has been told.
+        """
+        server, five = self.server, self._five
+        place = take_place(server, self.peer, proved=self._is_verified)
+        full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
+        if isinstance(place, str):
+            self._login.deny(full, place, counted=True)
+        self._place = place
+        will: LastWill | None = None
+        if packet.will is not None:
+            will = LastWill.of(packet.will)
+            try:
+                standing = server.ledger.standing_of(self.peer.name)
+                self._will_place = server.will_room.take(will, self.share[0], standing)
+            except QuotaExceededError as exc:
+                self._login.deny(full, str(exc))
+        self.rights = server.rights_of(self.peer, self.client_id)
+        return will
+
+    def take_session(self, packet: Connect) -> bool:
+        """Take up the client's session, or begin one that is kept; return whether there was one.
+
+        Raises:
+            RemoteProtocolError: If there is no room for one; the client has been told.
+        """
+        sessions, five = self.server.kept, self._five
+        if sessions is None:
+            return False
+        session = sessions.find(self.client_id, self._user, adopts=self._adopts)
+        if packet.clean_session:
+            if session is not None:
+                sessions.discard(session.key)
+                session = None
+            if five is None or five.expiry == 0:
+                return False
+        present = session is not None
+        if session is None and five is not None and five.expiry == 0:
+            return False
+        if session is None:
+            session = sessions.create(self.client_id, self.peer.name, self._user)
+        if session is None:
+            why = (
+                f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
+                "with a clean session, or end some"
+            )
+            full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
+            self._login.deny(full, why)
+        if five is None:
+            session.expire_as_set()
+        else:
+            session.expiry = self.server.expiry_of(five.expiry)
+        self.kept = session
+        return present
+
+    def welcome(self, packet: Connect) -> Properties:
+        """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
+        five, kept = self._five, self.kept
+        if five is None:
+            return NO_PROPERTIES
+        server = self.server
+        settings = server.settings
+        expiry: int | None = None
+        granted = 0.0 if kept is None else kept.expiry
+        if granted != five.expiry:
+            expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
+        most = server.receive_maximum
+        alive = server.keep_alive_of(packet.keep_alive)
+        authentication = self._login.authentication
+        return Properties(
+            session_expiry=expiry,
+            server_keep_alive=alive if alive != packet.keep_alive else None,
+            receive_maximum=most if most < MAX_PACKET_ID else None,
+            maximum_packet_size=settings.max_packet_size,
+            assigned_client_id=None if packet.client_id else self.client_id,
+            topic_alias_maximum=settings.max_topic_alias or None,
+            shared_available=1 if settings.max_share_groups else 0,
+            authentication_method=packet.properties.authentication_method,
+            authentication_data=None if authentication is None else authentication.last,
+        )
+
+    def leave(self) -> None:
+        """Give up its place among the connections. Idempotent."""
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+
+    def keep_will(self, will: LastWill | None) -> None:
+        """Have a will published when the connection ends; None: have none published."""
+        self._will = will
+
+    def end_will(self, account: Account | None, payers: Billing | None) -> None:
+        """Publish the will, or let it wait; give up its room.
+
+        Args:
+            account: The client's account; None: it was not let in, and nothing is published.
+            payers: Tells who pays for it; None: `account` does.
+        """
+        server = self.server
+        will, self._will = self._will, None
+        place, self._will_place = self._will_place, None
+        if account is not None and will is not None:
+            if self._delays(will, place):
+                return
+            if not server.stopping:
+                payer = account if payers is None else payers.of(will.topic)
+                server.publish_will(payer, will, self.peer.name, self.rights)
+        if place is not None:
+            place.release()
+
+    def _delays(self, will: LastWill, place: WillPlace | None) -> bool:
+        """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
+        delay, kept, server = will.delay, self.kept, self.server
+        if not delay or kept is None or kept.expiry == 0 or server.stopping:
+            return False
+        seconds = delay if kept.expiry is None else min(delay, kept.expiry)
+        due = server.ledger.clock() + seconds
+        return server.wills.add(self.key, self.peer, will, due, self.client_id, place)
