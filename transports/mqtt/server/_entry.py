@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....accounts import QuotaExceededError
+from ..._errors import RemoteProtocolError
 from ..._tenants import NO_USER, Peer, identity, printable
 from ..codec._identifiers import MAX_PACKET_ID
-from ..codec._packets import ConnectReturnCode
+from ..codec._packets import ConnAck, ConnectReturnCode
 from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
 from ..codec._reasons import Reason
+from ._fitting import too_large
 from ._place import Place, take_place
 from ._wills import LastWill, WillPlace
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ._login import Login
     from ._mqtt5 import Mqtt5
     from ._persistent_sessions import PersistentSession
+    from ._sender import Sender
     from ._server import MqttServer
 
 
@@ -180,7 +183,23 @@ class Entry:
         self.kept = session
         return present
 
-    def welcome(self, packet: Connect) -> Properties:
+    def welcome(self, packet: Connect, sender: Sender, *, present: bool) -> None:
+        """Say that the client is let in, and whether a session was `present`.
+
+        Raises:
+            RemoteProtocolError: If it does not accept so large a packet; it has been told.
+        """
+        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._properties(packet))
+        five = self._five
+        if five is not None and sender.fitting(accepted) is None:
+            assert five.max_packet_size is not None
+            why = too_large(accepted, five.max_packet_size)
+            self.server.counters.refused += 1
+            sender.refuse(Reason.PACKET_TOO_LARGE, why)
+            raise RemoteProtocolError(why)
+        sender.send(accepted)
+
+    def _properties(self, packet: Connect) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
         five, kept = self._five, self.kept
         if five is None:

@@ -36,9 +36,7 @@ from ..codec._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ..codec._packets import (
     PROTOCOL_LEVEL_31,
     Auth,
-    ConnAck,
     Connect,
-    ConnectReturnCode,
     Disconnect,
     Packet,
     PingReq,
@@ -59,7 +57,6 @@ from ._billing import Billing
 from ._client import Client
 from ._entry import Entry
 from ._filters import Filters
-from ._fitting import too_large
 from ._inflight import Inflight
 from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
 from ._login import Login
@@ -132,24 +129,9 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead",
-        "_connection",
-        "_entry",
-        "_listener",
-        "_login",
-        "_most",
-        "_mqtt5",
-        "_payers",
-        "_publisher",
-        "_replays",
-        "_sender",
-        "_short",
-        "_single",
-        "_single_topic",
-        "_steps",
-        "_subscriber",
-        "_writable",
-        "client_id",
+        "_ahead", "_connection", "_entry", "_listener", "_login", "_most", "_mqtt5", "_payers",
+        "_publisher", "_replays", "_sender", "_short", "_single", "_single_topic", "_steps",
+        "_subscriber", "_writable", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -352,11 +334,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def give_way(self) -> None:
         """End at once: another connection has come with the client identifier [MQTT-3.1.4-2]."""
-        tell = partial(
-            self._part,
-            Reason.SESSION_TAKEN_OVER,
-            "another connection came with its identifier",
-        )
+        what = "another connection came with its identifier"
+        tell = partial(self._part, Reason.SESSION_TAKEN_OVER, what)
         self._server.ledger.faults.call(self, "telling it that it is taken over", tell)
         why = "another connection came with the same client identifier"
         self.cut(why)
@@ -891,15 +870,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else server.settings.idle_timeout
         )
         # MQTT 3.1 cannot say that there was a session.
-        present = present and self._connection.version != PROTOCOL_LEVEL_31
-        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, entry.welcome(packet))
-        if five is not None and self._sender.fitting(accepted) is None:
-            assert five.max_packet_size is not None
-            why = too_large(accepted, five.max_packet_size)
-            server.counters.refused += 1
-            self._sender.refuse(Reason.PACKET_TOO_LARGE, why)
-            raise RemoteProtocolError(why)
-        self._sender.send(accepted)
+        entry.welcome(packet, self._sender, present=present and version != PROTOCOL_LEVEL_31)
         self._known = True
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
