@@ -17,7 +17,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import (
@@ -613,6 +613,8 @@ def plan() -> st.SearchStrategy[list[tuple[float, float]]]:
     sizes=st.lists(st.integers(1, 20_000), min_size=1, max_size=3),
     floor=st.integers(1, 50),
 )
+@example([(5.783324648818312, 0.0)], 1.7, 1, 0, [19960, 1], 44)
+@example([(2.00001, 0.0)], 1.7, 1, 0, [277, 13142], 32)
 def test_it_is_never_out_of_bounds_never_stuck_and_the_same_each_time(
     plan: list[tuple[float, float]],
     lump: float | None,
@@ -643,7 +645,8 @@ def test_it_is_never_out_of_bounds_never_stuck_and_the_same_each_time(
     drained = until + 3_000 * max(TARGET, lump or 0) * 3 / 1_000
     first = world().run(drained + 40)
     # Whatever has been, it finds its way: at a steady rate nearly all of that is used.
-    enough = 0.9 if lump is None or lump <= TARGET / 2 else 0.5
+    # In lumps that are longer than the target, about a target's worth of each comes in time.
+    enough = 0.9 if lump is None or lump <= TARGET / 2 else 0.5 if lump <= TARGET else 0.4
     assert first.throughput(drained + 25, drained + 40) >= enough * 1_000
     second = world().run(drained + 40)
     assert first.limits == second.limits
