@@ -182,7 +182,7 @@ async def test_a_slow_disk_holds_nobody_up(
     [
         (errno.ENOSPC, "No space left on device", "make room on its disk"),
         (errno.EROFS, "Read-only file system", "make its disk writable"),
-        (errno.EIO, "Input/output error", "see to its disk"),
+        (errno.EIO, "Input/output error", "check its disk"),
     ],
 )
 async def test_a_disk_that_takes_nothing(

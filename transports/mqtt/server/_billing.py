@@ -51,8 +51,7 @@ class Billing:
 
     def has(self, account: Account) -> bool:
         """Whether an account is charged for publications of this connection."""
-        # Not `is`: a traced account has a stand-in.
-        return account == self.own or account in self._others.values()
+        return account is self.own or account in self._others.values()
 
     def of(self, topic: str) -> Account:
         """Return the account charged for a publication to a topic."""
