@@ -43,7 +43,6 @@ from ._channel import Channel
 from ._consumer import Consumer
 from ._dead_letters import DeadLetterRoute, deaths_of, is_cycle
 from ._errors import QueueInUseError, QueueLockedError, QueueNotEmptyError
-from ._lines import appended
 from ._message import Message
 from ._prefetch import PrefetchWindow
 from ._serving import ServingQueue
@@ -328,7 +327,7 @@ class Queue(ServingQueue):
         )  # fmt: skip
         if confirm is not None:
             confirm.expect()
-        self._arrived = appended(self._arrived, message)
+        self._arrived.append(message)
         self.rates.arrived += 1
         self.counters.published += 1
         return message
@@ -504,8 +503,7 @@ class Queue(ServingQueue):
         for loan in list(self.loans()):
             at_rest = loan.account is self.account
             loan.settle(outcome=Outcome.STORED if at_rest else Outcome.CANCELLED)
-        if self._arrived:
-            self._arrived.clear()
+        self._arrived.clear()
         self._returned.clear()
         self._dying = ()
         self._burying.clear()

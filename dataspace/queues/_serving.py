@@ -136,8 +136,6 @@ class ServingQueue(QueueContents):
             self._release_if_transient(message)
             self._ready_bytes += message.size
             self.backing.publish(message)
-        if self._arrived is arrived:  # else others have come meanwhile
-            self._arrived = ()
 
     def _came_late(self, message: Message) -> bool:
         """Whether its event had expired before it came; one that may wait 0 s has not."""
