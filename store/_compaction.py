@@ -192,6 +192,8 @@ class Compactor:
             return
         if not more:
             self._mover = None
+            # All that was live has been copied. If the count says otherwise, it is wrong: leave the
+            # segment, or it would be copied again and again. No test can bring that about.
             if mover.segment.live:  # pragma: no cover
                 self._stuck.add(number)
             else:
