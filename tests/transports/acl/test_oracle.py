@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Generator
@@ -28,7 +26,7 @@ from tests.transports.acl.cases import (
     questions,
 )
 from tests.transports.mqtt.peers5 import connected5
-from tests.transports.peers import running
+from tests.transports.peers import SECONDS, running
 
 pytestmark = needs("mosquitto")
 
@@ -53,10 +51,11 @@ def mosquitto_with(folder: Path, acl: str, more: str = "allow_anonymous true\n")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "-c", str(folder / "conf")], stdout=log, stderr=log)
     try:
-        for _ in range(200):
-            assert process.poll() is None, (folder / "log").read_text()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
+        # It says so when all of its listeners are open.
+        until = time.monotonic() + SECONDS
+        while " running\n" not in (log_text := (folder / "log").read_text()):
+            assert process.poll() is None, log_text
+            assert time.monotonic() < until, log_text
             time.sleep(0.05)
         yield port
     finally:
