@@ -57,15 +57,18 @@ class Work:
     """The CPU time of one connection's work.
 
     Attributes:
+        clock: The scheduler's.
         paused: Whether the last step ended because its time was over.
     """
 
     __slots__ = (
-        "_began", "_had", "_last", "_let_go", "_round", "_scheduler", "_surely", "_until", "paused",
+        "_began", "_had", "_last", "_let_go", "_round", "_scheduler", "_surely", "_until", "clock",
+        "paused",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self.clock = scheduler.clock
         self.paused = False
         self._began = 0.0
         # The end of the present step; 0 between steps.
@@ -85,28 +88,27 @@ class Work:
             return True
         scheduler = self._scheduler
         if self._round == scheduler.round:
-            scheduler.next_round()  # nobody has two steps in one
+            # Nobody has two steps in one. As `next_round`, without the call.
+            scheduler.round += 1
+            scheduler.used = 0.0
         virtual = scheduler.virtual
-        if self._had < virtual - SAVED_SECONDS:
-            self._had = virtual - SAVED_SECONDS
+        had = self._had
+        if had < virtual - SAVED_SECONDS:
+            self._had = had = virtual - SAVED_SECONDS
         if scheduler.used >= ROUND_SECONDS or scheduler.contended:
-            if self._had >= virtual or scheduler.is_long:
+            if had >= virtual or scheduler.is_long:
                 return False
-        elif self._had > virtual:
-            scheduler.virtual = self._had
-        self._began = now = scheduler.clock()
+        elif had > virtual:
+            scheduler.virtual = had
+        self._began = now = self.clock()
         self._until = now + SLICE_SECONDS
         self._round = scheduler.round
         self.paused = False
         return True
 
-    def now(self) -> float:
-        """Return the time on the scheduler's clock."""
-        return self._scheduler.clock()
-
     def is_over(self) -> bool:
         """Whether the time of this step is over; notes that it was `paused` then."""
-        if self._scheduler.clock() < self._until:
+        if self.clock() < self._until:
             return False
         self.paused = True
         return True
@@ -117,7 +119,7 @@ class Work:
             return
         self._until = 0.0
         scheduler = self._scheduler
-        took = scheduler.clock() - self._began
+        took = self.clock() - self._began
         scheduler.used += took
         self._last = took
         self._had += took

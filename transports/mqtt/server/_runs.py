@@ -45,6 +45,9 @@ from ..codec._reasons import Reason
 PROBE = 4
 """Equal headers in a row before columns are compared: for fewer, that costs more."""
 
+ONE: Final = [bytes((byte,)) for byte in range(256)]
+"""Each byte as a string: made once, as `equal_headers` needs one for each byte of a header."""
+
 STRETCH_BYTES: Final = 8 << 10
 """Bytes scanned for one run if that is slow, because each small publication has another topic than
 the one before: a millisecond's worth."""
@@ -204,12 +207,15 @@ def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit
 
     At most `limit` frames are checked; they must fit into the buffer.
     """
-    for place, byte in enumerate(header):
-        first = position + place
-        column = buffer[first : first + (limit - 1) * frame + 1 : frame]
-        limit -= len(column.lstrip(bytes((byte,))))
-        if not limit:
-            break
+    span = (limit - 1) * frame + 1
+    for byte in header:
+        other = buffer[position : position + span : frame].lstrip(ONE[byte])
+        if other:
+            limit -= len(other)
+            if not limit:
+                break
+            span = (limit - 1) * frame + 1
+        position += 1
     return limit
 
 
