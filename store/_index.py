@@ -289,6 +289,8 @@ class Index:
             queue = self.by_id.get(queue_id)
             if queue is not None and queue.pending and queue.pending[0] is puts:
                 queue.pending.popleft()
+                if not queue.pending:
+                    queue.pending = ()
 
 
 def _in_order(ranges: Iterable[tuple[int, int]]) -> Intervals:

@@ -85,8 +85,8 @@ class StoredQueue:
     live_bytes: int = 0
     extents: Extents = attrs.field(factory=Extents, repr=False)
     """The durable messages; only the writer changes it, under the lock."""
-    pending: deque[Puts] = attrs.field(factory=deque[Puts], repr=False)
-    """Messages that are committed but not durable."""
+    pending: deque[Puts] | tuple[()] = attrs.field(default=(), repr=False)
+    """Messages that are committed but not durable; a deque has 760 bytes even without any."""
     durable_seq: int = 0
     """Above all sequence numbers that are durable."""
     finished: Intervals = attrs.field(factory=Intervals, repr=False)
@@ -111,7 +111,10 @@ class StoredQueue:
 
     def put(self, puts: Puts) -> None:
         """Add committed messages."""
-        self.pending.append(puts)
+        if self.pending:
+            self.pending.append(puts)
+        else:
+            self.pending = deque((puts,))
         self.next_seq = puts.last + 1
         self.live_count += puts.count
         self.live_bytes += weight(puts.detail, 0, puts.count)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -100,7 +99,7 @@ class QueueContents(Holder):
         self._wall_offset = wall() - now
         # Messages, wherever they are.
         self._next_seq = 1
-        self._arrived: deque[Message] = deque()
+        self._arrived: Line[Message] = ()
         self._ready_bytes: int = 0
         self._unacked: dict[int, Delivery] = {}
         self._unacked_bytes = 0
@@ -423,7 +422,8 @@ class QueueContents(Holder):
 
     def _purge(self) -> int:
         arrived = list(self._arrived)
-        self._arrived.clear()
+        if self._arrived:
+            self._arrived.clear()
         returned, self._returned = self._returned, []
         self.backing.forget(returned)
         count = len(self.backing) + len(arrived) + len(returned)

@@ -43,6 +43,7 @@ from ._channel import Channel
 from ._consumer import Consumer
 from ._dead_letters import DeadLetterRoute, deaths_of, is_cycle
 from ._errors import QueueInUseError, QueueLockedError, QueueNotEmptyError
+from ._lines import appended
 from ._message import Message
 from ._prefetch import PrefetchWindow
 from ._serving import ServingQueue
@@ -150,7 +151,7 @@ class Queue(ServingQueue):
         self._last_item: Any = _NOTHING
         self._last_message: Message | None = None
         self._last_by: Binding | None = None
-        self._last_more: set[Binding | None] = set()
+        self._last_more: set[Binding | None] | None = None
 
     def __repr__(self) -> str:
         state = "deleted" if self.deleted else f"{len(self)} ready, {len(self._unacked)} unacked"
@@ -242,9 +243,13 @@ class Queue(ServingQueue):
         if self.deleted:
             account.repay(items, nbytes, Outcome.DROPPED, self)
             return
-        if item is self._last_item and by is not self._last_by and by not in self._last_more:
+        more = self._last_more
+        if item is self._last_item and by is not self._last_by and (more is None or by not in more):
             # The same message by another binding: it is here already.
-            self._last_more.add(by)
+            if more is None:
+                self._last_more = {by}
+            else:
+                more.add(by)
             message = self._last_message
             tag = None if by is None else by.tag
             if message is not None and tag is not None:
@@ -259,8 +264,7 @@ class Queue(ServingQueue):
             account.repay(items - 1, 0, Outcome.DELIVERED, self)
         tag = None if by is None else by.tag
         self._last_message = self._take(account, item, nbytes, now, tag)
-        if self._last_more:
-            self._last_more = set()
+        self._last_more = None
         self._last_item = item
         self._last_by = by
 
@@ -327,7 +331,7 @@ class Queue(ServingQueue):
         )  # fmt: skip
         if confirm is not None:
             confirm.expect()
-        self._arrived.append(message)
+        self._arrived = appended(self._arrived, message)
         self.rates.arrived += 1
         self.counters.published += 1
         return message
@@ -503,7 +507,8 @@ class Queue(ServingQueue):
         for loan in list(self.loans()):
             at_rest = loan.account is self.account
             loan.settle(outcome=Outcome.STORED if at_rest else Outcome.CANCELLED)
-        self._arrived.clear()
+        if self._arrived:
+            self._arrived.clear()
         self._returned.clear()
         self._dying = ()
         self._burying.clear()

@@ -136,6 +136,8 @@ class ServingQueue(QueueContents):
             self._release_if_transient(message)
             self._ready_bytes += message.size
             self.backing.publish(message)
+        if self._arrived is arrived:  # else others have come meanwhile
+            self._arrived = ()
 
     def _came_late(self, message: Message) -> bool:
         """Whether its event had expired before it came; one that may wait 0 s has not."""
@@ -455,6 +457,8 @@ class ServingQueue(QueueContents):
         """Take a consumer out of the line for good. For `Consumer` and `Channel`."""
         consumer.cancelled = True
         self.consumers.pop(consumer, None)
+        if not self.consumers:
+            self.consumers.clear()  # gives back the memory of its table
         consumer.channel.consumers.pop(consumer, None)
         consumer.window.waiting.pop(consumer, None)
         if consumer.channel.window is not None:

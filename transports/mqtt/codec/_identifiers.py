@@ -1,6 +1,7 @@
 """Packet identifiers: those allocated, and those received with QoS 2 (sections 2.3.1 and 4.3.3)."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from ..._errors import LocalProtocolError, RemoteProtocolError
 
@@ -12,6 +13,8 @@ DEFAULT_MAX_AWAITING_RELEASE = MAX_PACKET_ID
 
 #: From this many on, identifiers are kept as bits: a Python set of 65,535 takes 6 MB.
 _FEW = 256
+
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 class PacketIds:
@@ -81,8 +84,9 @@ class AwaitingRelease:
 
     def __init__(self, limit: int = DEFAULT_MAX_AWAITING_RELEASE) -> None:
         self.limit = limit
-        # A set while there are few identifiers; then one bit for each possible identifier.
-        self._ids: set[int] = set()
+        # A set while there are few identifiers; then one bit for each possible identifier. An empty
+        # set has 216 bytes, and nearly all are empty.
+        self._ids: set[int] | frozenset[int] = _NONE
         self._bits: bytearray | None = None
         self._many = 0
 
@@ -126,7 +130,10 @@ class AwaitingRelease:
         if packet_id in self:
             return
         if self._bits is None:
-            self._ids.add(packet_id)
+            if self._ids:
+                self._ids |= {packet_id}
+            else:
+                self._ids = {packet_id}
             if len(self._ids) >= _FEW:
                 self._keep_bits()
         else:
@@ -138,7 +145,7 @@ class AwaitingRelease:
         if packet_id not in self:
             return False
         if self._bits is None:
-            self._ids.remove(packet_id)
+            self._ids -= {packet_id}
             return True
         self._bits[packet_id >> 3] &= ~(1 << (packet_id & 7))
         self._many -= 1
@@ -147,7 +154,7 @@ class AwaitingRelease:
         return True
 
     def _keep_bits(self) -> None:
-        ids, self._ids = self._ids, set()
+        ids, self._ids = self._ids, _NONE
         self._bits = bytearray((MAX_PACKET_ID >> 3) + 1)
         for packet_id in ids:
             self.restore(packet_id)

@@ -10,11 +10,15 @@ from typing import Final
 
 import attrs
 
-from ....dataspace import LONG_TOPIC, FilterIndex
+from ....dataspace import LONG_TOPIC, FilterIndex, topic_matches
 from ..codec._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 CACHED_TOPICS: Final = 1_024
 """Topics whose joint options are cached: about 200 KiB for one client."""
+
+
+FEW_FILTERS: Final = 8
+"""More than these are matched by an index: it has 1.2 KB, and most clients have one filter."""
 
 
 @attrs.frozen(slots=True)
@@ -40,7 +44,7 @@ class Filters:
     def __init__(self) -> None:
         # By filter: the options, and the identifier or 0.
         self._filters: dict[str, tuple[int, int]] = {}
-        self._index: FilterIndex[str] = FilterIndex()
+        self._index: FilterIndex[str] | None = None
         self._cached: dict[str, Chosen] = {}
         # Numbers of filters with options, and with an identifier.
         self._selecting = 0
@@ -66,15 +70,21 @@ class Filters:
     def add(self, text: str, options: int = 0, identifier: int = 0) -> None:
         """Add a filter, or change its options; `identifier` 0 means none."""
         self.remove(text)
-        self._index.add(text, text)
         self._filters[text] = options, identifier
+        if self._index is not None:
+            self._index.add(text, text)
+        elif len(self._filters) > FEW_FILTERS:
+            self._index = FilterIndex()
+            for known in self._filters:
+                self._index.add(known, known)
         self._note(options, identifier, 1)
 
     def remove(self, text: str) -> None:
         """Remove a filter, if present."""
         old = self._filters.pop(text, None)
         if old is not None:
-            self._index.remove(text, text)
+            if self._index is not None:
+                self._index.remove(text, text)
             self._note(*old, -1)
 
     def clear(self) -> None:
@@ -94,7 +104,11 @@ class Filters:
         return chosen
 
     def _choose(self, topic: str) -> Chosen:
-        found = [self._filters[text] for text in self._index.matching(topic)]
+        index, filters = self._index, self._filters
+        if index is None:
+            found = [of for text, of in filters.items() if topic_matches(text, topic)]
+        else:
+            found = [filters[text] for text in index.matching(topic)]
         if not found:
             return _PLAIN
         return Chosen(
