@@ -7,5 +7,5 @@ from ._pages import parse_address as parse_address
 from ._relay import Relay as Relay
 from ._relay import RelayAddresses as RelayAddresses
 from ._relay import RelayReport as RelayReport
-from ._relay import RelaySettings as RelaySettings
 from ._relay import serve_relay as serve_relay
+from ._settings import RelaySettings as RelaySettings

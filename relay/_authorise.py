@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,7 @@ from ..transports.acl import AclDefault, Authority
 from ..transports.mqtt.server._throttle_notices import topic_of
 
 if TYPE_CHECKING:
-    from ._relay import RelaySettings
+    from ._settings import RelaySettings
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -32,16 +31,9 @@ _BELIEVED: Final = (
 )
 
 
-def has_users(settings: RelaySettings) -> bool:
-    """Whether clients have to authenticate: by a password, or by a certificate."""
-    tls = settings.tls
-    by_certificate = tls is not None and tls.context.verify_mode is ssl.CERT_REQUIRED
-    return settings.passwords is not None or settings.tokens is not None or by_certificate
-
-
 def authority_of(settings: RelaySettings, tenants: TenantRules) -> Authority:
     """Return the authority of a relay with these settings."""
-    users = has_users(settings)
+    users = settings.has_users
     default: AclDefault | None = settings.acl_default
     if default is None and settings.acl is None and not users:
         default = "allow"
@@ -72,7 +64,7 @@ def check_acl(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:
 
 def say_what_is_allowed(settings: RelaySettings, authority: Authority) -> None:
     """Log the default for topics without a rule; and warn of rules that may not be meant."""
-    users = has_users(settings)
+    users = settings.has_users
     fields = {"event": "authorisation", "default": authority.default}
     if settings.acl is not None and not users:
         logger.warning(_BELIEVED, extra=fields)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from ..accounts import Account
     from ..pages import Access, Pages
-    from ._relay import Relay, RelaySettings
+    from ._relay import Relay
+    from ._settings import RelaySettings
 
 logger = logging.getLogger("clearfunds.relay")
 

@@ -16,11 +16,10 @@ from ..store import StoreSettings
 from ..transports._admission import Admission
 from ..transports._flusher import Flusher
 from ..transports._passed import Noted, PassedTime
-from ..transports._settings import KeepingSettings, ServerSettings
+from ..transports._settings import PersistenceSettings
 from ..transports.mqtt.server._persistent_retained import keep_retained
 from ..transports.mqtt.server._persistent_sessions import (
     CLOCK_KEY,
-    PersistenceSettings,
     PersistentSessions,
     SessionQueue,
 )
@@ -45,7 +44,7 @@ RAM_ACCOUNT = "kept"
 
 @asynccontextmanager
 async def open_keeping(
-    settings: KeepingSettings, flusher: Flusher
+    settings: PersistenceSettings, flusher: Flusher
 ) -> AsyncGenerator[Shelves | RamShelves]:
     """Open the storage of a relay for as long as the block lasts.
 
@@ -64,7 +63,6 @@ async def open_keeping(
 def keep_sessions(
     mqtt: MqttServer,
     keeping: Shelves | RamShelves,
-    settings: KeepingSettings,
     *,
     queue: Callable[..., SessionQueue] = SessionQueue,
 ) -> None:
@@ -73,7 +71,7 @@ def keep_sessions(
     `queue` makes the queue of a session.
     """
     ledger: Ledger = mqtt.ledger
-    at_rest = _at_rest(ledger, keeping, settings)
+    at_rest = _at_rest(ledger, keeping, mqtt.settings)
     values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
     mqtt.wall = mqtt.dataspace.retained.wall = clock = _clock(values.get(CLOCK_KEY))
     mqtt.kept = PersistentSessions(
@@ -81,19 +79,9 @@ def keep_sessions(
         keeping,
         mqtt.tree,
         at_rest,
-        PersistenceSettings(
-            expiry=settings.session_expiry,
-            max_sessions=settings.max_sessions,
-            max_queued=settings.max_queued,
-            max_queued_bytes=settings.max_queued_bytes,
-            max_inflight=mqtt.settings.max_inflight,
-            max_awaiting_release=mqtt.settings.max_awaiting_release,
-            patience=mqtt.settings.patience,
-            stuck=mqtt.settings.stuck_kept,
-            outlives=isinstance(keeping, Shelves),
-            verified=mqtt.settings.verifies,
-        ),
-        backing=_paging(mqtt.account, settings),
+        mqtt.settings,
+        outlives=isinstance(keeping, Shelves),
+        backing=_paging(mqtt.account, mqtt.settings),
         queue=queue,
         wall=clock,
         groups=mqtt.groups,
@@ -132,7 +120,9 @@ def _note_trouble(ledger: Ledger, sentence: str | None) -> None:
         ledger.troubles["store"] = sentence
 
 
-def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSettings) -> Account:
+def _at_rest(
+    ledger: Ledger, keeping: Shelves | RamShelves, settings: PersistenceSettings
+) -> Account:
     on_disk = isinstance(keeping, Shelves)
     limit = settings.disk_limit if on_disk else settings.kept_limit
     name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
@@ -140,8 +130,8 @@ def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSet
     return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
 
 
-def _paging(server: Account, settings: KeepingSettings) -> BackingFactory:
-    """Return the paging policy of queues; see `KeepingSettings.paging`.
+def _paging(server: Account, settings: PersistenceSettings) -> BackingFactory:
+    """Return the paging policy of queues; see `PersistenceSettings.paging`.
 
     `server` is the account that alarms halt.
     """
@@ -171,38 +161,35 @@ def subscription_server(
     mqtt: MqttServer,
     keeping: Shelves | RamShelves,
     admission: Admission,
-    settings: KeepingSettings,
     *,
     make: Callable[..., RangeSubscription] = RangeSubscription,
-    certificates: bool = False,
 ) -> SubscriptionServer:
     """Make the server for readers of ranges; see `transports.subscriptions`.
 
     With a store, the state of durable subscriptions there is restored. `make` makes a subscription.
-    Users are those of MQTT, with their passwords; with `certificates`, those that certificates
-    name.
+    Users are those of MQTT, with their passwords or certificates.
     """
-    common: ServerSettings = mqtt.settings
+    settings = mqtt.settings
     store = keeping.store if isinstance(keeping, Shelves) else None
     return SubscriptionServer(
         mqtt.dataspace,
         mqtt.flusher,
         mqtt.account,
         SubscriptionSettings(
-            max_connections=common.max_connections,
-            connect_timeout=common.connect_timeout,
-            idle_timeout=common.idle_timeout,
-            topics=mqtt.settings.topics,
-            max_stage_size=mqtt.settings.max_packet_size + (64 << 10),
-            max_names_each=settings.max_range_names,
+            max_connections=settings.max_connections,
+            connect_timeout=settings.connect_timeout,
+            idle_timeout=settings.idle_timeout,
+            topics=mqtt.topics,
+            max_stage_size=settings.max_packet_size + (64 << 10),
+            max_range_names=settings.max_range_names,
             range_owner=settings.range_owner,
             sinks=SinkLimits(
                 batch_bytes=settings.sink_batch_limit,
                 grace=settings.sink_grace,
                 expiry=settings.sink_expiry,
                 max_sinks=settings.max_sinks,
-                patience=common.patience,
-                stuck=common.stuck_kept,
+                patience=settings.patience,
+                stuck=settings.stuck_kept,
             ),
         ),
         admission,
@@ -210,18 +197,18 @@ def subscription_server(
             max_disk_bytes=settings.reader_disk_limit,
             patience=settings.reader_patience,
             stuck=StuckPolicy(settings.reader_stuck),
-            keep=common.behind,
+            keep=settings.behind,
         ),
         store=store,
         disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
-        limit_of=common.limit_of,
+        limit_of=settings.limit_of,
         tree=mqtt.tree,
         make=make,
         door=Doorkeeper(
-            passwords=mqtt.settings.passwords,
-            tokens=mqtt.settings.tokens,
-            anonymous=mqtt.settings.anonymous,
-            certificates=certificates,
+            passwords=settings.passwords,
+            tokens=settings.tokens,
+            anonymous=settings.anonymous,
+            certificates=settings.tls is not None and settings.tls.asks,
             log_ins=mqtt.log_ins,
         ),
         disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,

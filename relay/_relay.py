@@ -3,76 +3,44 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
 
 from ..accounts import (
-    DEFAULT_CREDIT,
-    DEFAULT_LIMIT_BYTES,
-    DEFAULT_LIMIT_ITEMS,
-    DEFAULT_PATIENCE,
-    DEFAULT_SLOW_WAIT,
-    DEFAULT_STANDING_BYTES,
-    DEFAULT_STANDING_ITEMS,
-    DEFAULT_STANDING_SHAPES,
-    KEEP,
     Alarms,
-    Credit,
     Ledger,
     Limit,
     Quota,
-    StuckPolicy,
     watch_limits,
     watch_patience,
     watch_slow_waits,
 )
 from ..dataspace import (
-    DEFAULT_CACHED_ROUTE_BYTES,
-    DEFAULT_CACHED_ROUTES,
-    DEFAULT_MAX_DEEP_SHAPES,
-    DEFAULT_MAX_RETAINED,
-    DEFAULT_MAX_RETAINED_BYTES,
-    DEFAULT_MAX_SHAPES,
     Dataspace,
 )
 from ..dataspace.subscriptions import RangeSubscription
-from ..transports._account_limits import AccountLimit, AccountLimits, AccountRate
 from ..transports._account_tree import AccountTree
 from ..transports._admission import Admission
-from ..transports._bearer_tokens import BearerTokens
-from ..transports._connect_rate import DEFAULT_CONNECT_RATE, ConnectRate
+from ..transports._connect_rate import ConnectRate
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
-    DEFAULT_ADDRESS_INPUT_LIMIT,
-    DEFAULT_INPUT_LIMIT,
-    DEFAULT_USER_INPUT_LIMIT,
     InputBook,
     InputLimits,
 )
 from ..transports._link import Link
 from ..transports._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
-from ..transports._origins import origins_of
 from ..transports._otel_export import check_exporter, open_provider
-from ..transports._outlet_backlog import DEFAULT_BEHIND_LIMIT
 from ..transports._server import Server
-from ..transports._settings import KeepingSettings
 from ..transports._subscription_policies import (
-    PolicyRule,
-    StuckWord,
     SubscriptionPolicies,
-    SubscriptionPolicy,
 )
-from ..transports._tenants import Tenant, check_tenants
-from ..transports.acl import Acl, AclDefault
 from ..transports.credit import (
-    STORE_CREDIT_TODAY,
     CreditQueue,
     CreditScheme,
     CreditSettings,
@@ -80,19 +48,17 @@ from ..transports.credit import (
     hearing,
     use_credit,
 )
-from ..transports.mqtt.codec._topics import TopicLimits
-from ..transports.mqtt.server._passwords import Authenticator
 from ..transports.mqtt.server._persistent_sessions import SessionQueue
-from ..transports.mqtt.server._server import MqttServer, MqttSettings
+from ..transports.mqtt.server._server import MqttServer
 from ..transports.mqtt.server._throttle_notices import watch_throttled
-from ..transports.mqtt.server._tokens import Tokens
 from ._alarms import AlarmSettings, watch_alarms
-from ._authorise import authority_of, check_acl, has_users, say_what_is_allowed
+from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
 from ._companion import Companion, nothing
 from ._memory_holders import MemoryHolders
 from ._pages import check_pages, serve_relays_pages
 from ._persistence import has_subscriptions, keep_sessions, open_keeping, subscription_server
+from ._settings import RelaySettings
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -102,7 +68,6 @@ if TYPE_CHECKING:
     from ..transports.queues import RamShelves, Shelves
     from ..transports.subscriptions import SubscriptionServer
     from ..transports.syndicate._server import SyndicateServer
-    from ..transports.tls import ServerTls
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -116,228 +81,6 @@ MQTT_SUBPROTOCOL: Final = "mqtt"
 
 SERVER_ACCOUNT = "server"
 """The account above all connections' accounts."""
-
-DEFAULT_SERVER_LIMIT_BYTES = 256 << 20
-"""Bytes that all connections may owe together: 32 that are at their own limit."""
-
-_MQTT = MqttSettings()
-_TOPICS = TopicLimits()
-
-
-def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        msg = f"{attribute.name} must be above 0 seconds, or None for no such limit, not {value}"
-        raise ValueError(msg)
-
-
-def _rate(_: object, __: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise ValueError(f"connect_rate must be above 0 a second, or None, not {value}")
-
-
-@attrs.frozen(kw_only=True)
-class RelaySettings(KeepingSettings):
-    """Everything that can be said about a relay. Times are in seconds.
-
-    The defaults of the Syndicate side are those of `SyndicateSettings`, where their precedents are.
-    """
-
-    listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
-    """URLs: `mqtt+tcp://host:port` (port 0: any free), `mqtt+unix:///path`, `mqtt+ws` for MQTT over
-    WebSocket, `mqtt+tls` and `mqtt+wss` for these with TLS (see `tls`); and `syndicate+tcp` and so
-    on in the same way. Who connects to one of the latter meets the dataspace, or a gatekeeper if
-    `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
-    `subscribe+tcp` and `subscribe+tls` are for readers that take ranges and writers of batches
-    (`clearfunds.range_client`, `sink_client`)."""
-    tls: ServerTls | None = attrs.field(default=None, repr=False)
-    """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
-    user is who its certificate is for, whatever it says itself."""
-    origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
-    """Whose pages may connect over WebSocket, as `https://example.com`; none: those of the same
-    host; `*`: anybody's."""
-    passwords: Authenticator | None = None
-    """Who knows the passwords of MQTT clients, and of readers and writers of `subscribe+tcp`
-    (`transports.mqtt.Passwords`, or one of your own); None: they are asked for none, and whatever
-    user an MQTT client names is believed."""
-    anonymous: bool = False
-    """With passwords or tokens: whether clients are let in that name no user."""
-    tokens: Tokens | None = None
-    """What tokens are checked with that clients give as passwords (`transports.mqtt.Tokens`)."""
-    acl: Acl | None = None
-    """Says which topics users may publish to and read (`clearfunds.transports.acl`); None: nothing
-    does but `acl_default`."""
-    acl_default: AclDefault | None = None
-    """What holds for topics that no rule of `acl` matches: `deny`, `allow`, or `tenant`, which
-    allows what is not of another tenant. None: `deny` with `acl`; without it `tenant` if clients
-    have to prove who they are, otherwise `allow`."""
-    http: str | None = None
-    """`host:port` of the pages for Prometheus and for people, `https://host:port` for the same with
-    TLS; None for none."""
-    http_token: BearerTokens | None = attrs.field(default=None, repr=False)
-    """Who looks at the pages has to give one of these, or a password, if there are any."""
-    http_password: Authenticator | None = attrs.field(default=None, repr=False)
-    """Who knows the passwords of people who look at the pages."""
-    http_host: tuple[str, ...] = ()
-    """Names by which a browser may know the pages, beside addresses, `localhost` and this machine's
-    own; `*`: any."""
-    max_http_connections: int = 128
-    """Connections to the pages at a time; for one more, one that waits for its peer is closed."""
-    limit_items: int | None = DEFAULT_LIMIT_ITEMS
-    """Events that one connection may owe before it is not read any more."""
-    limit_bytes: int | None = DEFAULT_LIMIT_BYTES
-    """Bytes that one connection may owe."""
-    limit_latency: float | None = attrs.field(default=None, validator=_above_nothing)
-    """How old the debt of one connection may get: its limit is moved, and what is said above is
-    what it may be at the most (`LatencyLimit`). Limits of `account_limit` stay as they are. None:
-    all do."""
-    account_limit: tuple[AccountLimit, ...] = ()
-    """What those may owe whose account's name, or client identifier, matches a pattern; the first
-    that matches is taken."""
-    rate: tuple[AccountRate, ...] = ()
-    """How fast those may publish whose account's name, or client identifier, matches a pattern; the
-    first that matches is taken."""
-    tenant: tuple[Tenant, ...] = attrs.field(default=(), validator=check_tenants)
-    """Who is whose, and what each tenant may do; see `Tenant`."""
-    throttled_after: float | None = 1.0
-    """How long a client may not have been read before `$SYS/clearfunds/throttled/` tells of it;
-    None: it does not. As `slow_wait`."""
-    server_limit_items: int | None = None
-    """Events that all connections may owe together."""
-    server_limit_bytes: int | None = DEFAULT_SERVER_LIMIT_BYTES
-    """Bytes that all connections may owe together."""
-    flow: Literal["debt", "credit"] = "debt"
-    """What those who publish wait for: that what they have caused is dealt with, up to a limit; or,
-    as in RabbitMQ, credit from each that they send to. With credit there are no limits on what
-    connections owe; it is counted all the same."""
-    credit_reader_outlet: Credit = DEFAULT_CREDIT
-    """With credit: what a connection may have under way to one outlet, and after how many that have
-    left there is more. As RabbitMQ's credit_flow_default_credit."""
-    credit_reader_queue: Credit = DEFAULT_CREDIT
-    """The same to the queue of one kept session."""
-    credit_queue_store: Credit = STORE_CREDIT_TODAY
-    """What one queue may have under way to the store. As RabbitMQ's msg_store_credit_disc_bound."""
-    grace: float = 5.0
-    """How long a stop may take to send what is owed."""
-    patience: float = DEFAULT_PATIENCE
-    """How long a subscriber on whom others wait may make no progress."""
-    stuck: StuckWord = "disconnect"
-    """What happens to it then; see `StuckPolicy`. What it has to acknowledge, and Syndicate's
-    assertions, are never dropped."""
-    subscription_policy: tuple[SubscriptionPolicy, ...] = ()
-    """What happens to some, with what they get on some topics; the first that matches says."""
-    behind_items: int | None = KEEP.items
-    """Messages that are kept for one that is behind, by a policy that drops."""
-    behind_bytes: int | None = KEEP.bytes
-    """Their bytes."""
-    behind_limit: int | None = DEFAULT_BEHIND_LIMIT
-    """The bytes that are kept for all who are behind."""
-    slow_wait: float | None = DEFAULT_SLOW_WAIT
-    """How long a publisher may wait for its funds to clear before the log tells of it; None: it
-    never does."""
-    busy_poll: float = 0.0
-    """For how long after each read the loop stays awake, whatever CPU time that takes. 0: it sleeps
-    as soon as there is nothing to do."""
-    otel_every: float | None = None
-    """Seconds between events that become OpenTelemetry spans; None: none does. It needs the extra
-    `otel`, the SDK and an exporter, which the standard environment variables configure."""
-    max_connections: int = _MQTT.max_connections
-    """Connections at a time, of all protocols together."""
-    connections_per_address: int | None = None
-    """Connections at a time from one IPv4 address, or the /64 of an IPv6 address; None: eight times
-    as many as are free, so that one address may have 8/9 of all and never the last one."""
-    connections_per_user: int | None = None
-    """Connections at a time of one user who has proved it; None: likewise."""
-    connect_rate: int | None = attrs.field(default=DEFAULT_CONNECT_RATE, validator=_rate)
-    """Connections a second from one address; those above it wait for their turn, for at most
-    `connect_timeout`. None: as many as come."""
-    wrong_password_delay: float = _MQTT.wrong_password_delay
-    """The longest that the answer to a wrong password is delayed, by how many there were from the
-    same address and for the same user; 0: not at all."""
-    tcp_keep_alive: float | None = attrs.field(default=60.0, validator=_above_nothing)
-    """After how long a peer whose machine has gone without a word is disconnected, by TCP's
-    keep-alive; None: that is not looked for. As RabbitMQ's heartbeat time-out, of a minute."""
-    max_packet_size: int = _MQTT.max_packet_size
-    """Bytes of one packet."""
-    max_connect_size: int = _MQTT.max_connect_size
-    """Bytes of an MQTT client's CONNECT, with its will and password."""
-    will_limit: int | None = _MQTT.will_limit
-    """Bytes of memory that the wills of all MQTT clients may take."""
-    max_client_id: int = _MQTT.max_client_id
-    """Bytes of a client identifier."""
-    input_limit: int | None = DEFAULT_INPUT_LIMIT
-    """Bytes of unfinished input of all connections: of packets that are not complete, and of what
-    is read ahead while they wait."""
-    address_input_limit: int | None = DEFAULT_ADDRESS_INPUT_LIMIT
-    """The same of the connections of one address that have not logged in."""
-    user_input_limit: int | None = DEFAULT_USER_INPUT_LIMIT
-    """The same of one user's connections, where users are verified."""
-    max_subscriptions: int = _MQTT.max_subscriptions
-    """Topic filters of one MQTT client; patterns that one Syndicate connection may observe."""
-    max_topic_length: int = _TOPICS.max_length
-    """Bytes of a topic or a filter."""
-    max_topic_levels: int = _TOPICS.max_levels
-    """Levels of a topic or a filter."""
-    connect_timeout: float = _MQTT.connect_timeout
-    """From the connection to the end of its CONNECT, or of its first Syndicate packet."""
-    idle_timeout: float | None = _MQTT.idle_timeout
-    """Without a packet, for MQTT clients whose keep-alive is 0 and for Syndicate's, which has none;
-    None for ever."""
-    max_inflight: int = _MQTT.max_inflight
-    """Publications with QoS 1 or 2 on their way to one subscriber and not fully acknowledged."""
-    max_awaiting_release: int = _MQTT.max_awaiting_release
-    """QoS 2 publications of one client whose PUBREL has not come."""
-    receive_maximum: int = _MQTT.receive_maximum
-    """The Receive Maximum that MQTT 5 clients are told, of QoS 1 and 2; at the most the number
-    above."""
-    max_keep_alive: int | None = _MQTT.max_keep_alive
-    """The longest keep-alive of an MQTT client, in seconds; None: as it asks."""
-    max_topic_alias: int = _MQTT.max_topic_alias
-    """Topics that a client which speaks MQTT 5 may give short names to, and the relay for it."""
-    max_share_groups: int = _MQTT.max_share_groups
-    """Groups that share a subscription; 0: there are no shared subscriptions."""
-    max_share_members: int = _MQTT.max_share_members
-    """Members of one such group."""
-    max_shapes: int = DEFAULT_MAX_SHAPES
-    """Different shapes that the patterns of all observers may have; a message is compared with each
-    one of its kind."""
-    max_retained: int = DEFAULT_MAX_RETAINED
-    """Topics with a retained value."""
-    max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES
-    """Bytes of their topics and payloads."""
-    quota_items: int | None = DEFAULT_STANDING_ITEMS
-    """Subscriptions, retained values and assertions that one client may have standing (rule 16)."""
-    quota_bytes: int | None = DEFAULT_STANDING_BYTES
-    """Their bytes."""
-    quota_shapes: int | None = DEFAULT_STANDING_SHAPES
-    """In how many different places one client's filters and patterns may have their wildcards and
-    constants: a topic, or a message, is looked up once for each."""
-    max_filter_shapes: int = DEFAULT_MAX_DEEP_SHAPES
-    """The same of all clients' filters that have more than eight levels: others are always few."""
-    cached_routes: int = DEFAULT_CACHED_ROUTES
-    """Topics for which it is kept who subscribes."""
-    cached_route_bytes: int = DEFAULT_CACHED_ROUTE_BYTES
-    """Memory that this may take."""
-    max_text_size: int = 16 << 10
-    """Bytes of one Syndicate packet written as text."""
-    max_depth: int = 64
-    """How deep values in a Syndicate packet may be nested, the packet itself included."""
-    max_references: int = 65_536
-    """References that one side of a Syndicate connection may know of the other's."""
-    max_assertions: int = 65_536
-    """Assertions of one Syndicate connection that may stand, in each direction."""
-    max_turn_deliveries: int = 100_000
-    """Deliveries that the events of one Syndicate packet may cause, but for the last of them."""
-    max_caveats_size: int = 16 << 10
-    """Bytes of the caveats of one Syndicate reference."""
-    resolve_answer: Literal["ok", "accepted"] = "ok"
-    """How a gatekeeper answers `<resolve ...>`; syndicate-py 0.19.3 expects `accepted`."""
-    credit: Literal["off", "accept", "request"] = "accept"
-    """Whether Syndicate's experimental credit is not answered, given to peers who ask for it, or
-    also asked for."""
-    sturdy_oid: str = "syndicate"
-    """What the dataspace is called in sturdyrefs."""
-    sturdy_key: bytes | None = attrs.field(default=None, repr=False)
-    """What a gatekeeper checks sturdyrefs against. Not in the `repr`."""
 
 
 @attrs.frozen
@@ -413,7 +156,7 @@ class Relay:
             settings.tenant,
             settings.rate,
             latency=settings.limit_latency,
-            fixed=_account_limits(settings),
+            fixed=settings.account_limits,
         )
         self.admission = admission = Admission(
             settings.max_connections,
@@ -422,43 +165,7 @@ class Relay:
             rate=ConnectRate(settings.connect_rate, settings.connect_timeout),
         )
         self.authority = authority_of(settings, self.tree.rules)
-        self.mqtt = MqttServer(
-            self.dataspace,
-            flusher,
-            server,
-            MqttSettings(
-                limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
-                account_limits=_account_limits(settings),
-                max_connections=settings.max_connections,
-                max_packet_size=settings.max_packet_size,
-                max_connect_size=settings.max_connect_size,
-                will_limit=settings.will_limit,
-                max_client_id=settings.max_client_id,
-                max_subscriptions=settings.max_subscriptions,
-                topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
-                max_inflight=settings.max_inflight,
-                max_awaiting_release=settings.max_awaiting_release,
-                receive_maximum=settings.receive_maximum,
-                max_keep_alive=settings.max_keep_alive,
-                max_topic_alias=settings.max_topic_alias,
-                max_share_groups=settings.max_share_groups,
-                max_share_members=settings.max_share_members,
-                connect_timeout=settings.connect_timeout,
-                idle_timeout=settings.idle_timeout,
-                patience=settings.patience,
-                stuck=StuckPolicy(settings.stuck),
-                subscription_policies=settings.subscription_policy,
-                behind=Limit(items=settings.behind_items, bytes=settings.behind_bytes),
-                behind_limit=settings.behind_limit,
-                passwords=settings.passwords,
-                anonymous=settings.anonymous,
-                wrong_password_delay=settings.wrong_password_delay,
-                tokens=settings.tokens,
-                believes=not has_users(settings),
-            ),
-            admission,
-            self.tree,
-        )
+        self.mqtt = MqttServer(self.dataspace, flusher, server, settings, admission, self.tree)
         self.mqtt.authority = self.authority
         self.credit: CreditScheme | None = None
         queue: Callable[..., SessionQueue] = SessionQueue
@@ -467,22 +174,18 @@ class Relay:
             self.credit = CreditScheme(self.ledger, _credit_settings(settings))
             queue = partial(CreditQueue, self.credit)
             subscription = partial(CreditSubscription, self.credit)
-        keep_sessions(self.mqtt, keeping, settings, queue=queue)
+        keep_sessions(self.mqtt, keeping, queue=queue)
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
-            self.readers = subscription_server(
-                self.mqtt,
-                keeping,
-                admission,
-                settings,
-                make=subscription,
-                certificates=settings.tls is not None and settings.tls.asks,
-            )
+            self.readers = subscription_server(self.mqtt, keeping, admission, make=subscription)
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
-            self.syndicate = _syndicate_server(
-                self.dataspace, flusher, self.tree, settings, admission
+            # Imported here: only the [relay] extra brings its dependencies.
+            from ..transports.syndicate._server import SyndicateServer
+
+            self.syndicate = SyndicateServer(
+                self.dataspace, flusher, server, settings, admission=admission, tree=self.tree
             )
         self.input = InputBook(
             self.ledger,
@@ -654,58 +357,6 @@ def _credit_settings(settings: RelaySettings) -> CreditSettings:
     )
 
 
-def _account_limits(settings: RelaySettings) -> AccountLimits | None:
-    if not settings.account_limit:
-        return None
-    others = Limit(items=settings.limit_items, bytes=settings.limit_bytes)
-    return AccountLimits(settings.account_limit, others)
-
-
-def _syndicate_server(
-    dataspace: Dataspace,
-    flusher: Flusher,
-    tree: AccountTree,
-    settings: RelaySettings,
-    admission: Admission,
-) -> SyndicateServer:
-    # Imported here: only the [relay] extra brings its dependencies.
-    from ..transports.syndicate._server import SyndicateServer
-    from ..transports.syndicate._settings import SyndicateSettings
-
-    return SyndicateServer(
-        dataspace,
-        flusher,
-        tree.server,
-        SyndicateSettings(
-            limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
-            account_limits=_account_limits(settings),
-            max_connections=settings.max_connections,
-            max_packet_size=settings.max_packet_size,
-            max_text_size=settings.max_text_size,
-            max_depth=settings.max_depth,
-            max_references=settings.max_references,
-            max_assertions=settings.max_assertions,
-            max_observations=settings.max_subscriptions,
-            max_turn_deliveries=settings.max_turn_deliveries,
-            max_caveats_size=settings.max_caveats_size,
-            connect_timeout=settings.connect_timeout,
-            idle_timeout=settings.idle_timeout,
-            patience=settings.patience,
-            stuck=StuckPolicy(settings.stuck),
-            subscription_policies=settings.subscription_policy,
-            behind=Limit(items=settings.behind_items, bytes=settings.behind_bytes),
-            behind_limit=settings.behind_limit,
-            resolve_answer=settings.resolve_answer,
-            credit=settings.credit,
-            oid=settings.sturdy_oid,
-            key=settings.sturdy_key,
-            origins=settings.origin,
-        ),
-        admission=admission,
-        tree=tree,
-    )
-
-
 def _urls(settings: RelaySettings) -> list[ListenURL]:
     return [ListenURL.parse(url, PROTOCOLS) for url in settings.listen]
 
@@ -788,9 +439,7 @@ def _check_flow(settings: RelaySettings) -> None:
 def _check_syndicate_policy(settings: RelaySettings) -> None:
     from ..transports.syndicate._droppable import ABLE
 
-    policies = SubscriptionPolicies(
-        settings.subscription_policy, PolicyRule(StuckPolicy(settings.stuck), settings.patience)
-    )
+    policies = SubscriptionPolicies(settings.subscription_policy, settings.policy)
     found = policies.of("syndicate:0/-/0", "0", able=ABLE, topic_of=None)
     if not found.policies <= ABLE:
         msg = (

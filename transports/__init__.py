@@ -19,6 +19,7 @@ from ._listener import ListenURLError as ListenURLError
 from ._listener import open_listeners as open_listeners
 from ._outlet import Outlet as Outlet
 from ._server import Counters as Counters
+from ._settings import ServerSettings as ServerSettings
 from ._sizes import parse_size as parse_size
 from ._subscription_policies import StuckWord as StuckWord
 from ._subscription_policies import SubscriptionPolicy as SubscriptionPolicy

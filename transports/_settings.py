@@ -1,137 +1,431 @@
-"""Limits and time-outs for the peers of a server, in any protocol."""
+"""The options of a server: each is said here once, with its unit, default, range and text.
 
-from __future__ import annotations
+The classes are the groups of `clearfunds relay --help`, and a field's docstring is its help text.
+`none` there is None here; files there are what is in them here. Comments have the precedents of
+the defaults, unless they stand beside a constant.
 
-from typing import Literal
+No option needs a package that only the [relay] extra brings.
+"""
+
+import ssl
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
-from ..accounts import DEFAULT_PATIENCE, KEEP, Limit, StuckPolicy
+from ..accounts import (
+    DEFAULT_LIMIT_BYTES,
+    DEFAULT_LIMIT_ITEMS,
+    DEFAULT_PATIENCE,
+    DEFAULT_SLOW_WAIT,
+    DEFAULT_STANDING_BYTES,
+    DEFAULT_STANDING_ITEMS,
+    DEFAULT_STANDING_SHAPES,
+    KEEP,
+    Limit,
+    StuckPolicy,
+)
+from ..dataspace import (
+    DEFAULT_CACHED_ROUTE_BYTES,
+    DEFAULT_CACHED_ROUTES,
+    DEFAULT_MAX_DEEP_SHAPES,
+    DEFAULT_MAX_RETAINED,
+    DEFAULT_MAX_RETAINED_BYTES,
+    DEFAULT_MAX_SHAPES,
+)
 from ..dataspace.sinks import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
-from ._account_limits import AccountLimits
+from ._account_limits import AccountLimit, AccountLimits, AccountRate
+from ._connect_rate import DEFAULT_CONNECT_RATE
+from ._guesses import DELAYS
+from ._input import DEFAULT_ADDRESS_INPUT_LIMIT, DEFAULT_INPUT_LIMIT, DEFAULT_USER_INPUT_LIMIT
+from ._origins import origins_of
 from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
-from ._subscription_policies import SubscriptionPolicy
+from ._subscription_policies import PolicyRule, StuckWord, SubscriptionPolicy
+from ._tenants import Tenant, check_tenants
+from ._units import Between, Count, Seconds, ShareOrSize, Size, Text, above_nothing
 
-DEFAULT_DISK_LIMIT = 1 << 30
-"""Bytes at rest on disk: sixteen clients' full queues; a tenth of a small disk."""
+if TYPE_CHECKING:
+    from .mqtt.server._passwords import Authenticator
+    from .mqtt.server._tokens import Tokens
+    from .tls import ServerTls
 
 DEFAULT_NAMES_EACH = 250
 """Subscriptions, and writers, of one user: a quarter of what one relay may have of each."""
 
-DEFAULT_READER_PATIENCE = 60.0
-"""Seconds: a job of some seconds between two acknowledgements is what a subscription is for, one
-that takes minutes wants a durable one. As the grace of a reader that is away, and three times what
-others have, which take messages one by one."""
-
-DEFAULT_READER_DISK_LIMIT = 512 << 20
-"""Half of the default disk limit: one reader that stays away leaves the others the rest."""
-
-DEFAULT_KEPT_LIMIT = 64 << 20
-"""Bytes at rest in RAM, without a store: one client's full queue."""
+MAX_PACKET_ID: Final = 65_535
+"""As `mqtt.MAX_PACKET_ID`, which cannot be imported here: MQTT's servers have these settings."""
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class ServerSettings:
-    """Settings for the peers of every protocol; each with the precedent of its default.
+@attrs.frozen(kw_only=True, slots=False)
+class ListenerSettings:
+    """Listeners, and logins of clients."""
 
-    All times are in seconds.
-    """
+    listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
+    """Listener URL: mqtt+tcp://HOST:PORT (port 0: any free port), mqtt+unix:///PATH,
+    mqtt+ws://HOST:PORT (WebSocket, for browsers); mqtt+tls and mqtt+wss are the same with TLS
+    (--tls-certificate). syndicate+tcp and so on likewise; ?gatekeeper at the end admits only
+    clients with a sturdyref. subscribe+tcp and subscribe+tls are for range readers and batch
+    writers. Repeatable."""
+    origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
+    """Allowed WebSocket origin, https://HOST[:PORT]; *: any. Without it, only pages of the same
+    host may connect, if that is an address, localhost or this machine's own name. Repeatable."""
+    passwords: "Authenticator | None" = None
+    """Password file, in mosquitto_passwd's format: every MQTT client, range reader and batch writer
+    must log in. Without it the relay checks no passwords. Reloaded at SIGHUP."""
+    anonymous: bool = False
+    """Admit clients without a user name, too; with --passwords or --jwt-key."""
+    http: Text | None = None
+    """HTTP address, HOST:PORT, for the live page, /metrics, /ledger.json, /healthz and /readyz;
+    https://HOST:PORT: the same with TLS (--tls-certificate); none: no HTTP."""
 
-    limit: Limit = attrs.field(factory=Limit)
-    """The limit (high-water mark) on the debt of one connection: above it, it is not read."""
-    account_limits: AccountLimits | None = None
-    """Those of some connections; None: `limit` is for all."""
-    max_connections: int = 10_000
-    """Connections at a time, over all listeners; below the usual 20,000 descriptors of a process,
-    with room for the listeners, the HTTP side and files."""
-    connect_timeout: float = 10.0
-    """From the connection to the end of its first packet, which is CONNECT with MQTT; the handshake
-    of WebSocket included. HiveMQ's and EMQX's idle time-outs are 10 and 15."""
-    idle_timeout: float | None = None
-    """Without a packet, where the peer names no time itself, as MQTT's keep-alive does unless it is
-    0; None for ever: observers are silent."""
-    patience: float = DEFAULT_PATIENCE
-    """The slow-consumer timeout: how long a peer that others wait for may make no progress."""
-    stuck: StuckPolicy = StuckPolicy.DISCONNECT
-    """The policy for it after that."""
-    subscription_policies: tuple[SubscriptionPolicy, ...] = ()
-    """The policies for some peers' messages on some topics; the first that matches counts."""
-    behind: Limit = KEEP
-    """The limit on messages kept for a lagging peer, by a policy that drops."""
-    behind_limit: int | None = DEFAULT_BEHIND_LIMIT
-    """The bytes that are kept for all lagging peers; above it, each keeps only the last or the
-    first new message."""
 
-    @property
-    def stuck_kept(self) -> StuckPolicy:
-        """The policy for a holder of undroppable messages: wait, or disconnect."""
-        return self.stuck if self.stuck is StuckPolicy.WAIT else StuckPolicy.DISCONNECT
+@attrs.frozen(kw_only=True, slots=False)
+class DebtSettings:
+    """High-water marks of outstanding work, above which an account is not read."""
+
+    limit_items: Count | None = DEFAULT_LIMIT_ITEMS
+    """High-water mark of a connection, in outstanding events: above it the relay does not read the
+    connection (backpressure); none: no limit."""
+    limit_bytes: Size | None = DEFAULT_LIMIT_BYTES
+    """High-water mark of a connection, in outstanding bytes; none: no limit."""
+    limit_latency: Seconds | None = attrs.field(default=None, validator=above_nothing)
+    """Latency target, in seconds: the greatest age of a connection's outstanding work. Its limits
+    follow the rate at which work is cleared, up to --limit-items and --limit-bytes; none: fixed
+    limits."""
+    account_limit: tuple[AccountLimit, ...] = ()
+    """High-water mark of some accounts, PATTERN=ITEMS[,BYTES]; PATTERN matches an account's name or
+    a client identifier: * any text, ? any character; none: no limit. Repeatable; the first match
+    applies."""
+    rate: tuple[AccountRate, ...] = ()
+    """Rate limit of some accounts, PATTERN=ITEMS[,BYTES]: events and bytes per second that they may
+    publish; patterns as for --account-limit; none: no limit. Repeatable; the first match
+    applies."""
+    tenant: tuple[Tenant, ...] = attrs.field(default=(), validator=check_tenants)
+    """Tenant, NAME,key=value,...: an account above those of the connections and publications that
+    match user=, client=, listener= (patterns) and topic= (a filter), or with the word default of
+    all others. Limits of the tenant: weight=, items=, bytes=, rate=, rate_bytes=, latency=,
+    connections=; of each of its users: users, user_items=, user_bytes=, user_rate=,
+    user_rate_bytes=. Repeatable; the first match applies."""
+    throttled_after: Seconds | None = 1.0
+    """Throttling notice, in seconds: how long a client must be throttled before
+    $SYS/clearfunds/throttled/CLIENT reports it; none: never."""
+    server_limit_items: Count | None = None
+    """High-water mark of all connections together, in outstanding events; none: no limit."""
+    # 32 connections at their own limit.
+    server_limit_bytes: Size | None = 256 << 20
+    """High-water mark of all connections together, in outstanding bytes; none: no limit."""
+
+    @cached_property
+    def limit(self) -> Limit:
+        """The limit (high-water mark) on the debt of one connection: above it, it is not read."""
+        return Limit(items=self.limit_items, bytes=self.limit_bytes)
+
+    @cached_property
+    def account_limits(self) -> AccountLimits | None:
+        """Those of some connections; None: `limit` is for all."""
+        return AccountLimits(self.account_limit, self.limit) if self.account_limit else None
 
     def limit_of(self, *names: str) -> Limit:
         """Return the limit of the account that has one of these names."""
         return self.limit if self.account_limits is None else self.account_limits.of(*names)
 
 
-@attrs.frozen(kw_only=True)
-class KeepingSettings:
-    """Settings of a relay's storage, for clients that are away and for its own next start.
+@attrs.frozen(kw_only=True, slots=False)
+class PatienceSettings:
+    """Timeouts and policies for slow consumers."""
 
-    All times are in seconds.
-    """
-
-    store: str | None = None
-    """The directory in which sessions, their queues and retained publications are kept; it is made
-    if it is not there. None: they are kept in RAM, and gone with the relay."""
-    fsync_interval: float = 0.2
-    """The longest time until writes are on the disk and confirmed; 0: at once. As RabbitMQ's."""
-    disk_limit: int | None = DEFAULT_DISK_LIMIT
-    """Bytes of messages that may be at rest in the store. When they are spent, publishers pay for
-    queued messages, and wait."""
-    kept_limit: int | None = DEFAULT_KEPT_LIMIT
-    """The same in RAM, without a store."""
-    paging: Literal["steady", "classic"] = "steady"
-    """The paging policy, which decides which of a queue's messages are in RAM: as many as its
-    consumers take in two seconds, as RabbitMQ's classic queues v2; or as many as memory has room
-    for, as RabbitMQ did before."""
-    session_expiry: float | None = 86_400.0
-    """How long the persistent session of a client that does not come back is kept; None: for ever.
-    A day, as in RabbitMQ's MQTT plugin."""
-    max_sessions: int = 10_000
-    """Sessions that are kept; as many as connections."""
-    max_queued: int | None = 100_000
-    """Messages at rest for one client. Above that publishers pay for them while the client is
-    connected; while it is away the oldest are dropped. A hundred times mosquitto's
-    `max_queued_messages`, which are in RAM."""
-    max_queued_bytes: int | None = 64 << 20
-    """Their bytes: eight times an account's default limit."""
-    sink_batch_limit: int = DEFAULT_BATCH_LIMIT
-    """Bytes of one batch that its writer may have staged: staged bytes count as at rest, not
-    against the writer's limit. Without a store they are in RAM, and this is for all batches."""
-    sink_grace: float = DEFAULT_GRACE
-    """How long uncommitted staged rows wait for their writer's next message."""
-    sink_expiry: float | None = DEFAULT_EXPIRY
-    """How long a writer's last commit is remembered; None: for ever."""
-    max_sinks: int = 1_000
-    """Writers of batches that are known at a time."""
-    max_range_names: int = DEFAULT_NAMES_EACH
-    """Subscriptions of readers of ranges, and writers of batches, that one user may have, where
-    users are known: a quarter of what one relay may have of each."""
-    range_owner: str | None = None
-    """The user who owns the subscriptions and writers made before the relay authenticated its
-    peers. None: nobody can reach them where users are known."""
-    reader_patience: float = DEFAULT_READER_PATIENCE
-    """How long a reader's subscription that others wait for may make no progress: its reader
-    acknowledges nothing."""
+    patience: Seconds = DEFAULT_PATIENCE
+    """Slow-consumer timeout, in seconds: how long a subscriber may take nothing while publishers
+    wait for it."""
+    stuck: StuckWord = "disconnect"
+    """Slow-consumer policy after --patience. wait: publishers go on waiting; disconnect: close the
+    connection; drop_oldest, drop_newest: drop messages; conflate: keep the latest of each topic;
+    spill: store messages (--store, --max-queued) and deliver them later. Only QoS 0 messages are
+    ever dropped."""
+    subscription_policy: tuple[SubscriptionPolicy, ...] = ()
+    """Slow-consumer policy for some clients and topics, CLIENT FILTER=POLICY[,SECONDS]: CLIENT is a
+    pattern as for --account-limit, FILTER a topic filter, POLICY as for --stuck, SECONDS the
+    timeout (otherwise --patience). Repeatable; the first match applies."""
+    behind_items: Count | None = KEEP.items
+    """Messages kept for one lagging consumer, under a policy that drops; none: no limit."""
+    behind_bytes: Size | None = KEEP.bytes
+    """Bytes kept for one lagging consumer; none: no limit."""
+    behind_limit: Size | None = DEFAULT_BEHIND_LIMIT
+    """Bytes kept for all lagging consumers together; none: no limit."""
+    # A job of some seconds between two acknowledgements is what a subscription is for; one that
+    # takes minutes wants a durable one. Three times what others have, which take messages one by
+    # one.
+    reader_patience: Seconds = 60.0
+    """Slow-consumer timeout of range readers, in seconds: how long a reader may acknowledge nothing
+    while publishers wait for it."""
     reader_stuck: Literal["wait", "disconnect", "drop_oldest"] = "disconnect"
-    """The policy for it after that: publishers wait, and the log names it; or publishers go on, and
-    the oldest unacknowledged messages are dropped, until it has caught up. With `disconnect` its
-    reader is cut off, too."""
-    reader_disk_limit: int | None = DEFAULT_READER_DISK_LIMIT
-    """Bytes on disk of one durable subscription; where users are known, of all of one user's, and
-    of the rows that its writers have staged. When they are spent publishers wait for the reader."""
-    memory_alarm: float | None = 0.6
-    """Memory of the process above which no publisher is read: up to 1, a share of the memory there
-    is; above, bytes; None: it is not watched. As RabbitMQ's vm_memory_high_watermark."""
-    disk_alarm: int | None = 50_000_000
-    """Bytes free on the store's disk below which no publisher is read; None: it is not watched. As
-    RabbitMQ's disk_free_limit."""
+    """Slow-consumer policy for a range reader's subscription after --reader-patience. wait:
+    publishers go on waiting; drop_oldest: publishers go on, and without room the oldest
+    unacknowledged messages are dropped until the reader has caught up; disconnect: the same, and
+    disconnect the reader."""
+    slow_wait: Seconds | None = DEFAULT_SLOW_WAIT
+    """Log threshold for blocked publishers, in seconds: then the log names the holders that block a
+    publisher, and finally the total wait; none: not logged."""
+
+    @property
+    def policy(self) -> PolicyRule:
+        """The slow-consumer policy where no `subscription_policy` matches."""
+        return PolicyRule(StuckPolicy(self.stuck), self.patience)
+
+    @property
+    def stuck_kept(self) -> StuckPolicy:
+        """The policy for a holder of undroppable messages: wait, or disconnect."""
+        return StuckPolicy.WAIT if self.stuck == "wait" else StuckPolicy.DISCONNECT
+
+    @cached_property
+    def behind(self) -> Limit:
+        """The limit on messages kept for a lagging peer, by a policy that drops."""
+        return Limit(items=self.behind_items, bytes=self.behind_bytes)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class PeerSettings:
+    """Limits on the resources of one peer, and of all together."""
+
+    # Below the usual 20,000 descriptors of a process, with room for listeners, pages and files.
+    max_connections: Count = 10_000
+    """Concurrent connections."""
+    # With none, one address may have 8/9 of all connections and never the last one.
+    connections_per_address: Count | None = None
+    """Concurrent connections per IPv4 address or IPv6 /64; none: eight times as many as are free,
+    so that there is always room for another address."""
+    connections_per_user: Count | None = None
+    """Concurrent connections per user with a verified password or certificate; none: eight times as
+    many as are free. For tenants: --tenant NAME,connections=N."""
+    connect_rate: Count | None = attrs.field(default=DEFAULT_CONNECT_RATE, validator=Between(1))
+    """Connection rate limit per address, in connections per second. Connections above it wait, up
+    to --connect-timeout, and are then refused; none: no limit."""
+    wrong_password_delay: Seconds = DELAYS[-1]
+    """Maximum delay of the answer to a wrong password, in seconds. It grows with wrong passwords
+    from the same address and for the same user; only a few are checked meanwhile. 0: no delay and
+    no limit. A correct password is never delayed."""
+    # As RabbitMQ's heartbeat time-out.
+    tcp_keep_alive: Seconds | None = attrs.field(default=60.0, validator=above_nothing)
+    """TCP keep-alive, in seconds: when to disconnect a peer whose machine has gone; none: no
+    keep-alive."""
+    max_packet_size: Size = 2 << 20
+    """Maximum packet size, in bytes."""
+    # Its sender has not authenticated yet. Most have less than 300 bytes, one with a token as its
+    # password some thousand.
+    max_connect_size: Size = 16 << 10
+    """Maximum size of an MQTT CONNECT, in bytes, with will and password."""
+    input_limit: Size | None = DEFAULT_INPUT_LIMIT
+    """Unfinished input of all connections, in bytes: incomplete packets, and data read ahead while
+    a connection waits. Above it the relay cuts connections that make no progress, first those of
+    the address or user with the most; none: no limit."""
+    address_input_limit: Size | None = DEFAULT_ADDRESS_INPUT_LIMIT
+    """Unfinished input per address before login, in bytes; none: no limit."""
+    user_input_limit: Size | None = DEFAULT_USER_INPUT_LIMIT
+    """Unfinished input per verified user, in bytes; none: no limit."""
+    # 10,000 clients, the default limit of connections, with 3 KiB each.
+    will_limit: Size | None = 32 << 20
+    """Memory for all MQTT clients' wills, in bytes; none: no limit."""
+    # It names an account, which stays as long as it owes.
+    max_client_id: Size = 1_024
+    """Maximum length of a client identifier, in bytes."""
+    # A hundred times what most clients have; AWS IoT Core allows 50.
+    max_subscriptions: Count = 1_000
+    """Subscriptions per MQTT client; observed patterns per Syndicate connection."""
+    # As `TopicLimits`, with the precedents.
+    max_topic_length: Size = 4_096
+    """Maximum length of a topic or filter, in bytes."""
+    max_topic_levels: Count = 128
+    """Maximum number of levels in a topic or filter."""
+    # A quarter of what one relay may have of each.
+    max_range_names: Count = DEFAULT_NAMES_EACH
+    """Range readers' subscriptions per user, and batch writers per user; with --passwords, or
+    certificates."""
+    # Not more than there are packet identifiers [MQTT-2.3.1-1].
+    max_inflight: Count = attrs.field(default=32, validator=Between(1, MAX_PACKET_ID))
+    """In-flight window: unacknowledged QoS 1 and 2 messages to one client."""
+    # As many as there are packet identifiers: MQTT 3.1.1 cannot tell a client of a lower limit.
+    max_awaiting_release: Count = attrs.field(
+        default=MAX_PACKET_ID, validator=Between(1, MAX_PACKET_ID)
+    )
+    """Unreleased QoS 2 messages per client (PUBREL outstanding); caps the Receive Maximum in MQTT
+    5."""
+    # EMQX's `max_awaiting_rel` is 100; clients keep about 20 in flight (paho-mqtt).
+    receive_maximum: Count = attrs.field(default=1_000, validator=Between(1, MAX_PACKET_ID))
+    """Receive Maximum (MQTT 5): unacknowledged QoS 1 and 2 messages from one client; at most
+    --max-awaiting-release."""
+    # As mosquitto's `max_keepalive`.
+    max_keep_alive: Count | None = attrs.field(default=None, validator=Between(1, 65_535))
+    """Maximum keep-alive of an MQTT client, in seconds; Server Keep Alive in MQTT 5. A keep-alive
+    of 0 becomes this. none: as the client asks."""
+    # As mosquitto's.
+    max_topic_alias: Count = attrs.field(default=10, validator=Between(0, MAX_PACKET_ID))
+    """Topic Alias Maximum (MQTT 5), in both directions; towards a client at most the client's
+    own."""
+    # One takes about 14 KiB; as many as persistent sessions.
+    max_share_groups: Count = attrs.field(default=10_000, validator=Between(0))
+    """Groups of shared subscriptions; 0: no shared subscriptions."""
+    # A hundred times a usual pool of workers.
+    max_share_members: Count = 1_000
+    """Members of one shared subscription's group."""
+    max_shapes: Count = DEFAULT_MAX_SHAPES
+    """Distinct shapes of observed patterns, of all clients."""
+    max_filter_shapes: Count = DEFAULT_MAX_DEEP_SHAPES
+    """Distinct combinations of wildcard positions in topic filters of more than eight levels, of
+    all clients. Each adds up to 2 us to finding the subscribers of a new topic. Filters of up to
+    eight levels are always accepted."""
+    cached_routes: Count = DEFAULT_CACHED_ROUTES
+    """Route cache: number of topics with remembered subscribers."""
+    cached_route_bytes: Size = DEFAULT_CACHED_ROUTE_BYTES
+    """Route cache: memory, in bytes."""
+    max_retained: Count = DEFAULT_MAX_RETAINED
+    """Retained messages."""
+    max_retained_bytes: Size = DEFAULT_MAX_RETAINED_BYTES
+    """Retained messages, in bytes."""
+    quota_items: Count | None = DEFAULT_STANDING_ITEMS
+    """Quota per client: subscriptions, retained messages and assertions; none: no limit."""
+    quota_bytes: Size | None = DEFAULT_STANDING_BYTES
+    """Quota per client for the same, in bytes; none: no limit."""
+    quota_shapes: Count | None = DEFAULT_STANDING_SHAPES
+    """Quota per client: distinct combinations of wildcard positions in its topic filters, and of
+    constants' positions in its patterns; none: no limit."""
+    # HiveMQ's and EMQX's idle time-outs are 10 and 15 s.
+    connect_timeout: Seconds = 10.0
+    """Connect timeout, in seconds: from opening a connection to its CONNECT or first Syndicate
+    packet."""
+    # Observers are silent.
+    idle_timeout: Seconds | None = None
+    """Idle timeout, in seconds without a packet, for MQTT clients with keep-alive 0 and for
+    Syndicate clients, which have no keep-alive; none: never."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class PersistenceSettings:
+    """Persistent sessions, the store and its quotas."""
+
+    store: Path | None = None
+    """Store directory for persistent sessions, their queues and retained messages; created if
+    missing. Without it they are in memory and end with the relay."""
+    # As RabbitMQ's.
+    fsync_interval: Seconds = 0.2
+    """fsync interval, in seconds: the longest until written data is on disk and confirmed; 0: at
+    once."""
+    # Sixteen clients' full queues; a tenth of a small disk.
+    disk_limit: Size | None = 1 << 30
+    """Disk quota of messages in the store, in bytes; when it is full, queued messages count against
+    their publishers. none: no limit."""
+    # Half of the disk limit: one reader that stays away leaves the others the rest.
+    reader_disk_limit: Size | None = 512 << 20
+    """Disk quota of one range reader's durable subscription, in bytes; where users are known, of
+    all of one user's, with the rows that its writers have staged; none: no quota of its own."""
+    range_owner: Text | None = None
+    """Owner of stored range subscriptions and batch writers from before logins were required: a
+    user, or - for peers without a login; none: nobody can reach them."""
+    # One client's full queue.
+    kept_limit: Size | None = 64 << 20
+    """Memory quota of messages without a store, in bytes; none: no limit."""
+    # Steady is as RabbitMQ's classic queues v2, classic as RabbitMQ before.
+    paging: Literal["steady", "classic"] = "steady"
+    """Paging policy of queues. steady: in memory are as many messages as consumers take in two
+    seconds; classic: as many as memory has room for."""
+    # A day, as in RabbitMQ's MQTT plugin.
+    session_expiry: Seconds | None = 86_400.0
+    """Session expiry, in seconds: how long the session of an absent client is kept; none: for
+    ever."""
+    # As many as connections.
+    max_sessions: Count = 10_000
+    """Persistent sessions."""
+    # A hundred times mosquitto's `max_queued_messages`, which are in memory.
+    max_queued: Count | None = 100_000
+    """Queued messages per client; while it is away, the oldest above this are dropped. none: no
+    limit."""
+    # Eight times an account's default limit.
+    max_queued_bytes: Size | None = 64 << 20
+    """Queued bytes per client; none: no limit."""
+    sink_batch_limit: Size = DEFAULT_BATCH_LIMIT
+    """Staged bytes of one batch of a batch writer (Spark's sink); without --store they are in
+    memory, and the limit is for all writers together."""
+    sink_grace: Seconds = DEFAULT_GRACE
+    """Commit timeout, in seconds: how long uncommitted staged rows wait."""
+    sink_expiry: Seconds | None = DEFAULT_EXPIRY
+    """Writer expiry, in seconds: how long the last committed batch of a writer is remembered; none:
+    for ever."""
+    max_sinks: Count = 1000
+    """Known batch writers."""
+    # As RabbitMQ's vm_memory_high_watermark.
+    memory_alarm: ShareOrSize | None = 0.6
+    """Memory high-water mark of the relay: above it no publisher is read. Up to 1: a share of the
+    memory that it may have; above 1: bytes; none: not watched."""
+    # As RabbitMQ's disk_free_limit.
+    disk_alarm: Size | None = 50_000_000
+    """Disk free limit, in bytes free on the store's disk: below it no publisher is read; none: not
+    watched."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class SyndicateSettings:
+    """Access and limits for Syndicate peers."""
+
+    sturdy_key: bytes | None = attrs.field(default=None, repr=False)
+    """Key file, in hex, for the sturdyrefs that ?gatekeeper listeners accept; clearfunds mint makes
+    both."""
+    # As in syndicate-rs's configuration for its examples.
+    sturdy_oid: str = "syndicate"
+    """Name (oid) of the dataspace in sturdyrefs."""
+    # `<ok ref>` and `<error reason>`, since September 2024 (gatekeeper.prs, rpc.prs), or `<accepted
+    # ref>` and `<rejected reason>` before.
+    resolve_answer: Literal["ok", "accepted"] = "ok"
+    """Success reply of a gatekeeper. ok: the current protocol's; accepted: for syndicate-py 0.19.3
+    and other older clients."""
+    # To request it is not the default: no other implementation is known to answer.
+    credit: Literal["off", "accept", "request"] = "accept"
+    """Credit-based flow control on the wire (experimental). off: not answered; accept: granted to
+    peers that ask for it; request: also requested from peers."""
+    max_text_size: Size = 16 << 10
+    """Maximum size of a packet written as text, in bytes."""
+    max_depth: Count = 64
+    """Maximum nesting depth of a packet."""
+    max_references: Count = 65_536
+    """References per connection to each side's entities."""
+    max_assertions: Count = 65_536
+    """Standing assertions per connection, in each direction."""
+    # A sender cannot know how many peers observe one event. As many as one connection may have
+    # standing by default (`DEFAULT_STANDING_ITEMS`), told to one observer; it takes about a second.
+    max_turn_deliveries: Count = 100_000
+    """Fan-out limit of one packet: deliveries that its events may cause, not counting the last
+    event's."""
+    max_caveats_size: Size = 16 << 10
+    """Maximum size of one reference's caveats, in bytes."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ServerSettings(
+    ListenerSettings,
+    DebtSettings,
+    PatienceSettings,
+    PeerSettings,
+    PersistenceSettings,
+    SyndicateSettings,
+):
+    """The settings of servers of all protocols; each reads those that concern it."""
+
+    tls: "ServerTls | None" = attrs.field(default=None, repr=False)
+    """Encrypts `tls` and `wss` listeners. Where it wants certificates of clients, a client's user
+    is the name in its certificate, whatever the client says."""
+    tokens: "Tokens | None" = None
+    """Checks the tokens that clients give as passwords; None: tokens are not accepted."""
+
+    @property
+    def verifies(self) -> bool:
+        """Whether clients that name a user have to authenticate by a password or token."""
+        return self.passwords is not None or self.tokens is not None
+
+    @cached_property
+    def has_users(self) -> bool:
+        """Whether clients have to authenticate: by a password, a token, or a certificate.
+
+        If not, a client counts as the user that it names; otherwise an unverified user counts as
+        no user.
+        """
+        by_certificate = self.tls is not None and self.tls.context.verify_mode is ssl.CERT_REQUIRED
+        return self.verifies or by_certificate

@@ -11,10 +11,8 @@ import attrs
 import pytest
 
 from clearfunds._cli import run
-from clearfunds._cli._acl_options import Authorisation
 from clearfunds._cli._credit_options import Flow
-from clearfunds._cli._pages_options import PagesAccess
-from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
+from clearfunds._cli._relay_options import Options
 from clearfunds._cli._tls_options import Tls
 from clearfunds._cli._token_options import TokenOptions
 from clearfunds.accounts import Credit
@@ -323,20 +321,16 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 
 
 def test_every_setting_has_an_option() -> None:
-    groups = (
-        *(PagesAccess, Tls, Authorisation, TokenOptions, Debt, Flow, Patience, Peers),
-        *(Keeping, Syndicate),
-    )
-    grouped = {field.name for group in groups for field in attrs.fields(group)}
-    ungrouped = {
-        *("listen", "origin", "passwords", "anonymous", "http"),
-        *("grace", "busy_poll", "otel_every"),
+    grouped = {
+        option(field.name)
+        for each in (Options, Tls, TokenOptions, Flow)
+        for field in attrs.fields(each)
     }
     named = {option(field.name) for field in attrs.fields(RelaySettings)}
     # Made of several options each.
     made = {field.name for group in (Tls, TokenOptions) for field in attrs.fields(group)}
     named = named - {"tls", "tokens"} | made
-    assert grouped | ungrouped == named
+    assert grouped == named
 
 
 def test_the_key_is_what_the_file_has(settle: Settle, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ async def test_sessions_that_expire_or_are_given_up_are_counted(tmp_path: Path) 
         await until(lambda: not kept.by_id)
         assert (await scrape(relay))["sessions_expired_total",] == 1
         # Nobody is there who would make room: see `SessionQueue`.
-        kept.settings = attrs.evolve(kept.settings, expiry=None)
+        kept.settings = attrs.evolve(kept.settings, session_expiry=None)
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic)
         kept.give_up(kept.by_id[broker.name], "no room")

@@ -5,18 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import attrs
 import pytest
 import trio
 
-from clearfunds.accounts import Limit, StuckPolicy
+from clearfunds.accounts import Limit
 from clearfunds.relay import RelaySettings, serve_relay
-from clearfunds.transports import Link, ListenError, ListenURLError, SubscriptionPolicy
-from clearfunds.transports.mqtt import PingReq, PingResp
+from clearfunds.transports import (
+    Link,
+    ListenError,
+    ListenURLError,
+    mqtt,
+    syndicate,
+)
+from clearfunds.transports.mqtt import PingReq, PingResp, TopicLimits
+from clearfunds.transports.mqtt.server._inflight import DEFAULT_MAX_INFLIGHT
 from clearfunds.transports.syndicate._server import SyndicateServer
-from clearfunds.transports.syndicate._settings import SyndicateSettings
 from tests.transports.peers import RunningRelay, connected, running, until
 
 if TYPE_CHECKING:
@@ -26,18 +31,6 @@ if TYPE_CHECKING:
 MQTT = "mqtt+tcp://127.0.0.1:0"
 SYNDICATE = "syndicate+tcp://127.0.0.1:0"
 KEY = bytes(range(32))
-
-#: Where `RelaySettings` and `SyndicateSettings` differ in names.
-NAMES: dict[str, str] = {
-    "max_observations": "max_subscriptions",
-    "oid": "sturdy_oid",
-    "key": "sturdy_key",
-    "origins": "origin",
-    "subscription_policies": "subscription_policy",
-}
-
-# Made of several of the relay's.
-LIMITS = {"limit", "account_limits", "behind"}
 
 SYNC = b"[[0 <S #:[0 0]>]]\n"
 SYNCED = b"[[0 <M #t>]]\n"
@@ -69,49 +62,38 @@ async def said(stream: trio.SocketStream, size: int) -> bytes:
 # -- settings -------------------------------------------------------------------------------------
 
 
-def test_the_defaults_are_those_of_the_protocol() -> None:
-    # They are written down twice: the protocol's cannot be imported without the extra.
-    relay, syndicate = RelaySettings(), SyndicateSettings()
-    for field in attrs.fields(SyndicateSettings):
-        if field.name not in LIMITS:
-            name = NAMES.get(field.name) or field.name
-            assert getattr(relay, name) == getattr(syndicate, field.name), name
-    assert syndicate.limit == Limit(items=relay.limit_items, bytes=relay.limit_bytes)
-    assert syndicate.behind == Limit(items=relay.behind_items, bytes=relay.behind_bytes)
+def test_the_defaults_are_those_of_the_protocols() -> None:
+    # They are written down twice: a codec does not import the settings, nor they a codec.
+    settings, topics = RelaySettings(), TopicLimits()
+    assert settings.max_packet_size == mqtt.DEFAULT_MAX_PACKET_SIZE
+    assert settings.max_packet_size == syndicate.DEFAULT_MAX_PACKET_SIZE
+    assert settings.max_topic_length == topics.max_length
+    assert settings.max_topic_levels == topics.max_levels
+    assert settings.max_awaiting_release == mqtt.MAX_PACKET_ID
+    assert settings.max_inflight == DEFAULT_MAX_INFLIGHT
+    assert settings.max_text_size == syndicate.DEFAULT_MAX_TEXT_SIZE
+    assert settings.max_depth == syndicate.DEFAULT_MAX_DEPTH
+    assert settings.max_references == syndicate.DEFAULT_MAX_REFERENCES
+    assert settings.max_assertions == syndicate.DEFAULT_MAX_ASSERTIONS
+    assert settings.max_caveats_size == syndicate.DEFAULT_MAX_CAVEATS_SIZE
 
 
-async def test_every_setting_reaches_the_protocol() -> None:
-    told: dict[str, Any] = {
-        "max_connections": 11,
-        "max_packet_size": 12,
-        "max_text_size": 13,
-        "max_depth": 14,
-        "max_references": 15,
-        "max_assertions": 16,
-        "max_observations": 17,
-        "max_caveats_size": 18,
-        "max_turn_deliveries": 24,
-        "connect_timeout": 19.0,
-        "idle_timeout": 20.0,
-        "patience": 21.0,
-        "stuck": "wait",
-        "subscription_policies": (SubscriptionPolicy("a", "#", "disconnect"),),
-        "behind_limit": 25,
-        "resolve_answer": "accepted",
-        "credit": "off",
-        "oid": "x",
-        "key": KEY,
-        "origins": ("https://here.example",),
-    }
-    settings = {NAMES.get(name, name): value for name, value in told.items()}
-    expected: dict[str, Any] = {**told, "stuck": StuckPolicy.WAIT}
-    settings |= {"limit_items": 22, "limit_bytes": 23, "behind_items": 26, "behind_bytes": 27}
-    async with running(listen=(SYNDICATE,), **settings) as relay:
-        assert relay.relay.syndicate is not None
-        assert relay.relay.syndicate.settings == SyndicateSettings(
-            limit=Limit(items=22, bytes=23), behind=Limit(items=26, bytes=27), **expected
-        )
-    assert told.keys() | LIMITS == {field.name for field in attrs.fields(SyndicateSettings)}
+async def test_every_protocol_has_the_settings_themselves() -> None:
+    async with running(listen=(SYNDICATE, MQTT), limit_items=22, limit_bytes=23) as relay:
+        sides = relay.relay.sides
+        assert len(sides) == 2
+        for side in sides:
+            assert side.settings is relay.relay.settings
+            assert side.settings.limit == Limit(items=22, bytes=23)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_inflight", 0), ("max_inflight", 65_536), ("max_topic_alias", -1), ("otel_every", 0.0)],
+)
+def test_a_value_out_of_its_range_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be from"):
+        RelaySettings(**{name: value})  # type: ignore[arg-type]
 
 
 # -- listeners ------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
 
     def _names(self, what: str, known: Callable[[], Iterable[str]]) -> Names:
         settings = self.settings
-        return Names(what, settings.range_owner, settings.max_names_each, known)
+        return Names(what, settings.range_owner, settings.max_range_names, known)
 
     def rights_of(self, key: str) -> Rights:
         """Return the rights to publish and read of the user that owns a subscription or a writer.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from ...accounts import Limit
 from ...dataspace.sinks import SinkLimits
-from .._settings import DEFAULT_NAMES_EACH, ServerSettings
+from .._settings import ServerSettings
 from ..mqtt.codec._frames import DEFAULT_MAX_PACKET_SIZE
 from ..mqtt.codec._topics import TopicLimits
 from ._frames import DEFAULT_MAX_FRAME_SIZE
@@ -20,7 +19,8 @@ class SubscriptionSettings(ServerSettings):
     the size of each.
     """
 
-    limit: Limit = attrs.field(factory=lambda: Limit(items=None, bytes=4 << 20))
+    limit_items: int | None = None
+    limit_bytes: int | None = 4 << 20
     """Data on its way to one connection before it gets no more: four answers of
     Kafka's `max.partition.fetch.bytes`."""
     max_unsent_bytes: int | None = 256 << 20
@@ -40,10 +40,5 @@ class SubscriptionSettings(ServerSettings):
     """Bytes of one STAGE of a writer: any publication allowed to MQTT clients fits into it."""
     sinks: SinkLimits = attrs.field(factory=SinkLimits)
     """Limits on the number of writers, and on the size of each."""
-    max_names_each: int = DEFAULT_NAMES_EACH
-    """Subscriptions, and writers, of one user, where users are known."""
-    range_owner: str | None = None
-    """The user that owns the subscriptions and writers made without authentication; None: nobody,
-    and nobody can reach them where users are known."""
     store_timeout: float = 10.0
     """How long an attachment waits for a durable subscription to be on disk."""

@@ -44,7 +44,6 @@ from ._scan import Scanner as Scanner
 from ._scan import event_parts as event_parts
 from ._scan_text import DEFAULT_MAX_TEXT_SIZE as DEFAULT_MAX_TEXT_SIZE
 from ._server import SyndicateServer as SyndicateServer
-from ._settings import SyndicateSettings as SyndicateSettings
 from ._sturdy import DEFAULT_MAX_CAVEATS_SIZE as DEFAULT_MAX_CAVEATS_SIZE
 from ._sturdy import Alternatives as Alternatives
 from ._sturdy import Caveat as Caveat

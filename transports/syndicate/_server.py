@@ -16,10 +16,10 @@ from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
 from .._server import Server
-from .._subscription_policies import PolicyRule, SubscriptionPolicies
+from .._settings import ServerSettings
+from .._subscription_policies import SubscriptionPolicies
 from ._entities import DataspaceEntity, Entity, Gatekeeper
 from ._session import SyndicateSession
-from ._settings import SyndicateSettings
 from ._vocabulary import Vocabulary
 
 CREDIT_SECONDS = 0.1
@@ -27,7 +27,7 @@ CREDIT_SECONDS = 0.1
 (protocol.prs)."""
 
 
-class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
+class SyndicateServer(Server[ServerSettings, SyndicateSession]):
     """The state that the Syndicate sessions of one relay share.
 
     Attributes:
@@ -43,7 +43,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         dataspace: Dataspace,
         flusher: Flusher,
         account: Account,
-        settings: SyndicateSettings,
+        settings: ServerSettings,
         vocabulary: Vocabulary | None = None,
         admission: Admission | None = None,
         tree: AccountTree | None = None,
@@ -53,9 +53,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         # Set while some connection may be due credit: otherwise the clock need not wake up.
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
-        self.policies = SubscriptionPolicies(
-            settings.subscription_policies, PolicyRule(settings.stuck, settings.patience)
-        )
+        self.policies = SubscriptionPolicies(settings.subscription_policy, settings.policy)
 
     def handle(
         self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False
@@ -74,11 +72,11 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
 
     def _gatekeeper(self) -> Entity:
         settings = self.settings
-        assert settings.key is not None, "a gatekeeper needs a key"
+        assert settings.sturdy_key is not None, "a gatekeeper needs a key"
         return Gatekeeper(
             self.entity,
-            oid=settings.oid,
-            key=settings.key,
+            oid=settings.sturdy_oid,
+            key=settings.sturdy_key,
             accepted=settings.resolve_answer == "accepted",
             max_caveats_size=settings.max_caveats_size,
         )

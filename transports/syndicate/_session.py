@@ -98,7 +98,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._websocket: WebSocket | None = None
         if websocket:
             self._websocket = WebSocket(
-                max_message_size=settings.max_packet_size, origins=settings.origins
+                max_message_size=settings.max_packet_size, origins=settings.origin
             )
         # WebSocket messages that are parsed one by one.
         self._messages: deque[bytes] = deque()
@@ -127,7 +127,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self.account,
             self._membrane,
             server.counters,
-            max_observations=settings.max_observations,
+            max_observations=settings.max_subscriptions,
             max_deliveries=settings.max_turn_deliveries,
             complain=self.complain,
         )

@@ -10,9 +10,9 @@ from ._wire_credit import DO, WILL, Credited, CreditGiven, credit, credit_of
 
 if TYPE_CHECKING:
     from .._flusher import Flusher
+    from .._settings import ServerSettings
     from ._packets import Extension
     from ._sender import Sender
-    from ._settings import SyndicateSettings
 
 
 class Crediting:
@@ -33,7 +33,7 @@ class Crediting:
         account: Account,
         sender: Sender,
         flusher: Flusher,
-        settings: SyndicateSettings,
+        settings: ServerSettings,
         *,
         cut: Callable[[str], object],
     ) -> None:

@@ -6,37 +6,29 @@ import logging
 import signal
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Final
 
 import attrs
 import trio
-from cyclopts import Group, Parameter
-from cyclopts.validators import Number
+from cyclopts import Parameter
 
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.relay import Companion, RelayAddresses, RelayReport, RelaySettings, serve_relay
-from clearfunds.relay._authorise import has_users
 from clearfunds.relay._memory import let_go_of_large
 from clearfunds.store import StoreError
 from clearfunds.transports import BearerTokens, ListenURLError, TransportError
 from clearfunds.transports.mqtt import Passwords
 
-from ._acl_options import Authorisation
 from ._credit_options import Flow
 from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
-from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
-from ._pages_options import PagesAccess
-from ._password_file import read_passwords
-from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
+from ._relay_options import RUNNING, Options
 from ._running import alone, run_async
 from ._secret_file import check_secret
 from ._tls_options import Tls
 from ._token_options import TokenOptions
-from ._types import OptionalSeconds, OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -46,105 +38,21 @@ _YOUNG: Final = 50_000
 _MIDDLE: Final = 20
 _OLD: Final = 100
 
-_LISTENERS: Final = Group("Listeners", sort_key=1)
-_RUNNING: Final = Group("Running", sort_key=7)
-
 
 def relay(
     *,
-    listen: Annotated[
-        tuple[str, ...],
-        Parameter(
-            group=_LISTENERS,
-            negative=(),
-            help="Listener URL: mqtt+tcp://HOST:PORT (port 0: any free port), mqtt+unix:///PATH, "
-            "mqtt+ws://HOST:PORT (WebSocket, for browsers); mqtt+tls and mqtt+wss are the "
-            "same with TLS (--tls-certificate). syndicate+tcp and so on likewise; ?gatekeeper "
-            "at the end admits only clients with a sturdyref. subscribe+tcp and subscribe+tls "
-            "are for range readers and batch writers. Repeatable.",
-        ),
-    ] = DEFAULTS.listen,
-    origin: Annotated[
-        tuple[str, ...],
-        Parameter(
-            group=_LISTENERS,
-            negative=(),
-            help="Allowed WebSocket origin, https://HOST[:PORT]; *: any. Without it, only pages of "
-            "the same host may connect, if that is an address, localhost or this machine's "
-            "own name. Repeatable.",
-        ),
-    ] = DEFAULTS.origin,
-    passwords: Annotated[
-        Path | None,
-        Parameter(
-            group=_LISTENERS,
-            help="Password file, in mosquitto_passwd's format: every MQTT client, range reader and "
-            "batch writer must log in. Without it the relay checks no passwords. Reloaded at "
-            "SIGHUP.",
-        ),
-    ] = None,
-    anonymous: Annotated[
-        bool,
-        Parameter(
-            group=_LISTENERS,
-            negative=(),
-            show_default=False,
-            help="Admit clients without a user name, too; with --passwords or --jwt-key.",
-        ),
-    ] = DEFAULTS.anonymous,
-    http: Annotated[
-        OptionalText,
-        Parameter(
-            group=_LISTENERS,
-            help="HTTP address, HOST:PORT, for the live page, /metrics, /ledger.json, /healthz and "
-            "/readyz; https://HOST:PORT: the same with TLS (--tls-certificate); none: no "
-            "HTTP.",
-        ),
-    ] = DEFAULTS.http,
-    pages: PagesAccess = PagesAccess(),  # noqa: B008  (frozen)
+    options: Options = Options(),  # noqa: B008  (frozen)
     tls: Tls = Tls(),  # noqa: B008
-    authorisation: Authorisation = Authorisation(),  # noqa: B008
     tokens: TokenOptions = TokenOptions(),  # noqa: B008
-    debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
-    patience: Patience = Patience(),  # noqa: B008
-    peers: Peers = Peers(),  # noqa: B008
-    keeping: Keeping = Keeping(),  # noqa: B008
-    syndicate: Syndicate = Syndicate(),  # noqa: B008
     journal: Journal = Journal(),  # noqa: B008
-    grace: Annotated[
-        Seconds,
-        Parameter(
-            group=_RUNNING,
-            help="Shutdown grace period, in seconds: time to deliver outstanding messages after "
-            "SIGTERM or SIGINT.",
-        ),
-    ] = DEFAULTS.grace,
-    busy_poll: Annotated[
-        Seconds,
-        Parameter(
-            group=_RUNNING,
-            help="Busy polling, in seconds: how long the relay stays awake after each read. Lowers "
-            "latency, and takes up to a whole core while there is traffic; 0: off.",
-        ),
-    ] = DEFAULTS.busy_poll,
-    otel_every: Annotated[
-        OptionalSeconds,
-        Parameter(
-            group=_RUNNING,
-            validator=Number(gte=0.1),
-            help="OpenTelemetry sampling interval, in seconds: one event per interval is traced "
-            "and exported as spans, configured by OTEL_EXPORTER_OTLP_ENDPOINT and the other "
-            "standard variables; none: off.",
-        ),
-    ] = DEFAULTS.otel_every,
     log_level: Annotated[
-        LogLevel, Parameter(group=_RUNNING, help="Minimum log level; logs go to stderr.")
+        LogLevel, Parameter(group=RUNNING, help="Minimum log level; logs go to stderr.")
     ] = "info",
     log_format: Annotated[
         LogFormat,
         Parameter(
-            group=_RUNNING, help="Log format: a line of text per event, or a JSON object per line."
+            group=RUNNING, help="Log format: a line of text per event, or a JSON object per line."
         ),
     ] = "text",
 ) -> int:
@@ -157,47 +65,23 @@ def relay(
     and certificates. Sizes in bytes may have a unit (`8MiB`).
     """
     configure_logging(log_level, log_format)
-    sides = attrs.asdict(syndicate)
-    key_file = sides.pop("sturdy_key_file")
-    kept = attrs.asdict(keeping)
-    if keeping.store is not None:
-        kept["store"] = str(keeping.store)
-    elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
-        raise UsageError("--disk-limit needs --store DIRECTORY; without a store, give --kept-limit")
-    if anonymous and passwords is None and tokens.jwt_key is None:
+    if options.anonymous and options.passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
     try:
-        settings = RelaySettings(
-            listen=listen,
-            origin=origin,
-            tls=tls.of_server(),
-            passwords=None if passwords is None else read_passwords(passwords),
-            anonymous=anonymous,
-            tokens=tokens.read(),
-            acl=authorisation.list(),
-            acl_default=authorisation.acl_default,
-            http=http,
-            **pages.settings(http),
-            grace=grace,
-            busy_poll=busy_poll,
-            otel_every=otel_every,
-            **attrs.asdict(debt, recurse=False),
-            **attrs.asdict(flow, recurse=False),
-            **attrs.asdict(patience, recurse=False),
-            **attrs.asdict(peers),
-            **kept,
-            **sides,
-            sturdy_key=None if key_file is None else read_key(key_file, log.warning),
+        settings = options.settings(
+            tls=tls.of_server(), tokens=tokens.read(), **attrs.asdict(flow, recurse=False)
         )
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if settings.range_owner is not None and not has_users(settings):
+    if settings.range_owner is not None and not settings.has_users:
         raise UsageError(
             "--range-owner needs users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
             "FILE"
         )
-    if settings.tls is not None and not any(_is_secure(url) for url in (*listen, http or "")):
+    if settings.tls is not None and not any(
+        _is_secure(url) for url in (*settings.listen, settings.http or "")
+    ):
         log.warning(
             "no listener uses the certificate: give --listen mqtt+tls://HOST:PORT or --http "
             "https://HOST:PORT"

@@ -18,10 +18,10 @@ from clearfunds.accounts import (
     Ledger,
     LoanedItem,
     Outcome,
-    StuckPolicy,
 )
 from clearfunds.dataspace import Dataspace, Mailbox, Observation, Publication
 from clearfunds.dataspace.queues import MemoryShelf
+from clearfunds.transports import ServerSettings
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports.mqtt.codec._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 from clearfunds.transports.mqtt.codec._packets import Publish, decode, encode_publish
@@ -29,7 +29,6 @@ from clearfunds.transports.mqtt.server._framing import Framing
 from clearfunds.transports.mqtt.server._persistent_inflight import PersistentInflight
 from clearfunds.transports.mqtt.server._persistent_sessions import (
     SESSION_PREFIX,
-    PersistenceSettings,
     PersistentSession,
     PersistentSessions,
     _KeptValue,  # pyright: ignore[reportPrivateUsage]
@@ -99,17 +98,15 @@ class Bench:
             self.keeping,
             self.tree,
             self.at_rest,
-            PersistenceSettings(
-                expiry=expiry,
+            ServerSettings(
+                session_expiry=expiry,
                 max_sessions=10,
                 max_queued=None,
                 max_queued_bytes=None,
                 max_inflight=4,
                 max_awaiting_release=10,
-                outlives=False,
-                patience=20.0,
-                stuck=StuckPolicy.DISCONNECT,
             ),
+            outlives=False,
             wall=lambda: self.now,
         )
         self.sessions.restore(dict(self.keeping.values))

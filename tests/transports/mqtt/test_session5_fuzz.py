@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from clearfunds.accounts import Ledger, Limit, StuckPolicy
+from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace
-from clearfunds.transports import Link, open_flusher
+from clearfunds.transports import Link, ServerSettings, open_flusher
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports._tenants import Tenant
 from clearfunds.transports.mqtt import (
@@ -50,7 +50,6 @@ from clearfunds.transports.mqtt import (
 )
 from clearfunds.transports.mqtt.codec._frames import find_frame
 from clearfunds.transports.mqtt.server._persistent_sessions import (
-    PersistenceSettings,
     PersistentSessions,
 )
 from clearfunds.transports.mqtt.server._server import MqttServer
@@ -394,17 +393,15 @@ async def feed(
             shelves,
             tree,
             at_rest,
-            PersistenceSettings(
-                expiry=40.0,
+            ServerSettings(
+                session_expiry=40.0,
                 max_sessions=2,
                 max_queued=4,
                 max_queued_bytes=None,
                 max_inflight=2,
                 max_awaiting_release=3,
-                outlives=False,
-                patience=20.0,
-                stuck=StuckPolicy.DISCONNECT,
             ),
+            outlives=False,
             wall=wall,
             groups=server.groups,
         )

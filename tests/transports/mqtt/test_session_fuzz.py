@@ -23,7 +23,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace
-from clearfunds.transports import Link, open_flusher
+from clearfunds.transports import Link, ServerSettings, open_flusher
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports._tenants import Tenant
 from clearfunds.transports.mqtt import (
@@ -38,12 +38,11 @@ from clearfunds.transports.mqtt import (
     PubRel,
     SubAck,
     Subscribe,
-    TopicLimits,
     Unsubscribe,
     Will,
     encode,
 )
-from clearfunds.transports.mqtt.server._server import MqttServer, MqttSettings
+from clearfunds.transports.mqtt.server._server import MqttServer
 
 topics = st.sampled_from(["a", "a/b", "b", "a/b/c", "$SYS/x", "t" * 70, "/", "ä"])
 filters = st.sampled_from(
@@ -118,14 +117,16 @@ class Served:
         return theirs
 
 
-SETTINGS = MqttSettings(
-    limit=Limit(items=5, bytes=20_000),
+SETTINGS = ServerSettings(
+    limit_items=5,
+    limit_bytes=20_000,
     max_packet_size=4000,
     max_subscriptions=3,
     max_client_id=64,
     max_inflight=2,
     max_awaiting_release=3,
-    topics=TopicLimits(64, 3),
+    max_topic_length=64,
+    max_topic_levels=3,
 )
 """Small limits, so that what clients draw comes to them."""
 

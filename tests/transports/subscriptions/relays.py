@@ -17,8 +17,15 @@ from clearfunds.dataspace.subscriptions import RangeSubscription, SubscriptionLi
 from clearfunds.range_client import RangeReader, Ticket
 from clearfunds.sink_client import SinkWriter
 from clearfunds.store import Store
-from clearfunds.transports import Flusher, Listener, ListenURL, open_flusher, open_listeners
-from clearfunds.transports.mqtt.server._server import MqttServer, MqttSettings
+from clearfunds.transports import (
+    Flusher,
+    Listener,
+    ListenURL,
+    ServerSettings,
+    open_flusher,
+    open_listeners,
+)
+from clearfunds.transports.mqtt.server._server import MqttServer
 from clearfunds.transports.subscriptions import (
     StoreUnwillingError,
     SubscriptionServer,
@@ -108,9 +115,9 @@ async def running(
             disk_account=disk_account,
             limit_of=limit_of,
         )
-        mqtt = MqttServer(
-            dataspace, flusher, server_account, MqttSettings(limit=mqtt_limit or Limit())
-        )
+        within = mqtt_limit or Limit()
+        own = ServerSettings(limit_items=within.items, limit_bytes=within.bytes)
+        mqtt = MqttServer(dataspace, flusher, server_account, own)
         async with trio.open_nursery() as nursery:
             handlers: list[tuple[str, Any]] = [("subscribe", server), ("mqtt", mqtt)]
             listeners: list[Listener] = []

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from clearfunds.accounts import Limit
 from clearfunds.dataspace import Publication
 from clearfunds.dataspace.subscriptions import open_block
 from clearfunds.transports.subscriptions import ErrorCode, Frame, FrameReader, Kind
@@ -207,7 +206,7 @@ async def test_what_is_refused_does_not_end_the_connection() -> None:
 
 
 async def test_a_reader_that_does_not_read_is_asked_for_no_more_and_may_still_acknowledge() -> None:
-    async with running(limit=Limit(items=None, bytes=1 << 20)) as relay:
+    async with running(limit_bytes=1 << 20) as relay:
         relay.server.subscriptions.open("s", ["a"])
         put(relay, 40, 100_000)
         fetches = [Fetch(1, n, 41, 400_000) for n in range(5, 40)]
@@ -237,7 +236,7 @@ async def test_a_reader_that_does_not_read_is_asked_for_no_more_and_may_still_ac
 
 async def test_what_waits_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clearfunds.transports.subscriptions._session.MOST_PENDING", 100)
-    async with running(limit=Limit(items=None, bytes=1 << 20)) as relay:
+    async with running(limit_bytes=1 << 20) as relay:
         relay.server.subscriptions.open("s", ["a"])
         put(relay, 40, 100_000)
         async with dialled(relay, receive_buffer=4096) as peer:
@@ -278,7 +277,7 @@ async def test_a_reader_that_is_out_changes_nothing() -> None:
 
 
 async def test_a_reader_that_never_reads_is_given_up() -> None:
-    async with running(limit=Limit(items=None, bytes=1 << 20), patience=0.2) as relay:
+    async with running(limit_bytes=1 << 20, patience=0.2) as relay:
         relay.server.subscriptions.open("s", ["a"])
         put(relay, 40, 100_000)
         async with dialled(relay, receive_buffer=4096) as peer:
@@ -290,7 +289,7 @@ async def test_a_reader_that_never_reads_is_given_up() -> None:
 
 
 async def test_who_leaves_while_it_waits_has_left() -> None:
-    async with running(limit=Limit(items=None, bytes=1 << 20)) as relay:
+    async with running(limit_bytes=1 << 20) as relay:
         relay.server.subscriptions.open("s", ["a"])
         put(relay, 40, 100_000)
         async with dialled(relay, receive_buffer=4096) as peer:
@@ -302,7 +301,7 @@ async def test_who_leaves_while_it_waits_has_left() -> None:
 
 
 async def test_garbage_behind_what_waits_is_found_in_its_turn() -> None:
-    async with running(limit=Limit(items=None, bytes=1 << 20)) as relay:
+    async with running(limit_bytes=1 << 20) as relay:
         relay.server.subscriptions.open("s", ["a"])
         put(relay, 40, 100_000)
         async with dialled(relay, receive_buffer=4096) as peer:

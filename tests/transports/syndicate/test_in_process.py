@@ -12,14 +12,13 @@ import trio
 
 from clearfunds.accounts import Ledger
 from clearfunds.dataspace import Asserted, Dataspace, Mailbox, Retracted, capture, match
-from clearfunds.transports import ListenURL, open_flusher, open_listeners
+from clearfunds.transports import ListenURL, ServerSettings, open_flusher, open_listeners
 from clearfunds.transports.syndicate import (
     NEED_DATA,
     Connection,
     Encoded,
     Packet,
     SyndicateServer,
-    SyndicateSettings,
     Vocabulary,
     encode,
 )
@@ -67,7 +66,7 @@ async def a_client_of(dataspace: Dataspace, **settings: Any) -> AsyncGenerator[C
         async with open_flusher() as flusher, trio.open_nursery() as nursery:
             vocabulary = Vocabulary({"Says": Says})
             server = SyndicateServer(
-                dataspace, flusher, account, SyndicateSettings(**settings), vocabulary
+                dataspace, flusher, account, ServerSettings(**settings), vocabulary
             )
             handle = functools.partial(server.handle, listener=listener.label)
             nursery.start_soon(listener.serve, handle)

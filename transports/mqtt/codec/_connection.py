@@ -157,10 +157,6 @@ _DISCONNECT_ONLY: Final[frozenset[type[Packet]]] = frozenset({Disconnect})
 #: MQTT 5 one could be, by its properties, as large as any packet; it must do with this.
 MAX_CONNECT_SIZE = 5 + 10 + 5 * (2 + 65_535)
 
-#: What a server accepts unless told otherwise: most have less than 300 bytes, one with a token as
-#: its password some thousand.
-DEFAULT_MAX_CONNECT_SIZE: Final = 16 << 10
-
 
 #: An AUTH before CONNACK: no method that there is needs more, and nobody owes for it yet.
 MAX_AUTH_SIZE = 8 << 10

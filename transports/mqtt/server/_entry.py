@@ -81,7 +81,7 @@ class Entry:
         self.kept: PersistentSession | None = None
         self.client_id = packet.client_id or server.new_client_id()
         user = packet.username if link.user is None else link.user
-        if not self._is_verified and not server.settings.believes:
+        if not self._is_verified and server.settings.has_users:
             user = None
         shown = printable(user) if user else NO_USER
         self.peer = Peer(listener, shown, printable(self.client_id))

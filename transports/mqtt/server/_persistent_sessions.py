@@ -54,6 +54,7 @@ from ..._account_tree import AccountTree
 from ..._outlet import nobody
 from ..._partings import Steps
 from ..._passed import PassedTime
+from ..._settings import ServerSettings
 from ..._shares import fits
 from ..._tenants import NO_USER, Peer, as_part, identity, peer_of, peer_of_older, printable
 from ..codec._frames import MAX_REMAINING_LENGTH
@@ -127,36 +128,6 @@ class Keeping(Protocol):
     def hurry(self) -> None:
         """Make the changes durable soon."""
         ...
-
-
-@attrs.frozen(slots=True, kw_only=True)
-class PersistenceSettings:
-    """Limits and expiry of persistent sessions; `KeepingSettings` of a relay has the defaults."""
-
-    expiry: float | None
-    """Seconds that a session lasts without a connection, unless it has its own expiry; None: for
-    ever."""
-    max_sessions: int
-    """Sessions at a time; a client that asks for another one is refused."""
-    max_queued: int | None
-    """Messages at rest for one client. Above that publishers pay for them while the client is
-    connected; while it is away the oldest are dropped."""
-    max_queued_bytes: int | None
-    """Their bytes."""
-    max_inflight: int
-    """In-flight window: unacknowledged messages sent to one client."""
-    max_awaiting_release: int
-    """Unreleased QoS 2 publications of one client: their PUBREL has not come."""
-    outlives: bool = True
-    """Whether sessions also outlive the process."""
-    verified: bool = False
-    """Whether clients authenticate as users; then a session that an older version stored for a user
-    belongs to that user."""
-    patience: float
-    """Slow-consumer timeout: seconds that a client, or the queue of an absent one, may make no
-    progress while others wait on it."""
-    stuck: StuckPolicy
-    """The policy after that. A client is disconnected; if it is away, its session is ended."""
 
 
 def is_exactly_once(event: Any) -> bool:
@@ -369,7 +340,7 @@ class PersistentSession:
 
         It follows the settings until it is set. Call `write` to store it.
         """
-        return self._sessions.settings.expiry if self._expiry == AS_SET else self._expiry
+        return self._sessions.settings.session_expiry if self._expiry == AS_SET else self._expiry
 
     @expiry.setter
     def expiry(self, seconds: float | None) -> None:
@@ -716,6 +687,7 @@ class PersistentSessions:
         at_rest: The account above those of their queues. A tenant with its own limit on messages at
             rest has an account in between.
         settings: Their limits and expiry.
+        outlives: Whether they also outlive the process.
         backing: Makes the queues' policy of paging.
         queue: Makes a queue.
         wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
@@ -740,8 +712,9 @@ class PersistentSessions:
         keeping: Keeping,
         tree: AccountTree,
         at_rest: Account,
-        settings: PersistenceSettings,
+        settings: ServerSettings,
         *,
+        outlives: bool = True,
         backing: BackingFactory = SteadyBacking,
         queue: Callable[..., SessionQueue] = SessionQueue,
         wall: Callable[[], float] = time.time,
@@ -753,6 +726,7 @@ class PersistentSessions:
         self.keeping = keeping
         keeping.faults = self.ledger.faults
         self.settings = settings
+        self.outlives = outlives
         self.by_id: dict[str, PersistentSession] = {}
         self.expired = 0
         self.given_up = 0
@@ -838,10 +812,10 @@ class PersistentSessions:
             shelf=shelf,
             backing=self.backing,
             patience=settings.patience,
-            policy=settings.stuck,
+            policy=settings.stuck_kept,
         )
         queue.on_given_up = partial(self._make_room, session)
-        if settings.outlives:
+        if self.outlives:
             queue.durable_first = is_exactly_once
         shelf.recover(queue)
         return queue, shelf
@@ -962,7 +936,7 @@ class PersistentSessions:
                 over = session
                 wanted += session.queue.wants
         asked, self._wanted = self._wanted, 0  # sessions that still want room ask again
-        if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
+        if over is not None and self.settings.stuck_kept is StuckPolicy.DISCONNECT:
             # As many as needed, because here they can be ended in steps.
             for each in self._over_share(over, max(wanted, asked), sys.maxsize):
                 if self.by_id.get(each.key) is each and each.may_be_ended:
@@ -1024,7 +998,7 @@ class PersistentSessions:
 
     def _note_time(self, now: float) -> None:
         passed = self._passed
-        if passed is None or not self.settings.outlives:
+        if passed is None or not self.outlives:
             return
         if now - self._noted_at >= CLOCK_NOTED_SECONDS:
             self._noted_at = now
@@ -1067,7 +1041,7 @@ class PersistentSessions:
         if kept.is_older:
             older = peer_of_older(name, printable(client_id))
             name = older.name
-            user = older.user if self.settings.verified and older.user != NO_USER else None
+            user = older.user if self.settings.verifies and older.user != NO_USER else None
         session = PersistentSession(self, client_id, name, user, place)
         self.by_id[session.key] = session
         # A client that was connected when the relay ended counts as away from now on.

@@ -8,34 +8,27 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from ....accounts import Account, QuotaExceededError
 from ....dataspace import Dataspace, Publication, Route
 from ..._account_tree import AccountTree
 from ..._admission import Admission
 from ..._flusher import Flusher
-from ..._guesses import DELAYS, Guesses
+from ..._guesses import Guesses
 from ..._link import Link
 from ..._server import Server
 from ..._settings import ServerSettings
-from ..codec._connection import DEFAULT_MAX_CONNECT_SIZE
-from ..codec._frames import DEFAULT_MAX_PACKET_SIZE
-from ..codec._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ..codec._properties import application_properties
 from ..codec._reasons import Reason
 from ..codec._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
-from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
+from ._inflight import Inflight
 from ._log_ins import LogIns
-from ._passwords import Authenticator
 from ._permissions import Refusal, not_writable
 from ._persistent_sessions import PersistentSessions
 from ._session import MqttSession
 from ._shared import SharedGroups
 from ._slow_consumer_policy import ConsumerPolicies
 from ._throttle_notices import ThrottledNotices
-from ._tokens import Tokens
-from ._wills import DEFAULT_WILL_LIMIT, DelayedWill, DelayedWills, LastWill, WillRoom
+from ._wills import DelayedWill, DelayedWills, LastWill, WillRoom
 
 if TYPE_CHECKING:
     from ..._tenants import Peer, Tenant
@@ -46,87 +39,15 @@ if TYPE_CHECKING:
 NAME_BYTES: Final = 16
 """Random bytes in a client identifier that the relay chooses: as many as a UUID has."""
 
-DEFAULT_RECEIVE_MAXIMUM: Final = 1_000
-"""Publications of QoS 1 and 2 that an MQTT 5 client may have in flight, by default. EMQX's
-`max_awaiting_rel` is 100; clients keep about 20 in flight (paho-mqtt)."""
 
-
-@attrs.frozen(slots=True, kw_only=True)
-class MqttSettings(ServerSettings):
-    """Further limits of MQTT clients; each with the precedent of its default."""
-
-    max_packet_size: int = DEFAULT_MAX_PACKET_SIZE
-    """Bytes of one packet."""
-    max_connect_size: int = DEFAULT_MAX_CONNECT_SIZE
-    """Bytes of a CONNECT, the will included: its sender has not authenticated yet."""
-    will_limit: int | None = DEFAULT_WILL_LIMIT
-    """Bytes of memory for all wills; None: no limit."""
-    max_subscriptions: int = 1_000
-    """Topic filters of one client; further ones are refused with return code 0x80. A hundred
-    times what most clients have; AWS IoT Core allows 50."""
-    max_client_id: int = 1_024
-    """Bytes of a client identifier: it names an account, which stays as long as it owes."""
-    topics: TopicLimits = attrs.field(factory=TopicLimits)
-    """Limits on the length and the depth of topics."""
-    max_inflight: int = attrs.field(
-        default=DEFAULT_MAX_INFLIGHT,
-        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
-    )
-    """In-flight window: unacknowledged publications of QoS 1 and 2 to one subscriber; no more than
-    there are packet identifiers [MQTT-2.3.1-1]."""
-    max_awaiting_release: int = attrs.field(
-        default=DEFAULT_MAX_AWAITING_RELEASE,
-        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
-    )
-    """Unreleased QoS 2 publications of one client: their PUBREL has not come. As many as there are
-    packet identifiers, because MQTT 3.1.1 cannot tell a client of a lower limit."""
-    receive_maximum: int = attrs.field(
-        default=DEFAULT_RECEIVE_MAXIMUM,
-        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
-    )
-    """The Receive Maximum for MQTT 5 clients: their unacknowledged publications with QoS 1 and 2.
-    Not more than `max_awaiting_release`."""
-    max_keep_alive: int | None = attrs.field(
-        default=None,
-        validator=attrs.validators.optional((attrs.validators.ge(1), attrs.validators.le(65_535))),
-    )
-    """Seconds; the longest keep-alive of a client, also of one that asks for none. None: as the
-    client asks. As mosquitto's `max_keepalive`."""
-    max_topic_alias: int = attrs.field(
-        default=10, validator=(attrs.validators.ge(0), attrs.validators.le(MAX_PACKET_ID))
-    )
-    """Topic Alias Maximum for MQTT 5 clients, as mosquitto's. Also the most topic aliases that the
-    relay uses on a client's connection, if the client allows as many."""
-    max_share_groups: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
-    """Groups of shared subscriptions; 0: none. One takes about 14 KiB; ten thousand, as many as
-    persistent sessions by default."""
-    max_share_members: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
-    """Members of one group; a hundred times a usual pool of workers."""
-    passwords: Authenticator | None = None
-    """Checks the passwords of users; None: passwords are not checked."""
-    anonymous: bool = False
-    """With passwords or tokens: whether clients that name no user are let in, too."""
-    wrong_password_delay: float = DELAYS[-1]
-    """Longest delay of the answer to a wrong password, in seconds; 0: no delay."""
-    tokens: Tokens | None = None
-    """Checks the tokens that clients give as passwords; None: tokens are not accepted."""
-    believes: bool = True
-    """Whether a client counts as the user that it names, if it need not authenticate. False where
-    others have to: an unverified user counts as no user."""
-
-    @property
-    def verifies(self) -> bool:
-        """Whether clients that name a user have to authenticate."""
-        return self.passwords is not None or self.tokens is not None
-
-
-class MqttServer(Server[MqttSettings, MqttSession]):
+class MqttServer(Server[ServerSettings, MqttSession]):
     """The shared state of one relay's MQTT sessions.
 
     Attributes:
         sessions: The connected sessions, by the `identity` of their clients.
         dealings: The policies for slow consumers.
         groups: The groups of shared subscriptions.
+        topics: Limits on the length and the depth of topics.
         kept: The persistent sessions; None: there are none, whatever clients ask for. Set it before
             the first connection.
         notices: Sends notices about throttled clients, while `watch_throttled` runs.
@@ -145,7 +66,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         dataspace: Dataspace,
         flusher: Flusher,
         account: Account,
-        settings: MqttSettings,
+        settings: ServerSettings,
         admission: Admission | None = None,
         tree: AccountTree | None = None,
     ) -> None:
@@ -153,6 +74,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.sessions: dict[str, MqttSession] = {}
         self.dealings = ConsumerPolicies(self)
         self.groups = SharedGroups(self)
+        self.topics = TopicLimits(settings.max_topic_length, settings.max_topic_levels)
         self.kept: PersistentSessions | None = None
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
@@ -174,7 +96,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     @property
     def keeps_for_later(self) -> bool:
         """Whether persistent sessions outlive the relay."""
-        return self.kept is not None and self.kept.settings.outlives
+        return self.kept is not None and self.kept.outlives
 
     def keep(self, callback: Callable[[], object], whose: object) -> None:
         """Call back soon, when the changes to persistent sessions until now are durable.
@@ -313,7 +235,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     def expiry_of(self, asked: float | None) -> float | None:
         """Return the expiry of a session, in seconds, from the one that its client asks for."""
-        most = None if self.kept is None else self.kept.settings.expiry
+        most = None if self.kept is None else self.kept.settings.session_expiry
         return most if asked is None else asked if most is None else min(asked, most)
 
     def new_client_id(self) -> str:
@@ -350,6 +272,6 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             topic = key[2:].decode()
         except UnicodeDecodeError:
             return None
-        if topic_name_fault(topic) or self.settings.topics.name_fault(topic):
+        if topic_name_fault(topic) or self.topics.name_fault(topic):
             return None
         return None if is_servers_own(topic) else topic

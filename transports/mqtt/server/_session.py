@@ -144,7 +144,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._connection = Connection(
             Role.SERVER,
             max_packet_size=settings.max_packet_size,
-            topic_limits=settings.topics,
+            topic_limits=server.topics,
             max_topic_alias=settings.max_topic_alias,
             max_connect_size=settings.max_connect_size,
         )

@@ -420,7 +420,7 @@ class SharedGroups:
             policy=settings.stuck_kept,
             part=part_run,
         )
-        if kept is not None and kept.settings.outlives:
+        if kept is not None and kept.outlives:
             group.durable_first = _is_exactly_once
         if shelf is not None:
             shelf.recover(group)

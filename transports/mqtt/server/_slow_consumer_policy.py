@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....accounts import Holder, Limit
 from ..._outlet_backlog import ConsumerPolicy
-from ..._subscription_policies import PolicyRule, SubscriptionPolicies
+from ..._subscription_policies import SubscriptionPolicies
 from ...queues._spool import SPOOL_PREFIX, Spool
 from ._droppable import QOS_ZERO
 
@@ -29,9 +29,7 @@ class ConsumerPolicies:
     def __init__(self, server: MqttServer) -> None:
         settings = server.settings
         self._server = server
-        self._policies = SubscriptionPolicies(
-            settings.subscription_policies, PolicyRule(settings.stuck, settings.patience)
-        )
+        self._policies = SubscriptionPolicies(settings.subscription_policy, settings.policy)
         self._others: ConsumerPolicy | None = None
         self._spools = 0
 

@@ -74,7 +74,7 @@ class Subscriber:
         # Of equal filters in one packet the last counts; to do what the others say first would let
         # one packet hold up everybody.
         for text, options in dict(packet.filters).items():
-            fault = settings.topics.filter_fault(text)
+            fault = client.server.topics.filter_fault(text)
             reason = Reason.TOPIC_FILTER_INVALID
             if is_shared(text):
                 fault, reason = self._share_fault(text, fault)

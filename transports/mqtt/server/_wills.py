@@ -27,9 +27,6 @@ MAX_DELAYED: Final = 1_000
 MAX_DELAYED_BYTES: Final = 16 << 20
 """The bytes of their topics, payloads and properties."""
 
-DEFAULT_WILL_LIMIT: Final = 32 << 20
-"""Bytes for all wills: 10,000 clients, the default limit of connections, with 3 KiB each."""
-
 WILL_BYTES: Final = 512
 """Bytes that a will takes beside its text and payload (measured)."""
 
@@ -82,7 +79,7 @@ class WillRoom:
 
     __slots__ = ("_of_share", "limit", "nbytes")
 
-    def __init__(self, limit: int | None = DEFAULT_WILL_LIMIT) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self.nbytes = 0
         self._of_share: dict[str, int] = {}

@@ -1,0 +1,87 @@
+"""The options that only a relay has; all others are in `transports`."""
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from ..accounts import DEFAULT_CREDIT, Credit
+from ..transports._settings import ServerSettings
+from ..transports._units import Between, Count, Seconds
+from ..transports.acl import AclDefault
+from ..transports.credit import STORE_CREDIT_TODAY
+
+if TYPE_CHECKING:
+    from ..transports._bearer_tokens import BearerTokens
+    from ..transports.acl import Acl
+    from ..transports.mqtt.server._passwords import Authenticator
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class PagesSettings:
+    """Access to the pages of --http. /healthz and /readyz are open to everybody."""
+
+    http_token: "BearerTokens | None" = attrs.field(default=None, repr=False)
+    """Bearer token file, one token a line. Pages except /healthz and /readyz then require a token:
+    as `Authorization: Bearer TOKEN` or, in a browser, as the password. Reloaded at SIGHUP."""
+    http_password: "Authenticator | None" = attrs.field(default=None, repr=False)
+    """Password file, in mosquitto_passwd's format. The same pages then require a login; with
+    --http-token, either works. Reloaded at SIGHUP."""
+    http_host: tuple[str, ...] = ()
+    """Host name of the pages, for browsers and scrapers, besides addresses, localhost and this
+    machine's own name; *: any name. Repeatable."""
+    max_http_connections: Count = 128
+    """Concurrent connections to the pages. At the limit, a new connection replaces a waiting one,
+    so /healthz always answers."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class AuthorisationSettings:
+    """Topics that users may publish to and read."""
+
+    acl: "Acl | None" = None
+    """Access control list: a file with the topics that users may publish to and read, in the format
+    of mosquitto's acl_file. Reloaded at SIGHUP; withdrawn rights end at once."""
+    acl_default: AclDefault | None = None
+    """Access to topics without a matching rule; tenant: all topics except other tenants' [default:
+    deny with --acl; without it tenant if clients must authenticate, otherwise allow]."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class RunningSettings:
+    """The end of a relay, and how it runs."""
+
+    grace: Seconds = 5.0
+    """Shutdown grace period, in seconds: time to deliver outstanding messages after SIGTERM or
+    SIGINT."""
+    busy_poll: Seconds = 0.0
+    """Busy polling, in seconds: how long the relay stays awake after each read. Lowers latency, and
+    takes up to a whole core while there is traffic; 0: off."""
+    otel_every: Seconds | None = attrs.field(default=None, validator=Between(0.1))
+    """OpenTelemetry sampling interval, in seconds: one event per interval is traced and exported as
+    spans, configured by OTEL_EXPORTER_OTLP_ENDPOINT and the other standard variables; none: off."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class RelaySettings(ServerSettings, PagesSettings, AuthorisationSettings, RunningSettings):
+    """Everything that can be said about a relay, under the names of its options.
+
+    `RelaySettings(listen=("mqtt+tcp://0.0.0.0:1883",), limit_items=1_000, patience=5.0)`. Each
+    field is documented in the class of its group. Where the option names a file, the field has what
+    is read from it: `Passwords.from_file` (or another `Authenticator`) for `passwords` and
+    `http_password`, `BearerTokens.from_file`, `Acl.from_file`, the bytes of `sturdy_key`.
+
+    Raises:
+        ValueError: A value is out of its range, or tenants contradict each other.
+    """
+
+    flow: Literal["debt", "credit"] = "debt"
+    """The flow control scheme: a publisher waits while its outstanding work is above a limit; or,
+    as in RabbitMQ, for credit from each destination. With credit connections have no limits; what
+    they owe is counted all the same."""
+    credit_reader_outlet: Credit = DEFAULT_CREDIT
+    """With credit: what a connection may have under way to one outlet, and after how many that have
+    left there is more. As RabbitMQ's credit_flow_default_credit."""
+    credit_reader_queue: Credit = DEFAULT_CREDIT
+    """The same to the queue of one kept session."""
+    credit_queue_store: Credit = STORE_CREDIT_TODAY
+    """What one queue may have under way to the store. As RabbitMQ's msg_store_credit_disc_bound."""
