@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from ..transports.mqtt import Granted
+from ..transports import RemoteProtocolError, TransportError
+from ..transports._connecting import send_all
+from ..transports.mqtt import ConnectionLostError, Disconnect, Granted, PingReq, decode5, encode
+from ..transports.mqtt.client._errors import why_disconnected
+from ..transports.mqtt.codec._frames import DISCONNECT
 from ..transports.tls import said
-from ._connect import KEEP_ALIVE, connect, send_all
+from ._connect import KEEP_ALIVE, connect
 from ._errors import PerfError
 from ._scenario import Scenario, server_of, user_of
 from ._tls import tls_of
@@ -23,7 +27,7 @@ from ._tls import tls_of
 if TYPE_CHECKING:
     from ..transports._layer import Connected
 
-PING: Final = b"\xc0\x00"
+PING: Final = encode(PingReq())
 
 KEPT_LOSSES: Final = 20
 """Lost connections of one client that are listed with time and reason; the rest is counted."""
@@ -41,6 +45,16 @@ class Loss:
 def clock_of(scenario: Scenario) -> Callable[[], int]:
     """Return the clock for the times in the messages, in nanoseconds."""
     return time.time_ns if scenario.clock == "wall" else time.monotonic_ns
+
+
+def disconnected(body: bytes) -> TransportError:
+    """Return the error for the body of a server's DISCONNECT, which only MQTT 5 has."""
+    try:
+        packet = decode5(DISCONNECT, body)
+    except RemoteProtocolError as error:
+        return error
+    assert isinstance(packet, Disconnect)
+    return ConnectionLostError(why_disconnected(packet))
 
 
 class Client(abc.ABC):
@@ -137,7 +151,7 @@ class Client(abc.ABC):
 
         Raises:
             OSError: The connection broke.
-            PerfError: The server sent something other than MQTT.
+            TransportError: The server sent something other than MQTT, or disconnected it.
         """
 
     async def run(self, clock: Callable[[], float]) -> None:
@@ -154,7 +168,7 @@ class Client(abc.ABC):
                     await self.serve(sock)
                 except ssl.SSLError as error:
                     why = f"TLS: {said(error)}"
-                except (OSError, PerfError) as error:
+                except (OSError, TransportError) as error:
                     why = str(error)
                 finally:
                     self.close()

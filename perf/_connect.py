@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
 import ssl
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 import trio
 
-from ..transports import ProtocolError
-from ..transports.mqtt import Granted
-from ..transports.tls import BROKEN_OFF, TlsSocket, shake_hands, trouble
-from ._dialect import CONNACK, SUBACK, Dialect, Hello, Mqtt5, Mqtt311
+from ..transports import RemoteProtocolError, TransportError
+from ..transports._connecting import SocketStream, open_stream
+from ..transports.mqtt import (
+    NO_PROPERTIES,
+    PROTOCOL_LEVEL_5,
+    Connect,
+    Connection,
+    ConnectionLostError,
+    ConnectRefusedError,
+    Disconnect,
+    Granted,
+    Properties,
+    Publish,
+    Reason,
+    Role,
+    SubAck,
+    Subscribe,
+)
+from ..transports.mqtt.client._errors import why_disconnected
+from ..transports.mqtt.client._greeting import greet, next_packet
+from ..transports.mqtt.client._requests import Request
+from ..transports.mqtt.codec._frames import MAX_REMAINING_LENGTH
+from ..transports.mqtt.codec._packets import PROTOCOL_LEVEL
 from ._errors import PerfError
-from ._mqtt5 import disconnected
-from ._wire import DISCONNECT, PUBLISH, Packets
 
 if TYPE_CHECKING:
     from ..transports._layer import Connected
@@ -32,8 +45,11 @@ TIMEOUT: Final = 10.0
 
 READ_BYTES: Final = 1 << 18
 
-ANSWERS: Final = frozenset({CONNACK, SUBACK, PUBLISH, DISCONNECT})
-"""Packets that may come until a client is connected and subscribed."""
+NOT_5: Final = (
+    "With MQTT 3.1.1 (no --mqtt, no --prefetch) the prefetch is an option of the server's: "
+    "--max-inflight of clearfunds relay, max_inflight_messages of mosquitto"
+)
+"""Advice for a server without MQTT 5."""
 
 
 @attrs.frozen
@@ -45,87 +61,6 @@ class Opened:
     rest: bytes
     """Bytes of the client's subscriptions that have come already."""
     granted: Granted
-
-
-async def _open(host: str, port: int, receive_buffer: int | None) -> socket.socket:
-    """Connect to the first address of a name that accepts, in the system's order.
-
-    Raises:
-        OSError: No address accepts; the error of the last.
-    """
-    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    wrong: OSError | None = None
-    for family, _, protocol, _, address in found:
-        # An address that does not answer must not use up the time of the others.
-        with trio.move_on_after(TIMEOUT / len(found)):
-            try:
-                return await _open_one(family, protocol, address, receive_buffer)
-            except OSError as error:
-                wrong = error
-    raise wrong or trio.TooSlowError
-
-
-async def _open_one(
-    family: int, protocol: int, address: Any, receive_buffer: int | None
-) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, protocol)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if receive_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        wrong = sock.connect_ex(address)
-        if wrong == errno.EINPROGRESS:
-            await trio.lowlevel.wait_writable(sock)
-            wrong = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if wrong:  # At once if no ports are left, for example.
-            raise OSError(wrong, os.strerror(wrong))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-async def send_all(sock: Connected, data: bytes) -> None:
-    """Send all of it, without a time limit.
-
-    Raises:
-        OSError: The connection has ended.
-        trio.ClosedResourceError: The socket is closed.
-    """
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[sock.send(rest) :]
-        except BlockingIOError:
-            if sock.fileno() < 0:
-                raise trio.ClosedResourceError from None
-            await trio.lowlevel.wait_writable(sock)
-
-
-async def readable(sock: Connected) -> None:
-    """Wait until there may be something to read. A checkpoint.
-
-    Raises:
-        OSError: The connection has ended.
-    """
-    if isinstance(sock, TlsSocket) and sock.is_at_end:
-        await trio.lowlevel.checkpoint()  # The socket need not become readable for it.
-    else:
-        await trio.lowlevel.wait_readable(sock)
-
-
-async def receive(sock: Connected) -> bytes:
-    """Wait for something to read, and return it; b"" at the end of the stream.
-
-    Raises:
-        OSError: The connection has ended.
-    """
-    while True:
-        await readable(sock)
-        try:
-            return sock.recv(READ_BYTES)
-        except BlockingIOError:
-            continue
 
 
 async def connect(
@@ -143,112 +78,84 @@ async def connect(
     """Connect a client, and subscribe it.
 
     Args:
+        prefetch: Its Receive Maximum, in MQTT 5; None: no limit.
         tls: The TLS context; None: without TLS.
+
+    Without a Session Expiry Interval (MQTT 5, section 3.1.2.11.2) its session ends with the
+    connection, as the clean sessions of MQTT 3.1.1 do.
 
     Raises:
         PerfError: The server is not reachable, refuses, or speaks something else.
     """
-    who = f"{client_id} at {host}:{port}"
+    is_5 = version == "5"
+    hint = f": it may not speak MQTT 5. {NOT_5}" if is_5 else ""
+    connection = Connection(Role.CLIENT, max_packet_size=MAX_REMAINING_LENGTH + 5)
+    hello = connection.send(
+        Connect(
+            client_id,
+            keep_alive=KEEP_ALIVE,
+            username=user[0],
+            password=user[1],
+            protocol_level=PROTOCOL_LEVEL_5 if is_5 else PROTOCOL_LEVEL,
+            properties=Properties(receive_maximum=prefetch) if is_5 else NO_PROPERTIES,
+        )
+    )
+    stream: SocketStream | None = None
     try:
         with trio.fail_after(TIMEOUT):
-            sock: Connected = await _open(host, port, receive_buffer)
-    except trio.TooSlowError:
-        msg = f"{who}: no connection within {TIMEOUT:g} s"
-        raise PerfError(msg) from None
-    except OSError as error:
-        msg = f"{who}: {error.strerror or error}; is a server listening there?"
+            stream = await open_stream(host, port, tls=tls, receive_buffer=receive_buffer)
+            granted = Granted.of(await greet(stream, connection, hello))
+            rest = await _subscribe(stream, connection, filters) if filters else b""
+            return Opened(stream.socket, rest + connection.take_unparsed(), granted)
+    except BaseException as error:
+        if stream is not None:
+            stream.socket.close()
+        why = str(error)
+        match error:
+            case trio.TooSlowError():
+                is_silent = stream is None and tls is not None
+                hint = ": it may not speak TLS there" if is_silent else hint
+                why = f"no answer within {TIMEOUT:g} s{hint}"
+            case ConnectRefusedError(return_code=Reason.UNSUPPORTED_PROTOCOL_VERSION):
+                why = (
+                    "the server does not speak MQTT 5 (its CONNACK says: unacceptable protocol "
+                    f"version). {NOT_5}"
+                )
+            case ConnectionLostError() if is_5:
+                why = f"{error}. {NOT_5}"
+            case TransportError() | trio.BrokenResourceError():
+                pass
+            case _:
+                raise
+        msg = f"{client_id} at {host}:{port}: {why}"
         raise PerfError(msg) from error
-    hello = Hello(client_id, KEEP_ALIVE, *user)
-    speaks = Mqtt5(hello, prefetch) if version == "5" else Mqtt311(hello)
-    try:
-        with trio.fail_after(TIMEOUT):
-            if tls is not None:
-                sock = await _secure(sock, tls, host)
-            return await _introduce(sock, speaks, filters)
-    except trio.TooSlowError:
-        sock.close()
-        without = tls is not None and not isinstance(sock, TlsSocket)
-        hint = ": it may not speak TLS there" if without else speaks.hint
-        msg = f"{who}: no answer within {TIMEOUT:g} s{hint}"
-        raise PerfError(msg) from None
-    except ssl.SSLError as error:
-        sock.close()
-        msg = f"{who}: {trouble(error)}"
-        raise PerfError(msg) from error
-    except (OSError, PerfError, ProtocolError) as error:
-        sock.close()
-        msg = f"{who}: {error}"
-        raise PerfError(msg) from error
-    except BaseException:
-        sock.close()
-        raise
 
 
-async def _secure(sock: Connected, tls: ssl.SSLContext, host: str) -> TlsSocket:
-    """Do the TLS handshake. After an error, the caller closes the socket.
+async def _subscribe(
+    stream: SocketStream, connection: Connection, filters: Sequence[tuple[str, int]]
+) -> bytes:
+    """Subscribe; return the messages that came before the answer, encoded.
 
     Raises:
-        PerfError: The host's name is invalid, or the server closed the connection.
-        ssl.SSLError: The two sides do not agree.
+        TransportError: The server refused a filter, or ended the connection.
     """
-    try:
-        secure = TlsSocket(sock, tls, server_side=False, server_hostname=host)
-    except ValueError as error:  # For example with a leading dot.
-        raise PerfError(str(error)) from error
-    try:
-        await shake_hands(secure)
-    except (ConnectionResetError, BrokenPipeError) as error:
-        raise PerfError(BROKEN_OFF) from error
-    return secure
-
-
-async def _introduce(
-    sock: Connected, speaks: Dialect, filters: Sequence[tuple[str, int]]
-) -> Opened:
-    packets = Packets()
-    try:
-        await send_all(sock, speaks.connect())
-    except OSError:
-        # A server that closed may have sent the reason: TLS 1.3 checks a client's certificate late.
-        with suppress(BlockingIOError):
-            sock.recv(READ_BYTES)
-        raise
-    kind, _, body = await _answer(packets, sock, f"the server closed the connection{speaks.hint}")
-    if kind != CONNACK:
-        msg = f"CONNECT was answered with a packet of type {kind}, which is no CONNACK"
-        raise PerfError(msg)
-    granted = speaks.granted(body)
+    await stream.send_all(connection.send(Subscribe(1, tuple(filters))))
     early: list[bytes] = []
-    if filters:
-        await send_all(sock, speaks.subscribe(filters))
-        while True:
-            kind, whole, body = await _answer(packets, sock, "the server closed the connection")
-            if kind != PUBLISH:
-                break
-            # Retained messages may come first (section 3.8.4 of both versions); they, too, count
-            # as unacknowledged.
-            early.append(whole)
-        if kind != SUBACK:
-            msg = f"SUBSCRIBE was answered with a packet of type {kind}, which is no SUBACK"
-            raise PerfError(msg)
-        speaks.subscribed(body)
-    return Opened(sock, b"".join((*early, packets.buffer[packets.at :])), granted)
-
-
-async def _answer(packets: Packets, sock: Connected, ended: str) -> tuple[int, bytes, bytes]:
-    """Return the next packet: its type, the whole packet, and its body."""
     while True:
-        begin = packets.at
-        if packets.has_begun and packets.buffer[begin] >> 4 not in ANSWERS:
-            raise PerfError("the server's answer is not MQTT")
-        found = packets.next()
-        if found is not None:
-            first, body, end = found
-            told = packets.buffer[body:end]
-            if first >> 4 == DISCONNECT:
-                raise disconnected(told)
-            return first >> 4, packets.buffer[begin:end], told
-        data = await receive(sock)
-        if not data:
-            raise PerfError(ended)
-        packets.feed(data)
+        match await next_packet(stream, connection):
+            case Publish() as message:
+                # Retained messages may come first (section 3.8.4 of both versions); they, too,
+                # count as unacknowledged.
+                early.append(connection.send(message))
+            case SubAck() as packet:
+                names = tuple(name for name, _ in filters)
+                words = packet.properties.reason_string
+                Request(SubAck, names, packet.return_codes, words).check()
+                return b"".join(early)
+            case Disconnect() as packet:
+                raise ConnectionLostError(why_disconnected(packet))
+            case None:
+                raise ConnectionLostError("the server closed the connection")
+            case packet:
+                name = type(packet).__name__.upper()
+                raise RemoteProtocolError(f"SUBSCRIBE was answered with {name}")

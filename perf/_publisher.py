@@ -16,25 +16,16 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from ..transports.mqtt import MAX_PACKET_ID, in_words
-from ._client import Client
-from ._connect import receive
+from ..transports._connecting import receive
+from ..transports.mqtt import MAX_PACKET_ID, Reason, in_words
+from ..transports.mqtt.codec._frames import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL
+from ._client import Client, disconnected
+from ._connect import READ_BYTES
 from ._errors import PerfError
 from ._header import HEADER, HEADER_BYTES
 from ._latency import Latencies
-from ._mqtt5 import FAILED, disconnected
 from ._scenario import Scenario
-from ._wire import (
-    DISCONNECT,
-    PUBACK,
-    PUBCOMP,
-    PUBREC,
-    PUBREL,
-    Packets,
-    Publications,
-    acknowledgement,
-    short_at,
-)
+from ._wire import Packets, Publications, acknowledgement, short_at
 
 if TYPE_CHECKING:
     from ..transports._layer import Connected
@@ -44,6 +35,9 @@ CHUNK_BYTES: Final = 64 << 10
 
 FILLER: Final = os.urandom(1 << 16)
 """Fills payloads: random bytes, which do not compress."""
+
+_FAILED: Final = int(Reason.UNSPECIFIED_ERROR)
+"""Reason codes from here on are failures (MQTT 5, section 2.4)."""
 
 
 @attrs.frozen
@@ -361,28 +355,26 @@ class Publisher(Client):
             now_ns = self.now_ns()
             done: list[int] = []
             refused = self.refused
-            while (found := packets.next()) is not None:
-                first, at, end = found
-                kind = first >> 4
-                if end - at > 2 and kind in (PUBACK, PUBREC) and packets.buffer[at + 2] >= FAILED:
-                    self._refuse(packets.buffer, at, end)
-                elif kind in (PUBACK, PUBCOMP):
-                    packet_id = short_at(packets.buffer, at, end)
+            buffer = packets.buffer
+            for first, at, end in packets:
+                if end - at > 2 and first in (PUBACK, PUBREC) and buffer[at + 2] >= _FAILED:
+                    self._refuse(buffer, at, end)
+                elif first in (PUBACK, PUBCOMP):
+                    packet_id = short_at(buffer, at, end)
                     due_ns = self._due_of.pop(packet_id, None)
                     if self._keeps_topics:
                         self._topic_of.pop(packet_id, None)
                     if due_ns is not None:
                         done.append((now_ns - due_ns) // 1_000)
-                elif kind == PUBREC:
-                    answer = acknowledgement(PUBREL, short_at(packets.buffer, at, end))
-                    self._answers += answer
-                elif kind == DISCONNECT:
-                    raise disconnected(packets.buffer[at:end])
+                elif first == PUBREC:
+                    self._answers += acknowledgement(PUBREL, short_at(buffer, at, end))
+                elif first == DISCONNECT:
+                    raise disconnected(buffer[at:end])
             self.confirmed += len(done)
             self._latencies.confirms.add(done)
             if done or self._answers or self.refused > refused:
                 self.told_of()
-            data = await receive(sock)
+            data = await receive(sock, READ_BYTES)
             if not data:
                 return
             packets.feed(data)

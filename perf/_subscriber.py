@@ -10,25 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from ._client import Client
-from ._connect import READ_BYTES, readable, send_all
+from ..transports._connecting import readable, send_all
+from ..transports.mqtt.codec._frames import DISCONNECT, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from ..transports.mqtt.codec._properties import variable_int_at
+from ._client import Client, disconnected
+from ._connect import READ_BYTES
 from ._header import HEADER, HEADER_BYTES
 from ._latency import Latencies
-from ._mqtt5 import disconnected
 from ._scenario import Scenario
-from ._wire import (
-    DISCONNECT,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    Packets,
-    acknowledgement,
-    cut_off,
-    number_at,
-    short_at,
-)
+from ._wire import Packets, acknowledgement, cut_off, short_at
 
 if TYPE_CHECKING:
     from ..transports._layer import Connected
@@ -168,7 +158,7 @@ class Subscriber(Client):
         """Process complete packets, up to the number for one sleep; return the number of messages.
 
         Raises:
-            PerfError: It was not MQTT, or the server has disconnected it.
+            TransportError: It was not MQTT, or the server has disconnected it.
         """
         packets = self._input
         fresh = self.fresh
@@ -179,21 +169,22 @@ class Subscriber(Client):
         at_once, has_properties = self._at_once, self._has_properties
         publishers, topics = self.scenario.publishers, self.scenario.topics
         self._has_more = False
-        while (found := packets.next()) is not None:
-            first, body, end = found
-            if first >> 4 != PUBLISH:
-                if first >> 4 == PUBREL:
+        for first, body, end in packets:
+            if first & 0xF0 != PUBLISH:
+                if first == PUBREL:
                     self._acks.append(acknowledgement(PUBCOMP, short_at(buffer, body, end)))
-                elif first >> 4 == DISCONNECT:
+                elif first == DISCONNECT:
                     raise disconnected(buffer[body:end])
                 continue
-            at = body + 2 + short_at(buffer, body, end)
+            if end - body < 2:
+                raise cut_off()
+            at = body + 2 + (buffer[body] << 8 | buffer[body + 1])
             if first & 6:
                 kind = PUBACK if first & 2 else PUBREC
                 self._acks.append(acknowledgement(kind, short_at(buffer, at, end)))
                 at += 2
             if has_properties:
-                length, at = number_at(buffer, at, end)
+                length, at = variable_int_at(buffer, at, end, "PUBLISH: its property length")
                 at += length
             if end - at < HEADER_BYTES:
                 if at > end:
@@ -240,8 +231,7 @@ class Subscriber(Client):
             with suppress(BlockingIOError):
                 waiting.feed(sock.recv(READ_BYTES, socket.MSG_PEEK))
         count = len(self._acks)
-        while (found := waiting.next()) is not None:
-            count += found[0] >> 4 == PUBLISH and found[0] & 6 != 0
+        count += sum(first & 0xF0 == PUBLISH and first & 6 != 0 for first, _, _ in waiting)
         self.most_unacknowledged = max(self.most_unacknowledged, count)
 
     @property

@@ -18,13 +18,20 @@ from paho.mqtt.properties import Properties
 pytest.importorskip("hdrh")
 
 from clearfunds.perf import PerfError, Profile, Result, Scenario, Sizes, measure, summary
+from clearfunds.perf._client import disconnected
 from clearfunds.perf._connect import connect
-from clearfunds.perf._mqtt5 import disconnected, granted
 from clearfunds.perf._publisher import Publisher, PublisherLatencies
 from clearfunds.perf._subscriber import Subscriber
 from clearfunds.perf._wire import Packets, Publications, short_at
-from clearfunds.transports.mqtt import Granted, in_words
+from clearfunds.transports import RemoteProtocolError
+from clearfunds.transports.mqtt import ConnAck, Granted, decode5, in_words
 from tests.transports.peers import running
+
+
+def granted(body: bytes) -> Granted:
+    packet = decode5(0x20, body)
+    assert isinstance(packet, ConnAck)
+    return Granted.of(packet)
 
 
 def test_what_is_granted_as_another_implementation_writes_it() -> None:
@@ -41,34 +48,15 @@ def test_what_is_granted_as_another_implementation_writes_it() -> None:
     assert (found.maximum_packet_size, found.keep_alive) == (70_000, 30)
     assert (found.client_id, found.properties.user) == ("me", (("a", "b"),))
     assert granted(b"\x00\x00\x00") == Granted()
-    with pytest.raises(PerfError, match=r'not authorized \(0x87\): "wörter"'):
-        granted(b"\x00\x87" + packed)
     for size in range(len(packed)):
-        with pytest.raises(PerfError, match="not MQTT 5"):
+        with pytest.raises(RemoteProtocolError):
             granted(b"\x00\x00" + packed[:size])
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"\x00", "CONNACK ends before"),
-        (b"\x00\x87\x00", r"refused: not authorized \(0x87\)"),
-        (b"\x00\x97\x05\x1f\x00\x02no", r'quota exceeded \(0x97\): "no"'),
-        (b"\x00\x00\x03\x21\x00\x00", "receive maximum is 0"),
-        (b"\x00\x00\x01\x7e", "0x7e, which MQTT 5 does not have"),
-        (b"\x00\x00\xff\xff\xff\xff\x01", "more than four bytes"),
-    ],
-)
-def test_a_connack_that_lets_nobody_in(body: bytes, said: str) -> None:
-    with pytest.raises(PerfError, match=said):
-        granted(body)
 
 
 def test_why_a_server_hangs_up() -> None:
     assert "session taken over (0x8E)" in str(disconnected(b"\x8e\x00"))
-    assert str(disconnected(b"")) == str(disconnected(b"\x00")) == "the server disconnected it"
-    with pytest.raises(PerfError, match="does not have reason code 0xf0"):
-        disconnected(b"\xf0")
+    assert str(disconnected(b"")) == str(disconnected(b"\x00"))
+    assert "does not have reason code 0xf0" in str(disconnected(b"\xf0"))
 
 
 def test_what_a_reason_says() -> None:
@@ -120,8 +108,7 @@ async def test_a_publisher_keeps_to_the_servers_receive_maximum() -> None:
         packets = Packets()
         while data := sock.recv(65_536):
             packets.feed(data)
-            while (found := packets.next()) is not None:
-                seen.append(found[0] >> 4)
+            seen.extend(first >> 4 for first, _, _ in packets)
 
     with answering(b"\x20\x06\x00\x00\x03\x21\x00\x03", count) as uri:
         result = await publish(uri)
@@ -137,9 +124,8 @@ async def test_what_a_server_refuses_is_not_published_and_makes_room() -> None:
         packets = Packets()
         while data := sock.recv(65_536):
             packets.feed(data)
-            while (found := packets.next()) is not None:
-                at = found[1]
-                at += 2 + short_at(packets.buffer, at, found[2])
+            for _, body, end in packets:
+                at = body + 2 + short_at(packets.buffer, body, end)
                 even = packets.buffer[at + 1] % 2 == 0
                 answer = b"\x40\x04" + packets.buffer[at : at + 2] + b"\x97\x00"
                 sock.sendall(b"\x40\x02" + packets.buffer[at : at + 2] if even else answer)
@@ -164,7 +150,13 @@ async def test_a_disconnect_says_why() -> None:
     [
         (b"\x20\x02\x00\x01", "does not speak MQTT 5.*--max-inflight of clearfunds relay"),
         (b"\x20\x03\x00\x84\x00", "does not speak MQTT 5"),
-        (b"", "closed the connection: it may not speak MQTT 5"),
+        (b"", "closed the connection.*it may not speak MQTT 5"),
+        (b"\x20\x01\x00", "CONNACK ends before"),
+        (b"\x20\x03\x00\x87\x00", r"refused the connection: not authorized \(0x87\)"),
+        (b"\x20\x08\x00\x97\x05\x1f\x00\x02no", r'quota exceeded \(0x97\): "no"'),
+        (b"\x20\x06\x00\x00\x03\x21\x00\x00", "receive maximum is 0"),
+        (b"\x20\x04\x00\x00\x01\x7e", "0x7e, which MQTT 5 does not have"),
+        (b"\x20\x07\x00\x00\xff\xff\xff\xff\x01", "more than four bytes"),
         (b"\x20\x05\x00\x00\x02\x24\x00", "takes QoS 0 at most"),
         (b"\x20\x08\x00\x00\x05\x27\x00\x00\x00\xc8", "packets of 200 bytes at most"),
     ],

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable
 import attrs
 import trio
 
+from ..._connecting import READ_SIZE
 from ..._errors import LocalProtocolError, RemoteProtocolError
 from ..._need_data import NEED_DATA
 from ..codec._connection import Connection
@@ -48,9 +49,9 @@ from ..codec._packets import (
 )
 from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._properties import NO_PROPERTIES, Properties
-from ..codec._reasons import in_words, reason_of
+from ..codec._reasons import reason_of
 from ._dialects import Dialect
-from ._errors import ConnectionLostError
+from ._errors import ConnectionLostError, why_disconnected
 from ._inbox import Inbox
 from ._keeper import Keeper
 from ._outbound import Outbound
@@ -58,8 +59,6 @@ from ._requests import Request, Requests, options_of
 from ._send_buffer import SendBuffer
 from ._session import ClientSession, Outgoing, Receipts
 
-#: Largest read, in bytes.
-READ_SIZE = 1 << 16
 #: Messages that `receive` takes without waiting before it lets other tasks run.
 _MESSAGES_A_CHECKPOINT = 64
 #: Seconds that a server has to close the connection after DISCONNECT.
@@ -577,18 +576,11 @@ class MqttClient:
             case SubAck() | UnsubAck():
                 self._requests.finish(packet)
             case Disconnect():
-                self._handle_disconnect(packet)
+                # The reader notices the end of the connection itself.
+                self._lost_reason = packet.reason
+                self._end(why_disconnected(packet))
             case _:
                 pass  # PINGRESP: any input counts as an answer; see `_read`.
-
-    def _handle_disconnect(self, packet: Disconnect) -> None:
-        """Note the server's reason (MQTT 5); the reader notices the end of the connection."""
-        said = in_words(packet.reason, packet.properties.reason_string)
-        other = packet.properties.server_reference
-        self._lost_reason = packet.reason
-        self._end(
-            f"the server disconnected this client: {said}" + (f'; use "{other}"' if other else "")
-        )
 
     def _handle_publish(self, publish: Publish) -> None:
         if self._leaving:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..._errors import TransportError
-from ..codec._packets import ConnectReturnCode
+from ..codec._packets import ConnectReturnCode, Disconnect
 from ..codec._reasons import Reason, in_words
 
 
@@ -95,3 +95,10 @@ class SubscriptionRefusedError(TransportError):
     def _why(self, name: str) -> str:
         code = self.reasons.get(name, Reason.UNSPECIFIED_ERROR)
         return "" if code == Reason.UNSPECIFIED_ERROR else f", {in_words(code)}"
+
+
+def why_disconnected(packet: Disconnect) -> str:
+    """Return the sentence for a server's DISCONNECT, in MQTT 5."""
+    said = in_words(packet.reason, packet.properties.reason_string)
+    other = packet.properties.server_reference
+    return f"the server disconnected this client: {said}" + (f'; use "{other}"' if other else "")

@@ -8,19 +8,17 @@ from typing import Final, Literal
 import attrs
 import trio
 
+from ..._connecting import NoConnectionError, open_stream
 from ..._errors import LocalProtocolError, TransportError
-from ..._need_data import NEED_DATA
-from ...tls import BROKEN_OFF, trouble
 from ..codec._connection import Connection, Role
 from ..codec._frames import DEFAULT_MAX_PACKET_SIZE
 from ..codec._granted import Granted
-from ..codec._packets import PROTOCOL_LEVEL, ConnAck, Connect, ConnectReturnCode, Will
+from ..codec._packets import ConnAck, Connect, Will
 from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
-from ..codec._reasons import Reason
-from ._client import READ_SIZE, MqttClient
+from ._client import MqttClient
 from ._dialects import DIALECTS
-from ._errors import ConnectionLostError, ConnectRefusedError
+from ._greeting import greet
 from ._session import ClientSession
 
 MQTT_PORT: Final = 1883
@@ -200,86 +198,22 @@ async def _establish(
     connect_timeout: float,
 ) -> tuple[trio.abc.Stream, ConnAck]:
     """Connect, send CONNECT and wait for a CONNACK that accepts; close the stream otherwise."""
-    stream = stream_or_host if isinstance(stream_or_host, trio.abc.Stream) else None
     if port is None:
         port = MQTT_PORT if tls is None else MQTT_TLS_PORT
-    where = "the stream" if stream_or_host is stream else f"{stream_or_host} port {port}"
+    where = f"{stream_or_host} port {port}" if isinstance(stream_or_host, str) else "the stream"
     try:
         with trio.move_on_after(connect_timeout):
             if isinstance(stream_or_host, str):
-                stream = await _open_tcp(stream_or_host, port)
-                if tls is not None:
-                    stream = await _secure(stream, stream_or_host, tls, where)
-            assert stream is not None
-            return stream, await _greet(stream, connection, hello, where)
-    except BaseException:
-        if stream is not None:
-            await trio.aclose_forcefully(stream)
-        raise
-    if stream is not None:
-        await trio.aclose_forcefully(stream)
+                stream_or_host = await open_stream(stream_or_host, port, tls=tls)
+            try:
+                return stream_or_host, await greet(stream_or_host, connection, hello)
+            except BaseException:
+                await trio.aclose_forcefully(stream_or_host)
+                raise
+    except NoConnectionError as exc:
+        raise TransportError(f"cannot connect to {where}: {exc}") from exc
     spoken = "no MQTT server" if tls is None else "no MQTT server with TLS"
     raise TransportError(f"{spoken} answered on {where} within {connect_timeout:g} s")
-
-
-async def _secure(
-    stream: trio.abc.Stream, host: str, tls: ssl.SSLContext, where: str
-) -> trio.SSLStream[trio.abc.Stream]:
-    """Do the TLS handshake. If it fails, the caller has to close the stream."""
-    try:
-        # MQTT itself marks the end. A wait for TLS to mark it, too, would be in vain if the server
-        # is gone.
-        secure = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
-    except ValueError as exc:  # such as a leading dot in the host's name
-        raise TransportError(f"cannot connect to {where} with TLS: {exc}") from exc
-    try:
-        await secure.do_handshake()
-    except trio.BrokenResourceError as exc:
-        cause = exc.__cause__
-        why = trouble(cause) if isinstance(cause, ssl.SSLError) else BROKEN_OFF
-        raise TransportError(f"cannot connect to {where}: {why}") from exc
-    return secure
-
-
-async def _open_tcp(host: str, port: int) -> trio.SocketStream:
-    try:
-        return await trio.open_tcp_stream(host, port)
-    except OSError as exc:
-        raise TransportError(f"cannot connect to {host} port {port}: {exc}") from exc
-
-
-async def _greet(
-    stream: trio.abc.Stream, connection: Connection, hello: bytes, where: str
-) -> ConnAck:
-    try:
-        await stream.send_all(hello)
-        while (packet := connection.next_packet()) is NEED_DATA:
-            data = await stream.receive_some(READ_SIZE)
-            if not data:
-                raise ConnectionLostError(
-                    "the server closed the connection instead of answering CONNECT; it may not "
-                    f"speak MQTT {_NAMES[connection.version]}, or may refuse this client"
-                )
-            connection.receive_data(bytes(data))
-    except trio.BrokenResourceError as exc:
-        if isinstance(exc.__cause__, ssl.SSLError):
-            # With TLS 1.3 a server checks the client's certificate after the client's handshake.
-            raise TransportError(f"cannot connect to {where}: {trouble(exc.__cause__)}") from exc
-        msg = "the connection broke before CONNACK came"
-        if isinstance(stream, trio.SSLStream):
-            # Its TLS alert may have come too late to be read.
-            msg += "; with TLS the server may want a client's certificate, or another one"
-        raise ConnectionLostError(msg) from exc
-    assert isinstance(packet, ConnAck)  # the connection lets nothing else pass first
-    if not packet.return_code:
-        return packet
-    if connection.version != PROTOCOL_LEVEL_5:
-        raise ConnectRefusedError(ConnectReturnCode(packet.return_code))
-    said = packet.properties
-    raise ConnectRefusedError(Reason(packet.return_code), said.reason_string, said.server_reference)
-
-
-_NAMES: Final = {PROTOCOL_LEVEL: "3.1.1", PROTOCOL_LEVEL_5: "5"}
 
 
 @contextlib.contextmanager

@@ -222,7 +222,7 @@ def decode_properties(body: bytes, at: int, place: int) -> tuple[Properties, int
     if at < len(body) and not body[at]:
         return NO_PROPERTIES, at + 1
     where = _PLACE_NAMES[place]
-    length, at = _number(body, at, len(body), f"{where}: its property length")
+    length, at = variable_int_at(body, at, len(body), f"{where}: its property length")
     end = at + length
     if end > len(body):
         raise FIELDS.malformed(f"{where} ends in the middle of its properties (section 2.2.2)")
@@ -244,7 +244,7 @@ def decode_properties(body: bytes, at: int, place: int) -> tuple[Properties, int
             user.append((name, text))
             continue
         if kind is _Type.NUMBER:
-            number, at = _number(body, at, end, what)
+            number, at = variable_int_at(body, at, end, what)
             if fault := _value_fault(row, number):
                 raise ReasonedError(f"{what} {fault}", row.reason)
             if subscription_ids and place == _SUBSCRIBE:
@@ -388,7 +388,12 @@ def _encode(row: _Property, value: Any, parts: list[bytes]) -> None:
             parts += name, one.to_bytes(kind.value, "big")
 
 
-def _number(body: bytes, at: int, end: int, what: str) -> tuple[int, int]:
+def variable_int_at(body: bytes, at: int, end: int, what: str) -> tuple[int, int]:
+    """Return a variable byte integer, and the place after it; errors call it `what`.
+
+    Raises:
+        ReasonedError: it is malformed, or goes beyond `end`, where its packet ends.
+    """
     value = 0
     for shift in (0, 7, 14, 21):
         if at >= end:
