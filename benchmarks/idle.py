@@ -59,9 +59,9 @@ def connect(
     return sock
 
 
-def subscribe(sock: socket.socket, number: int) -> None:
-    """Subscribe to a topic that nobody else has, and wait for the answer."""
-    body = b"\x00\x01" + utf8(f"devices/{number:06}/commands") + b"\x00"
+def subscribe(sock: socket.socket, topic: str, qos: int = 0) -> None:
+    """Subscribe and wait for the answer."""
+    body = b"\x00\x01" + utf8(topic) + bytes((qos,))
     sock.sendall(bytes((0x82, len(body))) + body)
     sock.recv(5, socket.MSG_WAITALL)
 
@@ -80,14 +80,14 @@ def measure(running: Running, connections: int) -> dict[str, float]:
     socks = [connect(running.port, number) for number in range(1, connections + 1)]
     look("connected")
     for number, sock in enumerate(socks):
-        subscribe(sock, number)
+        subscribe(sock, f"devices/{number:06}/commands")
     look("subscribed")
     for sock in socks:
         sock.close()
     look("gone")
     socks = [connect(running.port, number) for number in range(1, connections + 1)]
     for number, sock in enumerate(socks):
-        subscribe(sock, number)
+        subscribe(sock, f"devices/{number:06}/commands")
     look("again")
     for sock in socks:
         sock.close()

@@ -34,7 +34,7 @@ import trio
 if not __package__:  # run as a file: the root is not yet where modules are looked for
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.idle import connect, utf8
+from benchmarks.idle import connect, subscribe, utf8
 from benchmarks.loadgen import GeneratorError, Load, Measurement, run
 from benchmarks.servers import Relay, ServerError
 from clearfunds.accounts import Ledger, Outcome, commit_run
@@ -122,9 +122,7 @@ async def rows_cost(folder: Path, count: int) -> PerRow:
 def subscriber(port: int, number: int, topic: str) -> socket.socket:
     """Connect a client that has subscribed."""
     sock = connect(port, number)
-    body = b"\x00\x01" + utf8(topic) + b"\x00"
-    sock.sendall(bytes((0x82, len(body))) + body)
-    sock.recv(5, socket.MSG_WAITALL)
+    subscribe(sock, topic)
     return sock
 
 

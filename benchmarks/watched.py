@@ -46,7 +46,7 @@ import trio
 if not __package__:  # run as a file: the root is not yet where modules are looked for
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.idle import connect, utf8
+from benchmarks.idle import connect, subscribe, utf8
 from benchmarks.scrape import Longest
 from benchmarks.servers import ServerError, lines_until, started
 from clearfunds.__main__ import main as clearfunds
@@ -143,13 +143,6 @@ def publication(topic: str, payload: bytes, qos: int = 0, packet_id: int = 1) ->
     body = utf8(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + payload
     assert len(body) < 128
     return bytes((0x30 | qos << 1, len(body))) + body
-
-
-def subscribe(sock: socket.socket, topic: str, qos: int) -> None:
-    """Subscribe and wait for the answer."""
-    body = b"\x00\x01" + utf8(topic) + bytes((qos,))
-    sock.sendall(bytes((0x82, len(body))) + body)
-    sock.recv(5, socket.MSG_WAITALL)
 
 
 @contextlib.contextmanager

@@ -33,6 +33,8 @@ from urllib.request import urlopen
 import attrs
 import pytest
 
+from tests.transports.mqtt.wire import number, packet, string
+
 SECONDS = 60
 """More than anything waited for takes on a busy machine; less than anyone waits for a hung test."""
 
@@ -295,23 +297,6 @@ def attacked(
 # -- what attackers write -----------------------------------------------------------------------
 
 
-def string(text: str | bytes) -> bytes:
-    """A string with its length before it (section 1.5.3)."""
-    encoded = text.encode() if isinstance(text, str) else text
-    return struct.pack(">H", len(encoded)) + encoded
-
-
-def packet(first: int, *fields: bytes) -> bytes:
-    """A packet of these fields (section 2.2)."""
-    body = b"".join(fields)
-    length, rest = bytearray(), len(body)
-    while rest > 127:
-        length.append(rest % 128 | 128)
-        rest //= 128
-    length.append(rest)
-    return bytes((first,)) + bytes(length) + body
-
-
 def connect(
     client_id: str, *, clean: bool = True, level: int = 4, keep_alive: int = 0, expiry: int = 0
 ) -> bytes:
@@ -320,9 +305,7 @@ def connect(
     if level == 5:
         properties = packet(0, b"\x11" + struct.pack(">I", expiry) if expiry else b"")[1:]
     flags = bytes((level, 2 if clean else 0))
-    return packet(
-        0x10, string("MQTT"), flags, struct.pack(">H", keep_alive), properties, string(client_id)
-    )
+    return packet(0x10, string("MQTT"), flags, number(keep_alive), properties, string(client_id))
 
 
 def publish(
@@ -330,7 +313,7 @@ def publish(
     level: int = 4,
 ) -> bytes:  # fmt: skip
     """A PUBLISH without properties."""
-    identifier = struct.pack(">H", packet_id) if qos else b""
+    identifier = number(packet_id) if qos else b""
     properties = b"\0" if level == 5 else b""
     return packet(0x30 | qos << 1 | retain, string(topic), identifier, properties, payload)
 
@@ -339,17 +322,13 @@ def subscribe(*filters: str, qos: int = 0, packet_id: int = 1, level: int = 4) -
     """A SUBSCRIBE without properties."""
     properties = b"\0" if level == 5 else b""
     topics = b"".join(string(text) + bytes((qos,)) for text in filters)
-    return packet(0x82, struct.pack(">H", packet_id), properties, topics)
+    return packet(0x82, number(packet_id), properties, topics)
 
 
 def unsubscribe(*filters: str, packet_id: int = 1, level: int = 4) -> bytes:
     """An UNSUBSCRIBE without properties."""
     properties = b"\0" if level == 5 else b""
-    return packet(0xA2, struct.pack(">H", packet_id), properties, *map(string, filters))
-
-
-DISCONNECT = b"\xe0\0"
-PINGREQ = b"\xc0\0"
+    return packet(0xA2, number(packet_id), properties, *map(string, filters))
 
 
 class Attacker:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from tests.attacks.kit import (
-    PINGREQ,
     Attacker,
     Scene,
     attack,
@@ -17,6 +16,7 @@ from tests.attacks.kit import (
     subscribe,
     until_over,
 )
+from tests.transports.mqtt.wire import PINGREQ
 from tests.transports.syndicate.relay.peers import BIND, observe, wire
 
 LEVELS = 127

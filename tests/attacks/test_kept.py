@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.kit import (
-    DISCONNECT,
     WHOLE,
     Attacker,
     attack,
@@ -17,6 +16,7 @@ from tests.attacks.kit import (
     publish,
     subscribe,
 )
+from tests.transports.mqtt.wire import DISCONNECT
 
 
 def leave(port: int, client: str, topic: str) -> None:

@@ -21,12 +21,11 @@ from tests.attacks.kit import (
     attack,
     attacked,
     connect,
-    packet,
     relay_process,
-    string,
     until_over,
 )
 from tests.transports.mqtt.users import user_line
+from tests.transports.mqtt.wire import packet, string
 
 LET_IN = b"\x20\x02\0\0"
 FULL = b"\x20\x02\0\x03"

@@ -13,11 +13,10 @@ from tests.attacks.kit import (
     attack,
     attacked,
     connect,
-    packet,
     publish,
-    string,
     subscribe,
 )
+from tests.transports.mqtt.wire import packet, string
 
 MIB = 1 << 20
 

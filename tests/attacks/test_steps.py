@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.attacks.kit import (
-    PINGREQ,
     WHOLE,
     Attacker,
     attack,
@@ -23,6 +22,7 @@ from tests.attacks.kit import (
     unsubscribe,
     until_over,
 )
+from tests.transports.mqtt.wire import PINGREQ
 
 DEEP = tuple(f"+/+/+/z{n}" for n in range(1_000))
 
