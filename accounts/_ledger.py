@@ -15,18 +15,20 @@ import trio
 
 from ._account import UNUSUAL, Account, check_weight
 from ._backlog import Relief
+from ._cooperative import run_to_end
 from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._faults import Faults
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
 from ._leaks import Gone, LeakLog
-from ._loan import LoanedItem
+from ._loan import LOOSE, LoanedItem
 from ._outcome import Outcome
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
 from ._turn import Turn
 from ._waiters import REASONS, Waiter, waited_by_reason
 from .limits._limit import Limit
 from .limits._standing import AllStanding, Quota, Standing
+from .watch._audit import audit_in_steps
 from .watch._incidents import Incidents
 from .watch._stuck_policy import StuckPolicy
 
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     from .trace._trace_notes import LoanNotes, TraceNotes
     from .trace._tracer import Tracer
     from .watch._slow_waits import SlowWaits
-
-LOOSE = "(loose)"
-"""The holder's name, in the matrix, of loans that no holder has taken yet."""
 
 STATES: tuple[str, ...] = ("clear", "owing", "throttled", "closing", "flow")
 
@@ -511,61 +510,7 @@ class Ledger:
 
         Walks the loans that every holder physically has (rule 15): linear in outstanding loans.
         """
-        while True:
-            self.drain()
-            found = self._look()
-            # A loan garbage-collected during the walk was still owed for, but no longer held.
-            if not found or not self.leaked:
-                return found
-
-    def _look(self) -> tuple[str, ...]:
-        found: list[str] = []
-        owed: dict[Account, list[int]] = {}
-        seen: dict[int, str] = {}
-
-        def charge(account: Account, items: int, nbytes: int) -> None:
-            for each in account.chain:
-                amounts = owed.setdefault(each, [0, 0])
-                amounts[0] += items
-                amounts[1] += nbytes
-
-        for holder, loan in self.held():
-            if not isinstance(loan, LoanedItem):  # pyright: ignore[reportUnnecessaryIsInstance]
-                found.append(f"{holder} holds {loan!r}, which is not a loan")
-            elif id(loan) in seen:
-                found.append(f"{loan!r} is held twice: by {seen[id(loan)]} and by {holder}")
-            elif loan.items < 1 or loan.bytes < 0:
-                found.append(f"{holder} holds {loan!r}, which has nothing outstanding")
-            else:
-                seen[id(loan)] = holder
-                charge(loan.account, loan.items, loan.bytes)
-        for each in list(self.holders):
-            surplus = each.surplus()
-            if surplus is not None:
-                found.append(f"{each.name} holds {surplus[0]} {surplus[1]} that no loan covers")
-        for turn in self.turns:
-            charge(turn.account, turn.input_items, turn.input_bytes)
-        for account in dict.fromkeys((*self.accounts.values(), *owed)):
-            items, nbytes = owed.get(account, (0, 0))
-            if (items, nbytes) != (account.debt_items, account.debt_bytes):
-                found.append(
-                    f"account {account.name} owes {account.debt_items} items and "
-                    f"{account.debt_bytes} bytes, but holders have {items} items and {nbytes} "
-                    "bytes of its"
-                )
-            if self.accounts.get(account.name) is not account:
-                found.append(f"account {account.name} is not in the ledger, but has loans")
-        found.extend(self._totals_discrepancies())
-        return tuple(found)
-
-    def _totals_discrepancies(self) -> Iterator[str]:
-        for unit, borrowed, repaid in (
-            ("items", self.borrowed_items, sum(self.repaid_items)),
-            ("bytes", self.borrowed_bytes, sum(self.repaid_bytes)),
-        ):
-            debt = sum(getattr(account, f"debt_{unit}") for account in self.roots)
-            if borrowed - repaid != debt:
-                yield f"{borrowed} {unit} were borrowed and {repaid} repaid, but {debt} are owed"
+        return run_to_end(audit_in_steps(self)).discrepancies
 
     def audit(self) -> None:
         """Check that the books balance: the debt of each account is the sum of its live loans, and

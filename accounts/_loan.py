@@ -21,6 +21,9 @@ JOIN_BYTES = 64 << 10
 """Deliveries do not join a loan that has grown to this many bytes. Whole loans are settled, so this
 is the granularity in which a backlog is repaid while it drains. One read's worth."""
 
+LOOSE = "(loose)"
+"""The holder's name, in the matrix, of loans that no holder has taken yet."""
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -9,9 +9,14 @@ want to look. In this way a page takes about twice its own time, and other work 
 from __future__ import annotations
 
 from time import perf_counter, thread_time
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+T = TypeVar("T")
 
 STRETCH_SECONDS: Final = 0.001
 # A fifth of the 5 ms for which a page may hold the loop when there is little else: several pages
@@ -71,3 +76,17 @@ class Pace:
         self._began = thread_time()
         self._since = perf_counter()
         self._until = self._since + seconds
+
+
+async def run_paced(steps: Generator[None, None, T], pace: Pace) -> T:
+    """Do work that yields where other tasks may run, and return its result.
+
+    On cancellation the work is left half done.
+    """
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await pace.breathe()

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from ..accounts import DebtCollector
 from ..accounts.watch._tops import tops_in_steps
-from ._cooperative import Pace
+from ._cooperative import Pace, run_paced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,14 +59,7 @@ class SteppedDebts(Collector):
         if self._tops is not None and began < self._due:
             return
         pace = Pace()
-        steps = tops_in_steps(self._ledger)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                self._tops = end.value
-                break
-            await pace.breathe()
+        self._tops = await run_paced(tops_in_steps(self._ledger), pace)
         self._due = due_after(began, pace.busy_seconds)
         self.walks += 1
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ..accounts import LoanedItem, LoanQueue, Relief
-from ..accounts._ledger import LOOSE
+from ..accounts._loan import LOOSE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
+from ..accounts.watch._audit import audit_in_steps
 from ..accounts.watch._waits_for import rings_in_steps
 from ..dataspace.queues import Group
-from ._audit import audit
+from ._cooperative import run_paced
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
 from ._json import readable as _encode
 from ._tenant_rows import tenants_of
@@ -22,7 +23,7 @@ from ._tenant_rows import tenants_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from ..accounts import AccountStatistics, Holder, Ledger, MovingLimit, Ring, Wait
+    from ..accounts import AccountStatistics, Holder, Ledger, MovingLimit, Wait
     from ._cooperative import Pace
 
 CONTENT_TYPE: Final = "application/json"
@@ -34,6 +35,9 @@ CELLS_MAX: Final = 50_000
 
 GROUP_MEMBERS_MAX: Final = 100
 """Members of one group on the page, the fullest first."""
+
+DISCREPANCIES_MAX: Final = 100
+"""Sentences of the audit; a broken relay has one for each account."""
 
 
 @attrs.define
@@ -149,14 +153,7 @@ async def write_ledger(
             if page.full:
                 yield page.take()
     page.end()
-    steps = rings_in_steps(ledger)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            rings: tuple[Ring, ...] = end.value
-            break
-        await pace.breathe()
+    rings = await run_paced(rings_in_steps(ledger), pace)
     page.begin("rings")
     for ring in rings:
         await pace.breathe()
@@ -183,13 +180,19 @@ async def write_ledger(
             if page.full:
                 yield page.take()
         page.end()
-    result = await audit(ledger, pace)
+    # A new stretch, for the same reason.
+    await pace.pause()
+    result = await run_paced(audit_in_steps(ledger), pace)
+    discrepancies = result.discrepancies[:DISCREPANCIES_MAX]
+    more = len(result.discrepancies) - len(discrepancies)
+    if more:
+        discrepancies += (f"and {more} discrepancies more",)
     page.write(
         ',\n"audit": '
         + _encode(
             {
                 "balanced": result.balanced,
-                "discrepancies": result.discrepancies,
+                "discrepancies": discrepancies,
                 "accounts_judged": result.judged,
                 "accounts_moving": result.moving,
             }

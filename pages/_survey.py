@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict, T
 import attrs
 
 from ..accounts import LoanedItem, LoanQueue, rings
-from ..accounts._ledger import LOOSE
+from ..accounts._loan import LOOSE
 from ..accounts._waiters import RATE, REASONS, waited_by_reason
 from ..accounts.limits._limit import UNLIMITED
 from ..dataspace.queues import Group

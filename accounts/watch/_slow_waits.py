@@ -23,8 +23,7 @@ import attrs
 import trio
 
 from .._errors import AccountError
-from .._ledger import LOOSE
-from .._loan import LoanedItem
+from .._loan import LOOSE, LoanedItem
 from .._waiters import REASONS
 from ..limits._limit import UNLIMITED
 from ..limits._rate_limit import RATE_LIMIT

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from .._histogram import COUNT_BUCKETS, Histogram
-from .._ledger import LOOSE
-from .._loan import LoanedItem
+from .._loan import LOOSE, LoanedItem
 from ..limits._latency_limit import LIMIT_STATES
 from ._waits_for import count_rings_in_steps
 

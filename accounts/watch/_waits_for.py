@@ -34,14 +34,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from .._cooperative import STEP, in_steps, run_to_end, sorted_in_steps
-from .._ledger import LOOSE, Ledger
-from .._loan import LoanedItem
+from .._loan import LOOSE, LoanedItem
 from ..limits._limit import UNLIMITED
 from ..limits._shares import RELEASE, WANTS
 
 if TYPE_CHECKING:
     from .._account import Account
     from .._holder import Holder
+    from .._ledger import Ledger
 
 RING_SECONDS = 1.0
 """Seconds without progress before a ring counts as one; a holder's patience, if that is less.

@@ -27,6 +27,7 @@ from clearfunds.accounts import (
 )
 from clearfunds.accounts._account import MAX_BLAMED
 from clearfunds.accounts._waiters import REASONS
+from clearfunds.accounts.watch._audit import audit_in_steps
 from clearfunds.pages import (
     Pages,
     RelayCollector,
@@ -36,8 +37,7 @@ from clearfunds.pages import (
     serve_http,
     serve_pages,
 )
-from clearfunds.pages._audit import audit
-from clearfunds.pages._cooperative import STRETCH_SECONDS, Pace
+from clearfunds.pages._cooperative import STRETCH_SECONDS, Pace, run_paced
 from clearfunds.pages._exposition import Family, format_labels
 from clearfunds.testing import Box
 from tests.programs import needs
@@ -577,24 +577,28 @@ async def test_the_audit_tells_what_is_wrong() -> None:
 async def test_the_audit_finds_totals_that_do_not_add_up() -> None:
     scene = Scene()
     scene.ledger.repaid_items[Outcome.ACKED] += 2
-    result = await audit(scene.ledger, Pace())
-    assert result.discrepancies == ("2 items fewer were borrowed than were repaid or are owed",)
+    totals = scene.ledger.statistics()
+    borrowed, repaid = totals.borrowed_items, sum(totals.repaid_items.values())
+    audited = (await statement(scene.pages))["audit"]
+    assert audited["discrepancies"] == [
+        f"{borrowed} items were borrowed and {repaid} repaid, but {totals.debt_items} are owed"
+    ]
 
 
 async def test_the_audit_tells_a_bounded_number_of_sentences() -> None:
     ledger = Ledger()
     for number in range(150):
         ledger.open(f"client {number}").borrow(1, 1)
-    result = await audit(ledger, Pace())
-    assert len(result.discrepancies) == 101
-    assert result.discrepancies[-1] == "and 50 discrepancies more"
+    audited = (await statement(Pages(ledger)))["audit"]
+    assert len(audited["discrepancies"]) == 101
+    assert audited["discrepancies"][-1] == "and 50 discrepancies more"
 
 
 async def test_a_leaked_loan_is_not_a_discrepancy() -> None:
     ledger = Ledger()
     ledger.open("alice").lend("x")
     with pytest.warns(ResourceWarning, match="alice"):
-        result = await audit(ledger, Pace())
+        result = await run_paced(audit_in_steps(ledger), Pace())
     assert result.balanced
 
 
@@ -638,13 +642,13 @@ async def test_an_audit_of_moving_books_finds_nothing_that_is_not_wrong() -> Non
         late.close()
 
     for _ in range(20):
-        result = await audit(ledger, Breathless(traffic))
+        result = await run_paced(audit_in_steps(ledger), Breathless(traffic))
         assert result.discrepancies == ()
         assert result.judged >= 200
         assert result.moving > 0
     # And one that is wrong is found, among all that moves.
     accounts[250].borrow(1, 0)
-    result = await audit(ledger, Breathless(traffic))
+    result = await run_paced(audit_in_steps(ledger), Breathless(traffic))
     assert [sentence.split(" owes")[0] for sentence in result.discrepancies] == [
         "account client 250"
     ]
