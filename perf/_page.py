@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Final
 
+from clearfunds._html import (
+    Scale,
+    Series,
+    bad,
+    document,
+    duration,
+    legend,
+    linear,
+    logarithmic,
+    plot,
+    plural,
+    section,
+    size,
+    table,
+    text,
+)
+
 from ._latency import PERCENTILES, Latencies
-from ._load_words import many, rate, seconds, size
-from ._page_style import STYLE
-from ._plot import Line, Scale, keys, linear, lines, logarithmic
 from ._result import Result, Sample, SubscriberResult
 from ._scenario import shown
-from ._summary import of_those_due
+from ._summary import of_those_due, rate
 
 SHOWN: Final = 50
 """Subscribers of a run with a row of their own: the worst ones."""
 
 _HOW: Final = (
-    '<p class="about">Latency counts from the moment when a message was due, not from when it '
-    "could be sent: it includes the time of backpressure.</p>"
+    "Latency counts from the moment when a message was due, not from when it could be sent: it "
+    "includes the time of backpressure."
 )
 
 SHORT: Final = 0.5
@@ -36,33 +49,14 @@ def page(results: Sequence[Result], machine: str) -> str:
         results: The results, in the order of the page.
         machine: The machine, and the time.
     """
-    body = "".join(
-        [
-            "<h1>clearfunds perf</h1>",
-            f'<p class="about">{escape(machine)}</p>',
-            _HOW,
-            _comparison(results) if len(results) > 1 else "",
-            *map(_section, results),
-        ]
-    )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>clearfunds perf</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
+    comparison = _comparison(results) if len(results) > 1 else ""
+    return document(
+        "clearfunds perf", [text(machine), _HOW], "".join([comparison, *map(_section, results)])
     )
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
-    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-        "</div>"
-    )
-
-
-def _cell(text: str, *, bad: bool = False) -> str:
-    return f"<td{' class=bad' if bad else ''}>{escape(text)}</td>"
+def _time(value: float | None) -> str:
+    return "-" if value is None else duration(value)
 
 
 def _comparison(results: Sequence[Result]) -> str:
@@ -72,67 +66,72 @@ def _comparison(results: Sequence[Result]) -> str:
         clients = max(result.scenario.publishers, 1) * result.publishing
         rows.append(
             [
-                _cell(result.scenario.name),
-                _cell(rate(result.published_rate), bad=result.unsent > 0),
-                _cell(rate(result.received_rate)),
-                _cell(f"{result.missing:,}", bad=result.missing > 0),
-                *(_cell(seconds(found.percentile(p))) for p in (50.0, 99.0, 99.9)),
-                _cell(f"{result.stalled / clients:.1%}"),
+                text(result.scenario.name),
+                bad(rate(result.published_rate), result.unsent > 0),
+                rate(result.received_rate),
+                bad(f"{result.missing:,}", result.missing > 0),
+                *(_time(found.percentile(percent)) for percent in (50.0, 99.0, 99.9)),
+                f"{result.stalled / clients:.1%}",
             ]
         )
     heads = ["run", "published/s", "received/s", "never came", "p50", "p99", "p99.9", "stalled"]
-    about = "Latencies leave out the slow subscribers."
-    return (
-        f'<section><h2>All runs</h2><p class="about">{about}</p>{_table(heads, rows)}'
-        f"{_curves(results)}</section>"
-    )
-
-
-def _curves(results: Sequence[Result]) -> str:
-    drawn = [
-        Line(result.scenario.name, _curve(result.latencies(slow=False)))
+    curves = [
+        Series(result.scenario.name, _curve(result.latencies(slow=False)))
         for result in results
         if len(result.latencies(slow=False))
     ]
-    return _curve_plot(drawn)
+    return section(
+        "All runs",
+        "Latencies leave out the slow subscribers.",
+        table(heads, rows, range(1, len(heads))) + _curve_plot(curves),
+    )
 
 
 def _curve(found: Latencies) -> list[float | None]:
     return [found.percentile(percent) for percent in CURVE]
 
 
-def _curve_plot(drawn: Sequence[Line]) -> str:
+def _curve_plot(drawn: Sequence[Series]) -> str:
     if not drawn:
         return ""
-    places = [float(place) for place in range(len(CURVE))]
-    scale = Scale(tuple(places), lambda place: place / (len(CURVE) - 1))
-    every = [value for line in drawn for value in line.values if value is not None]
-    plot = lines(
-        places,
+    return _plot(
+        "Latency: how many percent within how long",
+        range(len(CURVE)),
         drawn,
-        label="Latency by percentile",
-        x_scale=scale,
-        x_words=lambda place: "least" if not place else f"{CURVE[round(place)]:g} %",
-        y_scale=logarithmic(every),
-        y_words=seconds,
+        x=Scale(range(len(CURVE)), lambda place: place / (len(CURVE) - 1)),
+        y=logarithmic(_values(drawn)),
+        x_words=lambda place: f"{CURVE[round(place)]:g} %" if place else "least",
+        y_words=duration,
     )
-    return f"<h3>Latency: how many percent within how long</h3>{plot}<p>{keys(drawn)}</p>"
+
+
+def _plot(
+    title: str,
+    xs: Sequence[float],
+    drawn: Sequence[Series],
+    *,
+    x: Scale,
+    y: Scale,
+    x_words: Callable[[float], str],
+    y_words: Callable[[float], str],
+) -> str:
+    lines = plot(title, xs, drawn, x=x, y=y, x_words=x_words, y_words=y_words)
+    return f"<h3>{title}</h3>{lines}{legend(drawn)}"
 
 
 def _over_time(
-    result: Result, title: str, drawn: Sequence[Line], scale: Scale, words: Callable[[float], str]
+    result: Result, title: str, drawn: Sequence[Series], scale: Scale, words: Callable[[float], str]
 ) -> str:
     times = [sample.at for sample in _shown(result)]
-    plot = lines(
+    return _plot(
+        title,
         times,
         drawn,
-        label=title,
-        x_scale=linear(times, 8),
+        x=linear(times, 8),
+        y=scale,
         x_words=lambda at: f"{at:g} s",
-        y_scale=scale,
         y_words=words,
     )
-    return f"<h3>{escape(title)}</h3>{plot}<p>{keys(drawn)}</p>"
 
 
 def _shown(result: Result) -> list[Sample]:
@@ -140,14 +139,15 @@ def _shown(result: Result) -> list[Sample]:
     return [sample for sample in result.samples if sample.seconds > SHORT]
 
 
-def _values(drawn: Sequence[Line]) -> list[float]:
+def _values(drawn: Sequence[Series]) -> list[float]:
     return [value for line in drawn for value in line.values if value is not None]
 
 
 def _section(result: Result) -> str:
     scenario = result.scenario
+    subscribers = plural(scenario.subscribers, "subscriber")
     what = [
-        f"{many(scenario.publishers, 'publisher')} and {many(scenario.subscribers, 'subscriber')}",
+        f"{plural(scenario.publishers, 'publisher')} and {subscribers}",
         f"MQTT {scenario.version}" + (" over TLS" if scenario.tls else ""),
         f"QoS {scenario.qos}",
         *([] if scenario.prefetch is None else [f"a prefetch of {scenario.prefetch}"]),
@@ -155,50 +155,47 @@ def _section(result: Result) -> str:
         + ("" if scenario.size.choices == (scenario.size.mean,) else " on average"),
         "as fast as they can" if scenario.rate is None else _paces(result),
         f"for {scenario.seconds:g} s",
-        f"from {many(result.processes, 'process', 'processes')}",
+        f"from {plural(result.processes, 'process', 'processes')}",
     ]
     if scenario.slow:
         what.append(
             f"{scenario.slow} of the subscribers {'is' if scenario.slow == 1 else 'are'} slow"
         )
     parts = [
-        f"<section><h2>{escape(scenario.name)}</h2>",
-        f'<p class="about">{escape(", ".join(what))}; {escape(shown(scenario.uri))}</p>',
         f"<p>{_verdict(result)}</p>",
-        *(f'<p class="note">{escape(doubt)}</p>' for doubt in result.doubts()),
+        *(f'<p class="note">{text(doubt)}</p>' for doubt in result.doubts()),
     ]
     samples = _shown(result)
     if len(samples) > 1:
-        rates = [Line("published", [s.published for s in samples])]
-        rates.append(Line("received", [s.received for s in samples]))
+        rates = [Series("published", [s.published for s in samples])]
+        rates.append(Series("received", [s.received for s in samples]))
         if scenario.rate is not None:
             due = [s.expected_published for s in samples]
-            rates.append(Line("due", due, dashed=True))
-        words: Callable[[float], str] = lambda value: f"{value:,.0f}"  # noqa: E731
-        parts.append(_over_time(result, "Messages a second", rates, linear(_values(rates)), words))
+            rates.append(Series("due", due, dashed=True))
+        scale = linear(_values(rates))
+        parts.append(_over_time(result, "Messages a second", rates, scale, "{:,.0f}".format))
         times = [
-            Line(f"p{percent:g}", [s.latencies.percentile(percent) for s in samples])
+            Series(f"p{percent:g}", [s.latencies.percentile(percent) for s in samples])
             for percent in (50.0, 99.0)
         ]
-        times.append(Line("max", [s.latencies.most() for s in samples]))
+        times.append(Series("max", [s.latencies.most() for s in samples]))
         if _values(times):
             scale = logarithmic(_values(times))
-            parts.append(_over_time(result, "Latency", times, scale, seconds))
-        stalled = [Line("publishers that cannot send", [s.stalled for s in samples])]
+            parts.append(_over_time(result, "Latency", times, scale, duration))
+        stalled = [Series("publishers that cannot send", [s.stalled for s in samples])]
         if max(_values(stalled)) > 0.005:
             scale = linear(_values(stalled))
-            parts.append(
-                _over_time(result, "Publishers stalled", stalled, scale, lambda value: f"{value:g}")
-            )
+            parts.append(_over_time(result, "Publishers stalled", stalled, scale, "{:.3g}".format))
     curves = [("slow subscribers", True), ("other subscribers", False)]
     drawn = [
-        Line(name if scenario.slow else "all subscribers", _curve(result.latencies(slow=slow)))
+        Series(name if scenario.slow else "all subscribers", _curve(result.latencies(slow=slow)))
         for name, slow in curves
         if len(result.latencies(slow=slow))
     ]
     parts.append(_curve_plot(drawn))
     parts.append(_subscribers(result))
-    return "".join([*parts, "</section>"])
+    about = f"{', '.join(what)}; {shown(scenario.uri)}"
+    return section(text(scenario.name), text(about), "".join(parts))
 
 
 def _paces(result: Result) -> str:
@@ -212,13 +209,13 @@ def _verdict(result: Result) -> str:
     missing = f"{result.missing:,} never came" if result.missing else "nothing is missing"
     longest = result.stalls.most() if len(result.stalls) else None
     stalled = (
-        f"; publishers could not send for {seconds(result.stalled)} in all, {seconds(longest)} at "
+        f"; publishers could not send for {_time(result.stalled)} in all, {_time(longest)} at "
         "a time at most"
         if longest is not None
         else ""
     )
-    return escape(
-        f"{of_those_due(result)} published in {seconds(result.span)}, "
+    return text(
+        f"{of_those_due(result)} published in {_time(result.span)}, "
         f"{result.received:,} of {result.expected:,} received: "
         f"{missing}{stalled}."
     )
@@ -233,19 +230,19 @@ def _subscribers(result: Result) -> str:
     rows = [_row(each) for each in every[:SHOWN]]
     more = len(every) - SHOWN
     rest = f'<p class="about">And {more} more, none of them worse.</p>' if more > 0 else ""
-    return f"<h3>Subscribers</h3>{_table(heads, rows)}{rest}"
+    return f"<h3>Subscribers</h3>{table(heads, rows, range(1, len(heads)))}{rest}"
 
 
 def _row(each: SubscriberResult) -> list[str]:
     found = each.latencies
     return [
-        _cell(f"{each.number}{' (slow)' if each.slow else ''}"),
-        _cell(f"{each.received:,}"),
-        _cell(f"{each.expected:,}"),
-        _cell(f"{each.missing:,}", bad=each.missing > 0),
-        _cell(f"{each.again:,}"),
-        _cell(f"{each.losses:,}", bad=each.losses > 0),
-        _cell(seconds(each.longest_gap)),
-        *(_cell(seconds(found.percentile(percent))) for percent in PERCENTILES),
-        _cell(seconds(found.most())),
+        f"{each.number}{' (slow)' if each.slow else ''}",
+        f"{each.received:,}",
+        f"{each.expected:,}",
+        bad(f"{each.missing:,}", each.missing > 0),
+        f"{each.again:,}",
+        bad(f"{each.losses:,}", each.losses > 0),
+        _time(each.longest_gap),
+        *(_time(found.percentile(percent)) for percent in PERCENTILES),
+        _time(found.most()),
     ]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from ._latency import Latencies
-from ._load_words import rate, seconds
 from ._result import Result, Sample, SubscriberResult
 
 SHOWN: Final = 10
@@ -15,6 +14,27 @@ SHOWN: Final = 10
 HEADING: Final = (
     "  time  published      due  received       of   stalled      p50      p99      max   busy"
 )
+
+
+def seconds(value: float | None) -> str:
+    """Return a length of time with three digits: `1.23 ms`."""
+    if value is None:
+        return "-"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= size:
+            return f"{_digits(value / size)} {unit}"
+    return "0" if value <= 0 else f"{_digits(value * 1e6)} us"
+
+
+def rate(value: float | None) -> str:
+    """Return a rate a second, in full: `12,345`."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _digits(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def sample_line(sample: Sample) -> str:

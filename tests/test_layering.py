@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -17,10 +18,15 @@ ALONE = ("store",)
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
 #: blocking clients; the journal, which the relay writes, also what the relay keeps books with.
 CLIENT = "pipeline"
-CLIENT_IMPORTS = ("pipeline", "range_client", "relay_client", "sink_client")
+CLIENT_IMPORTS = ("pipeline", "range_client", "relay_client", "sink_client", "_html")
+#: What the pages of reports are made with: the standard library only.
+PAGE_KIT = "clearfunds._html"
 #: These stand in the package itself, where checkers do not find them from the folders at the root:
 #: they are imported by their full names. There is no second copy to take them for.
-CLIENTS = ("clearfunds.range_client", "clearfunds.relay_client", "clearfunds.sink_client")
+IN_PACKAGE = (
+    *("clearfunds.range_client", "clearfunds.relay_client", "clearfunds.sink_client"),
+    PAGE_KIT,
+)
 BOOKS = (("pipeline", "journal"), "accounts")
 NO_IO = ("accounts", "dataspace")
 IO_MODULES = frozenset(
@@ -98,7 +104,7 @@ def absolute_imports(tree: ast.AST) -> list[tuple[int, str]]:
         found += [
             (node.lineno, name)
             for name in names
-            if name.split(".")[0] in own and name not in CLIENTS
+            if name.split(".")[0] in own and name not in IN_PACKAGE
         ]
     return found
 
@@ -137,6 +143,8 @@ def upward(tree: ast.AST, module: tuple[str, ...]) -> list[str]:
             reads_books = module[:2] == BOOKS[0] and parts[1:2] == [BOOKS[1]]
             if not reads_books and (len(parts) == 1 or parts[1] not in CLIENT_IMPORTS):
                 wrong.append(f"line {line}: {name}, and {CLIENT} is a client of the relay")
+        elif module[0] == "perf" and name == PAGE_KIT:
+            continue
         elif module[0] in ALONE and parts[1:2] != [module[0]]:
             wrong.append(f"line {line}: {name}, and {module[0]} stands alone")
         elif len(parts) == 1 or parts[1] not in LAYERS:
@@ -212,6 +220,15 @@ def test_imports_point_one_way(path: Path) -> None:
     assert upward(parse(path), place(path)) == []
 
 
+def test_the_page_kit_needs_the_standard_library_only() -> None:
+    paths = list((ROOT / "src" / "clearfunds" / "_html").glob("*.py"))
+    assert len(paths) > 3
+    for path in paths:
+        for line, name in imported(parse(path), ("_html", path.stem)):
+            known = name.startswith(f"{PAGE_KIT}.") or name.split(".")[0] in sys.stdlib_module_names
+            assert known, f"{label(path)}, line {line}: {name}"
+
+
 @pytest.mark.parametrize("room", OF_MQTT)
 def test_the_folders_of_mqtt_import_one_way(room: str) -> None:
     paths = list((ROOT / "transports" / "mqtt" / room).rglob("*.py"))
@@ -267,6 +284,8 @@ def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
         (("pages", "_a"), "from ..relay import serve_relay", 1),
         (("relay", "_a"), "from ..pages import Pages", 0),
         (("perf", "_a"), "from ..transports.mqtt import Connection", 0),
+        (("perf", "_a"), "from clearfunds._html import text", 0),
+        (("pages", "_a"), "from clearfunds._html import text", 1),
         (("pipeline", "journal", "_a"), "from ...accounts import Ledger", 0),
         (("pipeline", "source", "_a"), "from clearfunds.range_client import RangeReader", 0),
         (("transports", "mqtt", "_a"), "from clearfunds.range_client import RangeReader", 1),

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from ._report_words import count, duration, size
+from clearfunds._html import count, duration, size
 
 _CONNECTION: Final = re.compile(r"(mqtt|syndicate):[^/]*/")
 _NAMED_BY_RELAY: Final = re.compile(r"(mqtt:.*/-/)auto-[0-9a-f]{32}", re.DOTALL)

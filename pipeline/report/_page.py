@@ -11,23 +11,34 @@ from typing import Any, Final
 
 import attrs
 
-from ._book import Book, Row
-from ._limits import Advice, by_pattern
-from ._plots import COLOURS, Axis, Series, bar, debts, hold_axis, hold_range
-from ._report_style import STYLE
-from ._report_words import (
+from clearfunds._html import (
+    COLOURS,
     NOTHING,
+    Series,
+    bad,
+    colour,
     count,
     day,
+    document,
     duration,
+    linear,
+    logarithmic,
     moment,
+    moments,
     name,
     percent,
     period,
+    plot,
     plural,
+    section,
     size,
+    table,
     text,
 )
+
+from ._book import Book, Row
+from ._limits import Advice, by_pattern
+from ._plots import bar, hold_axis, hold_range
 
 SHOWN: Final = 15
 """Most rows of a table on the page; the Parquet files have all."""
@@ -82,16 +93,18 @@ def page(report: Report) -> str:
     """Return the page, as HTML."""
     rows = report.book.rows("overview")
     seen = _Overview(**rows[0]) if rows and rows[0]["rows"] else None
-    parts = [_head(report, seen)]
+    made = f"made {day(report.made_ns)} {moment(report.made_ns)} UTC"
+    live = f", rewritten every {duration(report.refresh)}" if report.refresh is not None else ""
     if seen is None:
-        parts.append(
-            '<main><div class="verdict calm"><p class="headline">Nothing has been settled yet: the '
+        about = [text(report.source), made + live]
+        body = (
+            '<div class="verdict calm"><p class="headline">Nothing has been settled yet: the '
             "journal has no rows.</p><p>A relay that runs with <kbd>--journal</kbd> writes them as "
-            "it delivers, and closes a file after some seconds.</p></div></main>"
+            "it delivers, and closes a file after some seconds.</p></div>"
         )
     else:
-        parts.append("<main>")
-        parts += [
+        about = [text(report.source), period(seen.began_ns, seen.ended_ns), made + live]
+        parts = (
             _verdict(report, seen),
             _tiles(report, seen),
             _owed(report, seen),
@@ -101,34 +114,16 @@ def page(report: Report) -> str:
             _fanned(report),
             _fair(report),
             _advice(report),
-        ]
-        parts += ["</main>", _foot(report, seen)]
-    return "\n".join(part for part in parts if part) + "\n</body>\n</html>\n"
-
-
-def _head(report: Report, seen: _Overview | None) -> str:
-    again = (
-        ""
-        if report.refresh is None
-        else f'<meta http-equiv="refresh" content="{report.refresh:g}">'
+        )
+        body = "\n".join(filter(None, parts))
+    return document(
+        "clearfunds report",
+        [" · ".join(about)],
+        body,
+        subject=text(report.source),
+        foot="" if seen is None else _foot(seen),
+        refresh=report.refresh,
     )
-    when = "" if seen is None else f" · {period(seen.began_ns, seen.ended_ns)}"
-    made = f"{day(report.made_ns)} {moment(report.made_ns)} UTC"
-    live = f", rewritten every {duration(report.refresh)}" if report.refresh is not None else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-{again}<title>clearfunds report: {text(report.source)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
-<h1>clearfunds report</h1>
-<p>{text(report.source)}{when} · made {made}{live}</p>
-</header>"""
 
 
 # -- the sentences at the top -------------------------------------------------------------------
@@ -248,10 +243,9 @@ def _owed(report: Report, seen: _Overview) -> str:
     rows: list[Sequence[str]] = []
     for place, account in enumerate(shown):
         peak, limit = peaks.get(account), limits.get(account)
-        colour = f"c{place + 1}" if place < COLOURS else "c0"
         rows.append(
             (
-                f'<span class="key {colour}"></span>{name(account)}',
+                f'<span class="key {colour(place)}"></span>{name(account)}',
                 size(owed.get(account, 0.0) / seen.seconds),
                 NOTHING if peak is None else size(peak["peak_bytes"]),
                 NOTHING if peak is None else count(peak["peak_items"]),
@@ -261,16 +255,15 @@ def _owed(report: Report, seen: _Overview) -> str:
             )
         )
     head = ("account", "on average", "at most", "events", "at", "its limit", "waited")
-    table = _table(head, rows, numbers=range(1, 7))
-    return _card(
-        "owed",
+    return section(
         "Who owed",
         "Debt is an account's outstanding work: messages that it caused and that no holder is done "
         "with yet, here in bytes. An account over its limit (high-water mark) is not read until "
         "its debt has come down.",
         _debt_plot(book, shown, seen, len(order))
-        + table
+        + table(head, rows, numbers=range(1, 7))
         + _more(len(order), "account", len(shown)),
+        anchor="owed",
     )
 
 
@@ -291,22 +284,32 @@ def _worth(shares: Mapping[str, float], most: int) -> list[str]:
 def _debt_plot(book: Book, order: Sequence[str], seen: _Overview, there: int) -> str:
     step = seen.step_ns
     # The debt of an interval is that at its end.
-    moments = range(seen.began_ns // step * step, seen.ended_ns + step, step)
-    if len(moments) < 3 or not order:
+    times = range(seen.began_ns // step * step, seen.ended_ns + step, step)
+    if len(times) < 3 or not order:
         return ""
     coloured = order[:COLOURS]
     series = [
-        Series(account, _line(book.where("debt_over_time", "account", [account]), moments))
+        Series(account, _line(book.where("debt_over_time", "account", [account]), times))
         for account in coloured
     ]
     if there > len(coloured):
-        all_of_them = _line(book.rows("debt_total"), moments)
+        all_of_them = _line(book.rows("debt_total"), times)
         rest = [
             max(whole - sum(parts), 0.0)
             for whole, *parts in zip(all_of_them, *(each.values for each in series), strict=True)
         ]
         series.append(Series(plural(there - len(coloured), "other"), rest))
-    return debts(moments, series)
+    totals = [sum(values) for values in zip(*(each.values for each in series), strict=True)]
+    return plot(
+        f"Debt over time in bytes, at most {size(max(totals))}",
+        times,
+        series,
+        x=moments(times[0], times[-1]),
+        y=linear(totals, binary=True),
+        x_words=lambda at: moment(int(at)),
+        y_words=lambda value: size(value) if value else "0",
+        stacked=True,
+    )
 
 
 def _line(rows: Iterable[Row], moments: Sequence[int]) -> list[float]:
@@ -346,7 +349,7 @@ def _held(report: Report, seen: _Overview) -> str:
     target = report.target_ms / 1e3
     held = book.sums("blame", "holder", "byte_seconds")
     every = [row[column] / 1e3 for row in found for column in ("p50_ms", "p99_ms", "max_ms")]
-    axis = Axis.over([*every, target])
+    axis = logarithmic([*every, target])
     rows = [
         (
             name(row["holder"]),
@@ -363,20 +366,19 @@ def _held(report: Report, seen: _Overview) -> str:
         *("holder", "deliveries", "held on average", hold_axis(axis, target)),
         *("half within", "99 % within", "all within"),
     )
-    return _card(
-        "held",
+    return section(
         "Who held it, and for how long",
         "From when an event came in to when its holder was done with it: the dot is the median, "
         "the mark 90 %, the thick bar ends at 99 %. The dashed line is the target, "
         f"{duration(target)}.",
-        _table(head, rows, numbers=(1, 2, 4, 5, 6))
+        table(head, rows, numbers=(1, 2, 4, 5, 6))
         + _more(book.count("hold_percentiles"), "holder", len(found)),
+        anchor="held",
     )
 
 
 def _late(milliseconds: float, target: float) -> str:
-    said = duration(milliseconds / 1e3)
-    return f'<span class="late">{said}</span>' if milliseconds > target else said
+    return bad(duration(milliseconds / 1e3), milliseconds > target)
 
 
 # -- who blocked whom ---------------------------------------------------------------------------
@@ -415,7 +417,7 @@ def _blocked(report: Report, seen: _Overview) -> str:
         lines.append(f"<tr>{''.join(line)}</tr>")
     heads = "".join(f"<th>{name(holder)}</th>" for holder in columns)
     sums = "".join(f"<td>{percent(holders[holder] / whole)}</td>" for holder in columns)
-    table = (
+    matrix = (
         '<div class="scroll"><table class="matrix"><thead><tr><th></th>'
         f"{heads}<th>owed in all</th></tr></thead><tbody>{''.join(lines)}</tbody>"
         f"<tfoot><tr><th>of all debt</th>{sums}<td></td></tr></tfoot></table></div>"
@@ -426,12 +428,12 @@ def _blocked(report: Report, seen: _Overview) -> str:
     if len(holders) > len(columns):
         left.append(plural(len(holders) - len(columns), "holder"))
     more = f'<p class="more">{" and ".join(left)} more in tables/blame.</p>' if left else ""
-    return _card(
-        "blocked",
+    return section(
         "Who blocked whom",
         "A row is an account, a column a holder of its messages; the figure is its average debt "
         "there. Look first where the colour is strongest.",
-        table + more,
+        matrix + more,
+        anchor="blocked",
     )
 
 
@@ -451,13 +453,13 @@ def _waited(report: Report) -> str:
         )
         for row in found
     ]
-    return _card(
-        "waited",
+    return section(
         "Who had to wait, and for whom",
         "How long an account's reader was paused (backpressure), by the holder that had most of "
         "the messages that it waited for.",
-        _table(("account", "waited for", "", "in all", "times"), rows, numbers=(3, 4))
+        table(("account", "waited for", "", "in all", "times"), rows, numbers=(3, 4))
         + _more(book.count("stall_time"), "pair"),
+        anchor="waited",
     )
 
 
@@ -478,13 +480,13 @@ def _fanned(report: Report) -> str:
         )
         for row in found
     ]
-    return _card(
-        "fan-out",
+    return section(
         "What became of each publication",
         "Write amplification: one event to nine subscribers is nine deliveries, and all nine are "
         "charged to its publisher.",
-        _table(("account", "topic", "published", "deliveries", "", "each"), rows, numbers=(2, 3, 5))
+        table(("account", "topic", "published", "deliveries", "", "each"), rows, numbers=(2, 3, 5))
         + _more(book.count("fan_out"), "topic"),
+        anchor="fan-out",
     )
 
 
@@ -518,12 +520,12 @@ def _fair(report: Report) -> str:
         f"{1 / len(shares):.2g} if one got everything. It is as if {index * len(shares):.3g} of "
         "them had shared it evenly."
     )
-    return _card(
-        "fair",
+    return section(
         "How evenly it was shared",
         about,
-        _table(("tenant", "", "share", "delivered", "events"), rows, numbers=(2, 3, 4))
+        table(("tenant", "", "share", "delivered", "events"), rows, numbers=(2, 3, 4))
         + _more(len(shares), "tenant"),
+        anchor="fair",
     )
 
 
@@ -534,12 +536,12 @@ def _advice(report: Report) -> str:
     wanted = duration(report.target_ms / 1e3)
     advices = by_pattern(report.advices)
     if not advices:
-        return _card(
-            "change",
+        return section(
             "What to change",
             "Nothing: with the present limits, 99 % of every account's deliveries were done within "
             f"{wanted}, or no limit of its own would help.",
             "",
+            anchor="change",
         )
     rows = [
         (
@@ -568,15 +570,15 @@ def _advice(report: Report) -> str:
         "no more than is cleared of its debt in that time. It publishes no less: only the queue in "
         "between gets shorter."
     )
-    return _card(
-        "change",
+    return section(
         "What to change",
         about,
-        _table(head, rows, numbers=(2, 3, 4, 5))
+        table(head, rows, numbers=(2, 3, 4, 5))
         + (f'<p class="more">{floor}</p>' if floor else "")
         + _more(len(advices), "limit", where="limits.toml")
         + '<p class="more">The file limits.toml is beside this page; give it to the relay: '
         + f"<kbd>clearfunds relay --config limits.toml</kbd></p><pre>{_lines(report.toml)}</pre>",
+        anchor="change",
     )
 
 
@@ -590,7 +592,7 @@ def _lines(toml: str) -> str:
 # -- the frame ----------------------------------------------------------------------------------
 
 
-def _foot(report: Report, seen: _Overview) -> str:
+def _foot(seen: _Overview) -> str:
     sampled = (
         ""
         if seen.weight <= 1
@@ -602,29 +604,6 @@ def _foot(report: Report, seen: _Overview) -> str:
         f"{plural(seen.rows, 'settlement')}, one for each loan that ended: who owed, who held, how "
         f"much, from when to when.{sampled} Percentiles are approximate, within about a percent."
         "</p><p>All rows of every table are in tables/, as Parquet.</p></footer>"
-    )
-
-
-def _card(anchor: str, title: str, about: str, body: str) -> str:
-    return (
-        f'<section class="card" id="{anchor}"><h2>{title}</h2><p class="about">{about}</p>{body}'
-        "</section>"
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int]) -> str:
-    right = set(numbers)
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(
-            f'<{tag} class="n">{cell}</{tag}>' if place in right else f"<{tag}>{cell}</{tag}>"
-            for place, cell in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return (
-        f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
     )
 
 

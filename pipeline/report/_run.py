@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from clearfunds._html import day, duration, moment, percent
+
 from .._arrow import arrow
 from .._environment import check_spark, session
 from .._errors import PipelineError
 from ._book import Book
 from ._limits import Advice, as_toml, by_pattern, pattern
 from ._page import Report, page
-from ._report_words import day, duration, moment, percent
 
 if TYPE_CHECKING:
     import threading

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearfunds.pipeline.report import _report_words as words
+from clearfunds import _html as words
 
 
 @pytest.mark.parametrize(

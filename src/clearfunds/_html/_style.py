@@ -1,4 +1,4 @@
-"""The style of the report: one column, light or dark as the reader's system is, and for print."""
+"""The style of pages: one column, light or dark as the reader's system is, and for print."""
 
 from typing import Final
 
@@ -30,12 +30,12 @@ body {
     sans-serif;
   font-variant-numeric: tabular-nums; -webkit-text-size-adjust: 100%;
 }
-h1, h2, p, ul, dl, dd, pre { margin: 0; padding: 0; }
+h1, h2, h3, p, dl, dd, pre { margin: 0; padding: 0; }
 a { color: var(--calm); }
 header { padding: 1.25rem 0 1rem; }
 header h1 { font-size: 1.125rem; letter-spacing: -0.01em; }
 header p { color: var(--soft); font-size: 0.875rem; overflow-wrap: anywhere; }
-.verdict, .card, .tile {
+.verdict, section, .tile {
   background: var(--card); border: 1px solid var(--faint); border-radius: 12px;
 }
 .verdict { padding: 1.125rem 1.375rem; border-left: 6px solid var(--faint); }
@@ -50,8 +50,11 @@ header p { color: var(--soft); font-size: 0.875rem; overflow-wrap: anywhere; }
 .tile dt { color: var(--soft); font-size: 0.8125rem; }
 .tile dd { font-size: 1.5rem; font-weight: 600; letter-spacing: -0.02em; line-height: 1.3; }
 .tile dd + dd { color: var(--soft); font-size: 0.8125rem; font-weight: 400; letter-spacing: 0; }
-.card { padding: 1.125rem 1.375rem; margin-bottom: 0.875rem; min-width: 0; }
-.card h2 { font-size: 1.0625rem; }
+section { padding: 1.125rem 1.375rem; margin-bottom: 0.875rem; min-width: 0; }
+h2 { font-size: 1.0625rem; overflow-wrap: anywhere; }
+h3 { font-size: 0.875rem; margin: 1rem 0 0.25rem; color: var(--soft); font-weight: 600; }
+.note { background: var(--warn-paper); color: var(--warn); border-radius: 8px;
+  padding: 0.5rem 0.75rem; margin-top: 0.5rem; }
 .about { color: var(--soft); max-width: 46rem; margin: 0.125rem 0 0.875rem; }
 .about b { color: var(--ink); font-weight: 600; }
 .more { color: var(--soft); font-size: 0.8125rem; margin-top: 0.625rem; }
@@ -74,7 +77,7 @@ th:last-child, td:last-child { padding-right: 0; }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { font-size: 0.8125rem; color: var(--soft); white-space: nowrap; vertical-align: bottom; }
 .n { text-align: right; white-space: nowrap; }
-.late { color: var(--stop); }
+.bad { color: var(--stop); }
 .now { color: var(--soft); }
 .now s { opacity: 0.8; }
 b.good { color: var(--calm); }
@@ -82,15 +85,21 @@ svg { display: block; overflow: visible; }
 svg text { fill: var(--soft); font-size: 12px; }
 svg .grid { stroke: var(--faint); }
 .plot { width: 100%; height: auto; margin-bottom: 0.5rem; }
-.plot path { stroke: var(--card); stroke-width: 0.75; vector-effect: non-scaling-stroke; }
-.c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); }
-.c4 { fill: var(--c4); } .c5 { fill: var(--c5); } .c6 { fill: var(--c6); } .c0 { fill: var(--c0); }
+.c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); }
+.c4 { color: var(--c4); } .c5 { color: var(--c5); } .c6 { color: var(--c6); }
+.c0 { color: var(--c0); }
+.area { fill: currentColor; stroke: var(--card); stroke-width: 0.75;
+  vector-effect: non-scaling-stroke; }
+.line { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round;
+  stroke-linecap: round; }
+.line.dashed { stroke-dasharray: 5 5; }
+.legend { color: var(--soft); font-size: 0.8125rem; }
+.legend span { margin-right: 1.25rem; white-space: nowrap; }
+.legend i { display: inline-block; width: 1.25rem; border-top: 3px solid; margin-right: 0.375rem;
+  vertical-align: 3px; }
+.legend i.dashed { border-top-style: dashed; }
 .key { display: inline-block; width: 0.75rem; height: 0.75rem; border-radius: 3px;
-  margin-right: 0.5rem; vertical-align: -1px; }
-.key.c1 { background: var(--c1); } .key.c2 { background: var(--c2); }
-.key.c3 { background: var(--c3); } .key.c4 { background: var(--c4); }
-.key.c5 { background: var(--c5); } .key.c6 { background: var(--c6); }
-.key.c0 { background: var(--c0); }
+  margin-right: 0.5rem; vertical-align: -1px; background: currentColor; }
 .range { width: 20rem; height: 1.5rem; }
 .range .thin { stroke: var(--soft); stroke-width: 1; opacity: 0.6; }
 .range .thick { stroke-width: 5; stroke-linecap: round; opacity: 0.55; }
@@ -123,14 +132,14 @@ footer p + p { margin-top: 0.5rem; }
 @media (max-width: 48rem) {
   .tiles { grid-template-columns: repeat(2, 1fr); }
   body { padding: 0 0.75rem 2rem; }
-  .card, .verdict { padding: 1rem; }
+  section, .verdict { padding: 1rem; }
   .range { width: 12rem; height: 1rem; }
   .bar { width: 5rem; }
   :is(td, tbody th) .name { max-width: 12rem; }
 }
 @media print {
   body { max-width: none; background: none; }
-  .card { break-inside: avoid; }
+  section { break-inside: avoid; }
   pre { max-height: none; white-space: pre-wrap; }
 }
 """
