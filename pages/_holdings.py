@@ -10,7 +10,7 @@ from ..accounts import LoanedItem, LoanQueue, Relief
 from ..accounts._loan import LOOSE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from ..accounts import Holder, Ledger
     from ._cooperative import Pace
@@ -76,24 +76,32 @@ class Everybody:
             yield Hands(LOOSE, "loose", [])
 
 
-async def cells_of(hands: Hands, ledger: Ledger, pace: Pace) -> dict[str, Cell]:
-    """Return the loans of `hands`, by the name of the account that owes for them."""
+async def cells_of(
+    hands: Hands, ledger: Ledger, pace: Pace, only: Container[str] | None = None
+) -> dict[str, Cell]:
+    """Return the loans of `hands`, by the name of the account that owes for them.
+
+    Only those of the accounts in `only`, if it is given.
+    """
     cells: dict[str, Cell] = {}
     for holder in hands.holders:
+        await pace.breathe()
         # A holder's list of loans must not change during the walk, hence the copy; a loan that
         # was settled before its turn has nothing outstanding any more.
-        await _add_all(cells, list(holder.loans()), pace)
+        await _add_all(cells, list(holder.loans()), pace, only)
         if holder is ledger.router:
             for turn in list(ledger.turns):
-                if turn.input_items:
-                    name = turn.account.name
+                name = turn.account.name
+                if turn.input_items and (only is None or name in only):
                     _add(cells, name, turn.input_items, turn.input_bytes, turn.opened)
     if hands.name == LOOSE:
-        await _add_all(cells, list(ledger.loose), pace)
+        await _add_all(cells, list(ledger.loose), pace, only)
     return cells
 
 
-async def _add_all(cells: dict[str, Cell], loans: list[Any], pace: Pace) -> None:
+async def _add_all(
+    cells: dict[str, Cell], loans: list[Any], pace: Pace, only: Container[str] | None = None
+) -> None:
     for start in range(0, len(loans), BREATH_EVERY):
         if start:
             await pace.breathe()
@@ -103,9 +111,11 @@ async def _add_all(cells: dict[str, Cell], loans: list[Any], pace: Pace) -> None
             if not isinstance(loan, LoanedItem) or not loan.items:
                 continue
             # The same as `_add`, inline: there may be a hundred thousand of them.
-            cell = cells.get(loan.account.name)
+            name = loan.account.name
+            cell = cells.get(name)
             if cell is None:
-                cells[loan.account.name] = Cell(loan.opened, loan.items, loan.bytes, 1)
+                if only is None or name in only:
+                    cells[name] = Cell(loan.opened, loan.items, loan.bytes, 1)
             else:
                 cell.items += loan.items
                 cell.bytes += loan.bytes

@@ -125,7 +125,6 @@ async def write_ledger(
     found: list[tuple[Hands, dict[str, Cell] | None]] = []
     kept = 0
     for hands in everybody:
-        await pace.breathe()
         cells = await cells_of(hands, ledger, pace)
         page.row(_holder_row(hands, cells, ledger.clock()))
         if page.full:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from heapq import nlargest
 from operator import attrgetter
@@ -29,7 +29,7 @@ from ..accounts._loan import LOOSE
 from ..accounts._waiters import RATE, REASONS, waited_by_reason
 from ..accounts.limits._limit import UNLIMITED
 from ..dataspace.queues import Group
-from ._holdings import BREATH_EVERY
+from ._holdings import BREATH_EVERY, Hands, cells_of
 from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
@@ -574,42 +574,16 @@ async def _cells(
     ledger: Ledger, holdings: _Holdings, accounts: list[Account], names: list[str], pace: Pace
 ) -> list[tuple[int, int, int, int, float]]:
     """Return the parts of the debt of `accounts` that holders in `names` hold."""
-    place = {account: number for number, account in enumerate(accounts)}
+    place = {account.name: number for number, account in enumerate(accounts)}
     rows: list[tuple[int, int, int, int, float]] = []
     for column, name in enumerate(names):
-        cells: dict[int, list[float]] = {}
-        for account, items, nbytes, opened in _held_by(name, ledger, holdings):
-            await pace.breathe()
-            row = place.get(account)
-            if row is not None:
-                cell = cells.setdefault(row, [0, 0, opened])
-                cell[0] += items
-                cell[1] += nbytes
-                cell[2] = min(cell[2], opened)
+        cells = await cells_of(Hands(name, "", holdings.here(name)), ledger, pace, place)
         now = ledger.clock()
-        rows += [
-            (row, column, int(items), int(nbytes), _seconds(now - opened))
-            for row, (items, nbytes, opened) in sorted(cells.items())
-        ]
+        rows += sorted(
+            (place[account], column, cell.items, cell.bytes, _seconds(now - cell.opened))
+            for account, cell in cells.items()
+        )
     return rows
-
-
-def _held_by(
-    name: str, ledger: Ledger, holdings: _Holdings
-) -> Iterable[tuple[Account, int, int, float]]:
-    for holder in holdings.here(name):
-        loans: list[Any] = list(holder.loans())
-        for loan in loans:
-            if isinstance(loan, LoanedItem) and loan.items:
-                yield loan.account, loan.items, loan.bytes, loan.opened
-        if holder is ledger.router:
-            for turn in list(ledger.turns):
-                if turn.input_items:
-                    yield turn.account, turn.input_items, turn.input_bytes, turn.opened
-    if name == LOOSE:
-        for loan in list(ledger.loose):
-            if loan.items:
-                yield loan.account, loan.items, loan.bytes, loan.opened
 
 
 async def _wait_row(
