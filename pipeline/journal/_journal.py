@@ -33,6 +33,7 @@ import attrs
 import trio
 
 from ...accounts import Outcome, label_of
+from ...accounts._cooperative import run_to_end, with_pauses
 from .._errors import PipelineError
 from ._columns import SECOND, Columns
 from ._files import TableFiles, Written, leftovers, open_file
@@ -484,24 +485,12 @@ class Journal:
             await trio.sleep(every)
             if self._snapshots:
                 continue  # the last snapshot is not written yet
-            steps = snapshot(self._ledger)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    self._keep_snapshot(*end.value)
-                    break
-                await trio.lowlevel.checkpoint()
+            found, _ = await with_pauses(snapshot(self._ledger), 0.0)
+            self._keep_snapshot(*found)
 
     def take_snapshot(self) -> None:
         """Take a snapshot now, in one step."""
-        steps = snapshot(self._ledger)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                self._keep_snapshot(*end.value)
-                return
+        self._keep_snapshot(*run_to_end(snapshot(self._ledger)))
 
     def _keep_snapshot(self, accounts: list[tuple[Any, ...]], loans: list[tuple[Any, ...]]) -> None:
         self._ledger.tell_stalls()
