@@ -9,14 +9,8 @@ import clearfunds.range_client as client
 from clearfunds.range_client import RangeClientError
 from clearfunds.sink_client import NotStagedError, SinkWriter, TornError
 
-from .._errors import (
-    AwayError,
-    FencedError,
-    OptionError,
-    PipelineError,
-    RefusedError,
-    RelayError,
-)
+from .. import _faults as faults
+from .._errors import AwayError, FencedError, OptionError, PipelineError, RelayError
 from ._options import WriteOptions
 
 
@@ -52,18 +46,6 @@ def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> Pipel
     match fault:
         case TornError():
             return AwayError(f"{fault}. Spark does so by itself, spark.task.maxFailures times")
-        case client.AwayError():
-            return AwayError(
-                f"{fault}. Is it running there, with `--listen subscribe+tcp://...` on this very "
-                "port (with `subscribe+tls`: option 'tls')? Started again from its checkpoint, the "
-                "query writes the same batch again, and the relay takes it once"
-            )
-        case client.WrongAnswerError():
-            return AwayError(
-                f"the server at {where} is not a relay's listener for writers ({fault}); give the "
-                "port that the relay logs with `subscribe+tcp://`, not that of MQTT or of its "
-                "pages"
-            )
         case client.FencedError():
             return FencedError(
                 f"another writer has taken the name {name!r} at the relay at {where}: {fault}. "
@@ -77,12 +59,6 @@ def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> Pipel
                 "nothing of it was published, and the query writes it again when it is started "
                 "from its checkpoint"
             )
-        case client.NotAuthorizedError():
-            return RefusedError(
-                f"the relay at {where} and this query do not agree who they are: {fault} (options "
-                "'user', 'password', 'ca', 'certificate', 'key')"
-            )
-        case client.RefusedError():
-            return RefusedError(f"the relay at {where} refuses: {fault}")
         case _:
-            return RelayError(f"the relay at {where} cannot do this: {fault}")
+            goes_on = "writes the same batch again, and the relay takes it once"
+            return faults.sentence(where, "writers", goes_on, fault)

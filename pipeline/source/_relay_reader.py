@@ -16,15 +16,8 @@ import clearfunds.range_client as client
 from clearfunds.range_client import RangeClientError, RangeReader, Ticket
 from clearfunds.relay_client import Access
 
-from .._errors import (
-    AwayError,
-    DataLossError,
-    FencedError,
-    OptionError,
-    PipelineError,
-    RefusedError,
-    RelayError,
-)
+from .. import _faults as faults
+from .._errors import DataLossError, FencedError, OptionError, PipelineError
 from ._options import ReadOptions
 
 FETCH_BYTES = 1 << 20
@@ -58,18 +51,6 @@ def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
     """Return the error, for the user of a query, that explains a fault of the client."""
     name, where = options.subscription, options.where
     match fault:
-        case client.AwayError():
-            return AwayError(
-                f"{fault}. Is it running there, with `--listen subscribe+tcp://...` on this very "
-                "port (with `subscribe+tls`: option 'tls')? Started again from its checkpoint, the "
-                "query goes on where it was"
-            )
-        case client.WrongAnswerError():
-            return AwayError(
-                f"the server at {where} is not a relay's listener for readers ({fault}); give the "
-                "port that the relay logs with `subscribe+tcp://`, not that of MQTT or of its "
-                "pages"
-            )
         case client.FencedError():
             return FencedError(
                 f"another query reads from subscription {name!r} of the relay at {where} now: "
@@ -79,15 +60,8 @@ def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
             return DataLossError(
                 f"{fault}. To skip the lost messages, set the option 'failOnDataLoss' to false"
             )
-        case client.NotAuthorizedError():
-            return RefusedError(
-                f"the relay at {where} and this query do not agree who they are: {fault} (options "
-                "'user', 'password', 'ca', 'certificate', 'key')"
-            )
-        case client.RefusedError():
-            return RefusedError(f"the relay at {where} refuses: {fault}")
         case _:
-            return RelayError(f"the relay at {where} cannot do this: {fault}")
+            return faults.sentence(where, "readers", "goes on where it was", fault)
 
 
 def _key_of(options: ReadOptions, ticket: Ticket) -> tuple[int, str, int, Access, Ticket]:
