@@ -45,7 +45,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.servers import Relay, Running, ServerError
 from clearfunds.perf import PerfError, Profile, Result, Scenario, Sizes, measure, parse_stalls
-from clearfunds.range_client import RangeClientError, RangeReader
+from clearfunds.ranges.client import RangeClientError, RangeReader
 from clearfunds.transports import TransportError
 from clearfunds.transports.mqtt import (
     ClientSession,

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
-from ..dataspace.sinks import SinkLimits
-from ..dataspace.subscriptions import RangeSubscription, SubscriptionLimits
+from ..ranges.log import RangeSubscription, SubscriptionLimits
+from ..ranges.server import Doorkeeper, SubscriptionServer, SubscriptionSettings
+from ..ranges.server._disk import PREFIX as SUBSCRIPTION_PREFIX
+from ..ranges.server._sink_disk import PREFIX as SINK_PREFIX
+from ..ranges.sink import SinkLimits
 from ..store import StoreSettings
 from ..transports._admission import Admission
 from ..transports._flusher import Flusher
@@ -27,9 +30,6 @@ from ..transports.mqtt.server._persistent_sessions import (
 from ..transports.mqtt.server._server import MqttServer
 from ..transports.queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from ..transports.queues._spool import forget_spools
-from ..transports.subscriptions import Doorkeeper, SubscriptionServer, SubscriptionSettings
-from ..transports.subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
-from ..transports.subscriptions._sink_disk import PREFIX as SINK_PREFIX
 from ._alarms import AlarmSettings, memory_limit
 from ._memory import memory_used
 

@@ -42,7 +42,7 @@ from ..dataspace import (
     DEFAULT_MAX_SHAPES,
     Dataspace,
 )
-from ..dataspace.subscriptions import RangeSubscription
+from ..ranges.log import RangeSubscription
 from ..transports._account_limits import AccountLimit, AccountLimits, AccountRate
 from ..transports._account_tree import AccountTree
 from ..transports._admission import Admission
@@ -98,9 +98,9 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from ..pages import Pages, TransportCounts
+    from ..ranges.server import SubscriptionServer
     from ..transports._layer import Connected
     from ..transports.queues import RamShelves, Shelves
-    from ..transports.subscriptions import SubscriptionServer
     from ..transports.syndicate._server import SyndicateServer
     from ..transports.tls import ServerTls
 
@@ -148,7 +148,7 @@ class RelaySettings(KeepingSettings):
     on in the same way. Who connects to one of the latter meets the dataspace, or a gatekeeper if
     `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
     `subscribe+tcp` and `subscribe+tls` are for readers that take ranges and writers of batches
-    (`clearfunds.range_client`, `sink_client`)."""
+    (`clearfunds.ranges.client`)."""
     tls: ServerTls | None = attrs.field(default=None, repr=False)
     """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
     user is who its certificate is for, whatever it says itself."""

@@ -15,6 +15,7 @@ LINKS = {
     "pipeline": "../../pipeline",
     "store": "../../store",
     "pages": "../../pages",
+    "ranges": "../../ranges",
     "relay": "../../relay",
     "transports": "../../transports",
     "demo_data": "../../examples/data",

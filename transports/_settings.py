@@ -7,7 +7,7 @@ from typing import Literal
 import attrs
 
 from ..accounts import DEFAULT_PATIENCE, KEEP, Limit, StuckPolicy
-from ..dataspace.sinks import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
+from ..ranges.sink import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._account_limits import AccountLimits
 from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
 from ._subscription_policies import SubscriptionPolicy

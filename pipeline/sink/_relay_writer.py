@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import clearfunds.range_client as client
-from clearfunds.range_client import RangeClientError
-from clearfunds.sink_client import NotStagedError, SinkWriter, TornError
-
+from ...ranges import client
+from ...ranges.client import NotStagedError, RangeClientError, SinkWriter, TornError
 from .._errors import (
     AwayError,
     FencedError,

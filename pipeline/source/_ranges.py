@@ -9,9 +9,8 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-import clearfunds.range_client as client
-from clearfunds.range_client import RangeClientError, Ticket
-
+from ...ranges import client
+from ...ranges.client import RangeClientError, Ticket
 from ._columns import BATCH_BYTES, BATCH_ROWS, Columns
 from ._options import ReadOptions
 from ._relay_reader import along, forget, sentence

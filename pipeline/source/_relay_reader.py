@@ -12,10 +12,8 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import clearfunds.range_client as client
-from clearfunds.range_client import RangeClientError, RangeReader, Ticket
-from clearfunds.relay_client import Access
-
+from ...ranges import client
+from ...ranges.client import Access, RangeClientError, RangeReader, Ticket
 from .._errors import (
     AwayError,
     DataLossError,

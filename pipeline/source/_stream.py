@@ -31,9 +31,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-import clearfunds.range_client as client
-from clearfunds.range_client import Head, RangeClientError, RangeReader, Ticket
-
+from ...ranges import client
+from ...ranges.client import Head, RangeClientError, RangeReader, Ticket
 from .._errors import DataLossError, OptionError
 from ._offset import Offset, Position
 from ._options import StreamOptions

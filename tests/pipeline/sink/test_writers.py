@@ -19,8 +19,7 @@ from clearfunds.pipeline._errors import (
     RelayError,
 )
 from clearfunds.pipeline.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from clearfunds.range_client import RangeClientError, RangeReader
-from clearfunds.sink_client import SinkWriter
+from clearfunds.ranges.client import RangeClientError, RangeReader, SinkWriter
 from tests.pipeline.relays import SECONDS, RelayProcess
 from tests.pipeline.sink.tables import schema_of
 from tests.pipeline.sink.tasks import COLUMNS, Tasks, told

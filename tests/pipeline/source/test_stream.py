@@ -25,7 +25,7 @@ from clearfunds.pipeline._errors import (
 from clearfunds.pipeline.source import BatchReader, StreamReader
 from clearfunds.pipeline.source import _relay_reader as connections
 from clearfunds.pipeline.source._options import batch_options, stream_options
-from clearfunds.range_client import RangeReader, Ticket
+from clearfunds.ranges.client import RangeReader, Ticket
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.source.queries import Query, pouring, publish, until
 

@@ -13,7 +13,21 @@ from typing import Any, Final
 
 import attrs
 
-from clearfunds.dataspace.subscriptions import AfterGrace, Start
+from clearfunds.ranges.log import AfterGrace, Start
+from clearfunds.ranges.server import Frame, FrameReader, Kind
+from clearfunds.ranges.server._frames import (
+    Ack,
+    AskHead,
+    Attach,
+    Detach,
+    Drop,
+    Fetch,
+    Hello,
+    Request,
+    encode_frame,
+    encode_request,
+)
+from clearfunds.ranges.server._sink_frames import Abort, Commit, Forget, Open, SinkKind
 from clearfunds.transports.mqtt import (
     Auth,
     ConnAck,
@@ -32,20 +46,6 @@ from clearfunds.transports.mqtt import (
 from clearfunds.transports.mqtt.codec._frames import find_frame
 from clearfunds.transports.mqtt.codec._packets import decode
 from clearfunds.transports.mqtt.codec._packets5 import decode5
-from clearfunds.transports.subscriptions import Frame, FrameReader, Kind
-from clearfunds.transports.subscriptions._frames import (
-    Ack,
-    AskHead,
-    Attach,
-    Detach,
-    Drop,
-    Fetch,
-    Hello,
-    Request,
-    encode_frame,
-    encode_request,
-)
-from clearfunds.transports.subscriptions._sink_frames import Abort, Commit, Forget, Open, SinkKind
 
 METHOD: Final = "SCRAM-SHA-256"
 
