@@ -39,7 +39,7 @@ def write_py_files(path: str | Path) -> Path:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for source in (root / "__init__.py", root / "ranges" / "__init__.py"):
                 archive.write(source, f"clearfunds/{source.relative_to(root)}")
-            for folder in (pipeline, root / "ranges" / "client"):
+            for folder in (pipeline, root / "ranges" / "wire", root / "ranges" / "client"):
                 for source in sorted(folder.rglob("*.py")):
                     archive.write(source, f"clearfunds/{source.relative_to(root)}")
             archive.write(root.parent / _DISCOVERED, _DISCOVERED)

@@ -23,6 +23,7 @@ FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))
 ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "transports.mqtt": {"codec": (), "client": ("codec",), "server": ("codec",)},
     "ranges": {
+        "wire": (),
         "log": ("wire",),
         "sink": ("wire",),
         "client": ("wire",),

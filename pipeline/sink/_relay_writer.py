@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from ...ranges import client
-from ...ranges.client import NotStagedError, RangeClientError, SinkWriter, TornError
+from ...ranges.client import NotStagedError, RangeError, SinkWriter, TornError
 from .._errors import (
     AwayError,
     FencedError,
@@ -26,12 +26,12 @@ def writing(options: WriteOptions, name: str) -> Generator[SinkWriter]:
     connection closes, and the relay discards the rows of a part that was not staged completely.
 
     Raises:
-        RelayError: For any `RangeClientError`, also one in the block.
+        RelayError: For any `RangeError`, also one in the block.
     """
     try:
         with _writer(options, name) as writer:
             yield writer
-    except RangeClientError as exc:
+    except RangeError as exc:
         raise sentence(options, name, exc) from exc
 
 
@@ -44,7 +44,7 @@ def _writer(options: WriteOptions, name: str) -> SinkWriter:
         raise OptionError(f"the relay cannot be asked so: {exc}") from exc
 
 
-def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> PipelineError:
+def sentence(options: WriteOptions, name: str, fault: RangeError) -> PipelineError:
     """Return the error, for the user of a query, that explains a fault of the client."""
     where = options.where
     match fault:

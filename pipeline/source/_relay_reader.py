@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from ...ranges import client
-from ...ranges.client import Access, RangeClientError, RangeReader, Ticket
+from ...ranges.client import Access, RangeError, RangeReader, Ticket
 from .._errors import (
     AwayError,
     DataLossError,
@@ -40,11 +40,11 @@ def asking(options: ReadOptions) -> Generator[None]:
     """Turn faults of the client into errors of the pipeline that explain them.
 
     Raises:
-        RelayError: For any `RangeClientError`.
+        RelayError: For any `RangeError`.
     """
     try:
         yield
-    except RangeClientError as exc:
+    except RangeError as exc:
         raise sentence(options, exc) from exc
     except PipelineError:
         raise
@@ -52,7 +52,7 @@ def asking(options: ReadOptions) -> Generator[None]:
         raise OptionError(f"the relay cannot be asked so: {exc}") from exc
 
 
-def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
+def sentence(options: ReadOptions, fault: RangeError) -> PipelineError:
     """Return the error, for the user of a query, that explains a fault of the client."""
     name, where = options.subscription, options.where
     match fault:
@@ -96,7 +96,7 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
     """Return this process's reader that reads along with the owner of this ticket.
 
     Raises:
-        RangeClientError: If a new connection is needed, and the relay refuses it, or is away.
+        RangeError: If a new connection is needed, and the relay refuses it, or is away.
     """
     key = _key_of(options, ticket)
     with _lock:

@@ -12,18 +12,14 @@ from __future__ import annotations
 import dataclasses
 import socket
 import ssl
-import struct
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-MAX_FIELD_BYTES = 65_535
-"""Limit of the protocol for a user's name, or for a password, in bytes."""
+from ..wire import MAX_TEXT_BYTES, Auth
 
 PLAIN_URL = "subscribe+tcp"
 TLS_URL = "subscribe+tls"
 """Scheme of URLs with TLS, as in `clearfunds relay --listen`."""
-
-_U16 = struct.Struct("<H")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +52,8 @@ class Access:
         if (self.user is None) != (self.password is None):
             raise ValueError("a user and a password come together: give both, or neither")
         for what, text in (("user", self.user), ("password", self.password)):
-            if text is not None and len(text.encode()) > MAX_FIELD_BYTES:
-                raise ValueError(f"a {what} has {MAX_FIELD_BYTES} bytes at the most")
+            if text is not None and len(text.encode()) > MAX_TEXT_BYTES:
+                raise ValueError(f"a {what} has {MAX_TEXT_BYTES} bytes at the most")
         if self.key is not None and self.certificate is None:
             raise ValueError("a key belongs to a certificate: give the certificate, too")
 
@@ -111,12 +107,11 @@ class Access:
                 raise ValueError(msg) from None
         return context
 
-    def login(self) -> bytes | None:
-        """Return the content of AUTH; None: nothing has to be sent."""
+    def login(self) -> Auth | None:
+        """Return the log-in; None: nothing has to be sent."""
         if self.user is None or self.password is None:
             return None
-        user, password = self.user.encode(), self.password.encode()
-        return b"".join((_U16.pack(len(user)), user, _U16.pack(len(password)), password))
+        return Auth(self.user, self.password.encode())
 
 
 NOBODY = Access()

@@ -1,6 +1,6 @@
 """A blocking client for subscriptions that are read by ranges; the standard library is enough.
 
-Spark's workers have no event loop, so nothing here imports Trio. `ranges/server/_frames.py`
+Spark's workers have no event loop, so nothing here imports Trio. `ranges/wire/_frames.py`
 describes the protocol. ::
 
     with RangeReader("127.0.0.1", 7700, "readings", filters=["plant/#"], start="latest") as reader:
@@ -26,22 +26,48 @@ import contextlib
 import socket
 import ssl
 import struct
-import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from itertools import accumulate, count, pairwise
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from itertools import accumulate, count
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, TypeVar
 
+from ..wire import (
+    AUTH_IS_KNOWN,
+    READERS_ERRORS,
+    UNKNOWN,
+    VERSION,
+    Ack,
+    AfterGrace,
+    AskHead,
+    Attach,
+    Auth,
+    DataLossError,
+    Drop,
+    Fetch,
+    Head,
+    Hello,
+    Kind,
+    NotAuthorizedError,
+    OpenBlock,
+    Ping,
+    RangeError,
+    Reach,
+    Request,
+    Start,
+    WrongAnswerError,
+    encode_request,
+    layouts,
+)
 from ._access import NOBODY, Access, connect, tls_fault
 
 MAX_FRAME_BYTES = 300 << 20
 """A larger answer counts as garbage: one message of MQTT's largest size, and some more."""
-
-MAX_TEXT_BYTES = 65_535
-"""Limit of the protocol for a name or a filter, in bytes; a relay allows less."""
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds within which a request is answered, including reconnects; as in psycopg's pool."""
@@ -49,86 +75,14 @@ DEFAULT_TIMEOUT = 30.0
 DEFAULT_FETCH_BYTES = 1 << 20
 """Bytes of one answer; as Kafka's `max.partition.fetch.bytes`. One more is requested meanwhile."""
 
-MAGIC = b"CLFR"
-VERSION = 1
-HEADER = struct.Struct("<IB3xI")
-GREETING = struct.Struct("<4sHH")
-_WELCOME = struct.Struct("<HHI")
-AUTH_IS_KNOWN = 1
-"""A flag of WELCOME; an older relay sends none."""
-_ATTACH = struct.Struct("<Q16sdBBBB")
-_ATTACHED = struct.Struct("<IIQQQQ16s")
-_HEAD_IS = struct.Struct("<QQQQ")
-_FETCH = struct.Struct("<IIQQ")
-_RECORDS = struct.Struct("<QII")
-_ACK = struct.Struct("<IIQ")
-_REACH = struct.Struct("<IIQQ")
-_REACHED = struct.Struct("<Q")
-_U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
-_TWO = struct.Struct("<QQ")
-_BLOCK = struct.Struct("<QIIIIII")
+GREETING = Hello(VERSION, VERSION)
 
-HELLO, WELCOME, ERROR, PING, PONG, AUTH, AUTHENTICATED = 1, 2, 3, 4, 5, 6, 7
-ATTACH, ATTACHED, DETACH, DETACHED = 16, 17, 18, 19
-HEAD, HEAD_IS, FETCH, RECORDS, ACK, ACKED, DROP, DROPPED = 24, 25, 26, 27, 28, 29, 30, 31
-REACH, REACHED = 32, 33
-
-_STARTS: dict[str | None, int] = {None: 0, "earliest": 1, "latest": 2}
-_AFTER_GRACE: dict[str | None, int] = {None: 0, "hold": 1, "drop": 2, "write_off": 3}
-_UNKNOWN = bytes(16)
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds between attempts to reach the relay again; the last one repeats."""
 
 
-class RangeClientError(Exception):
-    """Base of the errors: a request to a relay failed."""
-
-
-class AwayError(RangeClientError, ConnectionError):
+class AwayError(RangeError, ConnectionError):
     """The relay cannot be reached, or did not answer in time. Try again later."""
-
-
-class RefusedError(RangeClientError):
-    """The relay does not allow it, or does not know it; the message has the reason."""
-
-
-class NotAuthorizedError(RefusedError):
-    """The relay does not admit this user, or does not prove its own identity; see the message."""
-
-
-class FencedError(RangeClientError):
-    """A newer reader has attached to the subscription; this one is out."""
-
-
-class DataLossError(RangeClientError):
-    """The messages asked for are gone, or belonged to another subscription of this name."""
-
-
-class StoreError(RangeClientError):
-    """The relay's disk fails. Try again later."""
-
-
-class WrongAnswerError(RangeClientError):
-    """The answer does not follow the protocol; or this client's request did not."""
-
-
-_ERRORS: dict[int, type[RangeClientError]] = {
-    1: WrongAnswerError,
-    2: RefusedError,
-    3: FencedError,
-    4: DataLossError,
-    5: DataLossError,
-    6: StoreError,
-    8: NotAuthorizedError,
-}
-
-
-class Head(NamedTuple):
-    """The messages that can be fetched: from `low` to before `next`."""
-
-    low: int
-    next: int
 
 
 class Owed(NamedTuple):
@@ -155,7 +109,7 @@ class Ticket(NamedTuple):
 
     subscription: str
     generation: int = 0
-    incarnation: bytes = _UNKNOWN
+    incarnation: bytes = UNKNOWN
 
 
 class Row(NamedTuple):
@@ -168,64 +122,33 @@ class Row(NamedTuple):
     account: str
 
 
-class Block:
+class Block(OpenBlock):
     """Consecutive messages, column by column: views of the bytes received.
 
     The columns of integers can serve as Arrow buffers directly; `offsets` turns lengths into the
     offsets of Arrow's binary columns.
 
     Attributes:
-        first: The number of the first message.
-        count: The number of messages.
-        times: The arrival time of each, in microseconds since 1970: int64.
-        codes: The account of each, as an index of `accounts`: uint32.
-        key_lengths: The length of each key: uint32.
-        value_lengths: The length of each value: uint32.
-        keys: All keys, joined; for publications, the topics.
-        values: All values, joined.
         accounts: Names of the accounts that are charged: the ultimate causes.
     """
 
-    __slots__ = (
-        "accounts", "codes", "count", "first", "key_lengths", "keys", "times", "value_lengths",
-        "values",
-    )  # fmt: skip
+    __slots__ = ("accounts",)
 
     def __init__(self, view: memoryview) -> None:
         try:
-            first, rows, names, name_bytes, key_bytes, value_bytes, _ = _BLOCK.unpack_from(view)
+            super().__init__(view)
         except struct.error as exc:
             raise WrongAnswerError(f"a block of {len(view)} bytes has no header") from exc
-        self.first: int = first
-        self.count: int = rows
-        at = _BLOCK.size
-
-        def take(size: int) -> memoryview:
-            nonlocal at
-            at += size
-            if at > len(view):
-                msg = f"a block of {len(view)} bytes is shorter than it says"
-                raise WrongAnswerError(msg)
-            return view[at - size : at]
-
-        self.times = _integers(take(8 * rows), "q")
-        self.codes = _integers(take(4 * rows), "I")
-        self.key_lengths = _integers(take(4 * rows), "I")
-        self.value_lengths = _integers(take(4 * rows), "I")
-        lengths = _integers(take(4 * names), "I")
-        joined = bytes(take(name_bytes))
-        self.keys = take(key_bytes)
-        self.values = take(value_bytes)
+        except ValueError as exc:
+            raise WrongAnswerError(str(exc)) from exc
         # Arrow arrays made of these must not read beyond them: the check takes 0.03 us a row.
         if (
-            sum(self.key_lengths) != key_bytes
-            or sum(self.value_lengths) != value_bytes
-            or sum(lengths) != name_bytes
-            or max(self.codes, default=-1) >= names
+            sum(self.key_lengths) != len(self.keys)
+            or sum(self.value_lengths) != len(self.values)
+            or max(self.codes, default=-1) >= len(self.names)
         ):
             raise WrongAnswerError("a block whose columns do not fit each other")
-        ends = accumulate(lengths, initial=0)
-        self.accounts = [joined[a:b].decode(errors="replace") for a, b in pairwise(ends)]
+        self.accounts = [name.decode(errors="replace") for name in self.names]
 
     def __repr__(self) -> str:
         return f"<Block of messages {self.first} to {self.end - 1}>"
@@ -254,14 +177,6 @@ class Block:
             key_at, value_at = key_end, value_end
 
 
-def _integers(raw: memoryview, typecode: Literal["q", "I"]) -> memoryview:
-    if sys.byteorder == "little":
-        return raw.cast(typecode)
-    numbers = array(typecode, raw.tobytes())
-    numbers.byteswap()
-    return memoryview(numbers)
-
-
 class _Connection:
     """One TCP connection, from its greeting on. Not thread-safe."""
 
@@ -270,36 +185,36 @@ class _Connection:
         address: tuple[str, int],
         timeout: float,
         context: ssl.SSLContext | None = None,
-        login: bytes | None = None,
+        login: Auth | None = None,
     ) -> None:
         self.sock = connect(address, timeout, context)
         try:
-            self.send(HELLO, 0, GREETING.pack(MAGIC, VERSION, VERSION))
-            payload = self._answer(WELCOME, "a greeting")
+            self.send(0, GREETING)
+            payload = self._answer(Kind.WELCOME, "a greeting")
             if login is not None:
                 check_login(payload)
-                self.send(AUTH, 0, login)
-                self._answer(AUTHENTICATED, "a log-in")
+                self.send(0, login)
+                self._answer(Kind.AUTHENTICATED, "a log-in")
         except BaseException:
             self.sock.close()
             raise
 
     def _answer(self, wanted: int, what: str) -> memoryview:
         kind, _, payload = self.receive()
-        if kind == ERROR:
+        if kind == Kind.ERROR:
             raise error_of(payload)
         if kind != wanted:
             raise WrongAnswerError(f"the answer to {what} is of kind {kind}")
         return payload
 
-    def send(self, kind: int, number: int, payload: bytes) -> None:
-        """Send a frame."""
-        self.sock.sendall(HEADER.pack(len(payload) + HEADER.size - 4, kind, number) + payload)
+    def send(self, number: int, request: Request) -> None:
+        """Send a request."""
+        self.sock.sendall(encode_request(number, request))
 
     def receive(self) -> tuple[int, int, memoryview]:
         """Return the kind, the number and the contents of the next frame."""
-        length, kind, number = HEADER.unpack(self._exactly(HEADER.size))
-        size = length - HEADER.size + 4
+        length, kind, number = layouts.HEADER.unpack(self._exactly(layouts.HEADER.size))
+        size = length - layouts.HEADER.size + 4
         if not 0 <= size <= MAX_FRAME_BYTES:
             raise WrongAnswerError(f"an answer of {length} bytes is not of this protocol")
         return kind, number, self._exactly(size)
@@ -322,7 +237,7 @@ def check_login(welcome: memoryview | bytes) -> None:
     Raises:
         NotAuthorizedError: It does not.
     """
-    _, flags, _ = taken_apart(_WELCOME, welcome)
+    _, flags, _ = taken_apart(layouts.WELCOME, welcome)
     if not flags & AUTH_IS_KNOWN:
         raise NotAuthorizedError(
             "the relay is too old for log-ins: the password was not sent; leave out the user, or "
@@ -340,15 +255,15 @@ def not_agreed(address: tuple[str, int], exc: OSError) -> NotAuthorizedError | N
 
 
 def error_of(
-    payload: memoryview | bytes, errors: Mapping[int, type[RangeClientError]] = _ERRORS
-) -> RangeClientError:
+    payload: memoryview | bytes, errors: Mapping[int, type[RangeError]] = READERS_ERRORS
+) -> RangeError:
     """Return the exception for an ERROR; also for `SinkWriter`, which has its own codes."""
     try:
-        (code,) = _U16.unpack_from(payload)
+        (code,) = layouts.U16.unpack_from(payload)
         sentence = bytes(payload[4:]).decode()
     except (struct.error, ValueError):
         return WrongAnswerError("an error that cannot be read")
-    return errors.get(code, RangeClientError)(sentence)
+    return errors.get(code, RangeError)(sentence)
 
 
 def taken_apart(form: struct.Struct, payload: memoryview | bytes) -> tuple[int, ...]:
@@ -359,20 +274,17 @@ def taken_apart(form: struct.Struct, payload: memoryview | bytes) -> tuple[int, 
         raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
 
 
-def text_of(text: str, what: str = "a name or a filter") -> bytes:
-    """Encode a text with its length; also for `SinkWriter`."""
-    raw = text.encode()
-    if len(raw) > MAX_TEXT_BYTES:
-        raise ValueError(f"{what} of {len(raw)} bytes: {MAX_TEXT_BYTES} are the most")
-    return _U16.pack(len(raw)) + raw
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
-def _choice(what: str, given: str | None, codes: dict[str | None, int]) -> int:
-    code = codes.get(given)
-    if code is None:
-        there = ", ".join(map(repr, codes))
-        raise ValueError(f"{what} is one of {there}, not {given!r}")
-    return code
+def _choice(what: str, given: str | None, of: type[_Choice]) -> _Choice | None:
+    if given is None:
+        return None
+    try:
+        return of(given)
+    except ValueError:
+        there = ", ".join(map(repr, (None, *[each.value for each in of])))
+        raise ValueError(f"{what} is one of {there}, not {given!r}") from None
 
 
 class RangeReader:
@@ -425,18 +337,19 @@ class RangeReader:
     ) -> None:
         if isinstance(filters, str):
             raise TypeError(f"filters are a list: [{filters!r}], not {filters!r}")
-        wanted = [text_of(text) for text in filters]
-        self._prepare(host, port, timeout, fetch_bytes, access)
-        self._options = (
-            -1.0 if grace is None else grace,
-            _choice("start", start, _STARTS),
-            _choice("after_grace", after_grace, _AFTER_GRACE),
-            durable,
+        attach = Attach(
+            name=subscription,
+            filters=tuple(filters),
+            grace=grace,
+            after_grace=_choice("after_grace", after_grace, AfterGrace),
+            durable=durable,
+            start=_choice("start", start, Start),
         )
-        self._texts = b"".join((text_of(subscription), _U16.pack(len(wanted)), *wanted))
-        self._join = False
+        encode_request(0, attach)  # A text that is too long is an error before anything is sent.
+        self._prepare(host, port, timeout, fetch_bytes, access)
+        self._attach = attach
         self.start = 0
-        self.ticket = Ticket(subscription, 0, _UNKNOWN)
+        self.ticket = Ticket(subscription, 0, UNKNOWN)
         self._open()
 
     @classmethod
@@ -460,9 +373,7 @@ class RangeReader:
         """
         reader = cls.__new__(cls)
         reader._prepare(host, port, timeout, fetch_bytes, access)
-        reader._options = (-1.0, 0, 0, False)
-        reader._texts = text_of(ticket.subscription) + _U16.pack(0)
-        reader._join = True
+        reader._attach = Attach(name=ticket.subscription, join=True)
         reader.start = 0
         reader.ticket = ticket
         reader._open()
@@ -509,7 +420,7 @@ class RangeReader:
 
     def standing(self) -> Standing:
         """Return the range that can be fetched now, and the unacknowledged messages."""
-        return Standing(*taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32)))
+        return Standing(*taken_apart(layouts.HEAD_IS, self._ask(AskHead, Kind.HEAD_IS)))
 
     def reach(self, start: int, max_bytes: int) -> int:
         """Return the number before which the messages from `start` on have at most `max_bytes`.
@@ -519,7 +430,8 @@ class RangeReader:
 
         Raises: see `fetch`.
         """
-        (end,) = taken_apart(_REACHED, self._ask(REACH, REACHED, _REACH, 0, start, max_bytes))
+        request = partial(Reach, start=start, max_bytes=max_bytes)
+        (end,) = taken_apart(layouts.REACHED, self._ask(request, Kind.REACHED))
         return end
 
     def fetch(self, start: int, end: int) -> Iterator[Block]:
@@ -537,19 +449,19 @@ class RangeReader:
         at = start
         try:
             while True:
-                arguments = (self._fetch_bytes, at, end)
+                request = partial(Fetch, start=at, end=end, max_bytes=self._fetch_bytes)
                 if begun is None:
-                    payload = self._ask(FETCH, RECORDS, _FETCH, *arguments)
+                    payload = self._ask(request, Kind.RECORDS)
                 else:
-                    payload, begun = self._finish(begun, arguments), None
-                following, number, _ = _RECORDS.unpack_from(payload)
+                    payload, begun = self._finish(begun, request), None
+                following, number, _ = layouts.RECORDS.unpack_from(payload)
                 if not number:
                     return
                 if following <= at:
                     raise WrongAnswerError(f"messages from {at} on end before {following}")
                 at = following
                 if at < end:
-                    begun = self._begin(self._fetch_bytes, at, end)
+                    begun = self._begin(partial(request, start=at))
                 yield from _blocks(payload, number)
                 if at >= end:
                     return
@@ -567,7 +479,8 @@ class RangeReader:
             FencedError: Another reader has attached.
             AwayError: The relay cannot be reached in time.
         """
-        return Head(*taken_apart(_TWO, self._ask(ACK, ACKED, _ACK, 0, upto)))
+        answer = self._ask(partial(Ack, upto=upto), Kind.ACKED)
+        return Head(*taken_apart(layouts.ACKED, answer))
 
     def ping(self, timeout: float | None = None) -> None:
         """Check that the relay answers, and attach again if the connection was lost.
@@ -580,12 +493,12 @@ class RangeReader:
         """
         with self._lock:
             deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-            self._again(deadline, lambda: self._once(PING, PONG, None, ()))
+            self._again(deadline, lambda: self._once(lambda _: Ping(), Kind.PONG))
 
     def drop(self) -> None:
         """Make the relay forget the subscription with all its messages, and close."""
         with contextlib.suppress(DataLossError):  # It is forgotten already.
-            self._ask(DROP, DROPPED, _U32)
+            self._ask(Drop, Kind.DROPPED)
         self.close()
 
     def close(self) -> None:
@@ -619,13 +532,16 @@ class RangeReader:
         with self._lock:
             self._again(time.monotonic() + self._timeout, self._connect)
 
-    def _ask(
-        self, kind: int, answer: int, form: struct.Struct | None, *arguments: int
-    ) -> memoryview:
-        """Send a request, and wait for the answer; again, if the connection breaks."""
+    def _ask(self, request: Callable[[int], Request], answer: Kind) -> memoryview:
+        """Send a request, and wait for the answer; again, if the connection breaks.
+
+        Args:
+            request: Makes the request for a handle, which is another on each connection.
+            answer: The kind of the answer.
+        """
         with self._lock:
             return self._again(
-                time.monotonic() + self._timeout, lambda: self._once(kind, answer, form, arguments)
+                time.monotonic() + self._timeout, lambda: self._once(request, answer)
             )
 
     @contextlib.contextmanager
@@ -639,7 +555,7 @@ class RangeReader:
         except WrongAnswerError:
             self._disconnect()
             raise
-        except (RangeClientError, ValueError):
+        except (RangeError, ValueError):
             raise  # A complete answer; or nothing was sent.
         except BaseException:
             self._disconnect()
@@ -650,7 +566,7 @@ class RangeReader:
         why: Exception | None = None
         for tried in count():
             if self._closed:
-                raise RangeClientError("this reader was closed")
+                raise RangeError("this reader was closed")
             try:
                 with self._in_step():
                     return attempt()
@@ -664,34 +580,31 @@ class RangeReader:
                 break
             time.sleep(pause)
         if self._closed:
-            raise RangeClientError("this reader was closed")
+            raise RangeError("this reader was closed")
         host, port = self._address
         msg = f"the relay at {host}:{port} did not answer within {self._timeout:g} s: {why}"
         raise AwayError(msg) from why
 
-    def _once(
-        self, kind: int, answer: int, form: struct.Struct | None, arguments: tuple[int, ...]
-    ) -> memoryview:
+    def _once(self, request: Callable[[int], Request], answer: Kind) -> memoryview:
         self._connect()
         connection = self._connection
         assert connection is not None
         connection.sock.settimeout(self._remaining())
-        number = self._send(kind, form, arguments)
-        return self._wait(number, answer)
+        return self._wait(self._send(request), answer)
 
     def _remaining(self) -> float:
         return max(0.01, self._deadline - time.monotonic())
 
-    def _send(self, kind: int, form: struct.Struct | None, arguments: tuple[int, ...]) -> int:
+    def _send(self, request: Callable[[int], Request]) -> int:
         connection = self._connection
         assert connection is not None
         number = next(self._numbers) & 0xFFFFFFFF
+        made = request(self._handle)
         try:
-            payload = b"" if form is None else form.pack(self._handle, *arguments)
+            connection.send(number, made)
         except struct.error as exc:
-            msg = f"numbers of messages, and of bytes, are positive and not that large: {arguments}"
+            msg = f"numbers of messages, and of bytes, are positive and not that large: {made}"
             raise ValueError(msg) from exc
-        connection.send(kind, number, payload)
         return number
 
     def _wait(self, number: int, wanted: int) -> memoryview:
@@ -699,36 +612,36 @@ class RangeReader:
         assert connection is not None
         while number not in self._answers:
             kind, of, payload = connection.receive()
-            if of == 0 and kind == ERROR:
+            if of == 0 and kind == Kind.ERROR:
                 raise error_of(payload)  # For the whole connection.
             if of in self._abandoned:
                 self._abandoned.discard(of)
             else:
                 self._answers[of] = kind, payload
         kind, payload = self._answers.pop(number)
-        if kind == ERROR:
+        if kind == Kind.ERROR:
             raise error_of(payload)
         if kind != wanted:
             raise WrongAnswerError(f"an answer of kind {kind} instead of {wanted}")
         return payload
 
-    def _begin(self, *arguments: int) -> tuple[int, int] | None:
+    def _begin(self, request: Callable[[int], Request]) -> tuple[int, int] | None:
         """Request messages without waiting; return the request's number and its connection."""
         with self._lock:
             if self._connection is None:
                 return None
             with contextlib.suppress(OSError), self._in_step():
-                return self._connections, self._send(FETCH, _FETCH, arguments)
+                return self._connections, self._send(request)
             return None  # `fetch` requests them anew.
 
-    def _finish(self, begun: tuple[int, int], arguments: tuple[int, ...]) -> memoryview:
+    def _finish(self, begun: tuple[int, int], request: Callable[[int], Request]) -> memoryview:
         connection, number = begun
         with self._lock:
             if connection == self._connections and self._connection is not None:
                 self._connection.sock.settimeout(self._timeout)
                 with contextlib.suppress(OSError), self._in_step():
-                    return self._wait(number, RECORDS)
-            return self._ask(FETCH, RECORDS, _FETCH, *arguments)
+                    return self._wait(number, Kind.RECORDS)
+            return self._ask(request, Kind.RECORDS)
 
     def _abandon(self, begun: tuple[int, int]) -> None:
         connection, number = begun
@@ -742,19 +655,17 @@ class RangeReader:
         self._connection = _Connection(self._address, self._remaining(), self._context, self._login)
         self._connection.sock.settimeout(self._remaining())
         self._connections += 1
-        grace, where, after_grace, durable = self._options
         name, generation, incarnation = self.ticket
-        fixed = _ATTACH.pack(
-            generation, incarnation, grace, where, after_grace, durable, self._join
-        )
         number = next(self._numbers) & 0xFFFFFFFF
-        self._connection.send(ATTACH, number, fixed + self._texts)
+        self._connection.send(
+            number, replace(self._attach, generation=generation, incarnation=incarnation)
+        )
         try:
-            payload = self._wait(number, ATTACHED)
-            self._handle, _, generation, _, _, start, incarnation = _ATTACHED.unpack(payload)
+            payload = self._wait(number, Kind.ATTACHED)
+            self._handle, _, generation, _, _, start, incarnation = layouts.ATTACHED.unpack(payload)
         except struct.error as exc:
             raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
-        except RangeClientError:
+        except RangeError:
             self._disconnect()  # It is not attached: the next request may try again.
             raise
         if not self._attached:
@@ -773,8 +684,8 @@ class RangeReader:
 
 
 def _blocks(payload: memoryview, number: int) -> Iterator[Block]:
-    sizes = struct.unpack_from(f"<{number}I", payload, _RECORDS.size)
-    at = _RECORDS.size + 4 * (number + number % 2)
+    sizes = struct.unpack_from(f"<{number}I", payload, layouts.RECORDS.size)
+    at = layouts.RECORDS.size + 4 * (number + number % 2)
     for size in sizes:
         yield Block(payload[at : at + size])
         at += size

@@ -1,6 +1,6 @@
 """A blocking client that writes batches to a relay exactly once; the standard library is enough.
 
-`ranges/server/_sink_frames.py` describes the protocol. ::
+`ranges/wire/_sink_frames.py` describes the protocol. ::
 
     with SinkWriter("127.0.0.1", 7700, "hourly-means") as writer:
         parts = [
@@ -32,35 +32,34 @@ from itertools import count, repeat
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self, TypeVar
 
-from ._access import NOBODY, Access, connect
-from ._reader import (
-    AUTH,
-    AUTHENTICATED,
-    ERROR,
-    GREETING,
-    HEADER,
-    HELLO,
-    MAGIC,
+from ..wire import (
+    HIGHEST_QOS,
     MAX_TEXT_BYTES,
-    PAUSES,
-    PING,
-    PONG,
-    VERSION,
-    WELCOME,
-    AwayError,
-    DataLossError,
-    FencedError,
-    NotAuthorizedError,
-    RangeClientError,
+    RETAIN,
+    ROW_OVERHEAD,
+    UNKNOWN,
+    WRITERS_ERRORS,
+    Abort,
+    AskLast,
+    Commit,
+    Forget,
+    Kind,
+    Open,
+    PartKey,
+    Ping,
+    RangeError,
     RefusedError,
-    StoreError,
+    Request,
+    StageEnd,
     WrongAnswerError,
-    check_login,
-    error_of,
-    not_agreed,
-    taken_apart,
-    text_of,
+    encode_frame,
+    encode_request,
+    encode_rows,
+    encode_text,
+    layouts,
 )
+from ._access import NOBODY, Access, connect
+from ._reader import GREETING, PAUSES, AwayError, check_login, error_of, not_agreed, taken_apart
 
 DEFAULT_SILENCE = 30.0
 """Seconds without a sign of life after which the relay counts as away. While a writer has to wait
@@ -74,36 +73,12 @@ FRAME_BYTES = 128 << 10
 
 MAX_ANSWER_BYTES = 1 << 20
 
-QOS = (0, 1, 2)
-
-_OPEN = struct.Struct("<Q16sB7x")
-_OPENED = struct.Struct("<Q16sqII")
-_STAGE = struct.Struct("<qIIQQ")
-_STAGE_END = struct.Struct("<qIIQQQ")
-_STAGED = struct.Struct("<QII")
-_COMMIT = struct.Struct("<qII")
-_PART = struct.Struct("<QII")
-_COMMITTED = struct.Struct("<qII")
-_BATCH = struct.Struct("<q")
-_BLOCK = struct.Struct("<IIQ")
-
-OPEN, OPENED, STAGE, STAGE_END, STAGED = 64, 65, 66, 68, 69
-COMMIT, COMMITTED, ABORT, ABORTED, LAST, LAST_IS = 70, 71, 72, 73, 74, 75
-FORGET, FORGOTTEN, WAITING = 76, 77, 79
-
-RETAIN = 4
-"""In a row's flags, beside its QoS: the row becomes its topic's retained value."""
-
-_UNKNOWN = bytes(16)
+QOS = tuple(range(HIGHEST_QOS + 1))
 
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """Exceptions of a socket that would block, with TLS and without."""
 
 T = TypeVar("T")
-
-
-class NotStagedError(RefusedError):
-    """A part to be committed is not staged at the relay, or not any more; stage it again."""
 
 
 class TornError(AwayError):
@@ -113,24 +88,12 @@ class TornError(AwayError):
     """
 
 
-class ThrottledError(RangeClientError):
+class ThrottledError(RangeError):
     """The writer owes too much, and the relay has not read on for longer than its patience."""
 
 
 class _SilentError(TimeoutError):
     """The relay has sent no sign of life for too long."""
-
-
-_ERRORS: dict[int, type[RangeClientError]] = {
-    1: WrongAnswerError,
-    2: RefusedError,
-    3: FencedError,
-    4: DataLossError,
-    5: FencedError,
-    6: StoreError,
-    7: NotStagedError,
-    8: NotAuthorizedError,
-}
 
 
 class WriterTicket(NamedTuple):
@@ -205,10 +168,10 @@ class SinkWriter:
         replay_bytes: int = DEFAULT_REPLAY_BYTES,
         access: Access = NOBODY,
     ) -> None:
-        text_of(writer, "a name")
+        encode_text(writer, "a name")
         self._prepare(host, port, timeout, patience, replay_bytes, access)
         self._take_over = take_over
-        self.ticket = WriterTicket(writer, 0, _UNKNOWN)
+        self.ticket = WriterTicket(writer, 0, UNKNOWN)
         self._open()
 
     @classmethod
@@ -284,7 +247,7 @@ class SinkWriter:
         Raises:
             AwayError: The relay cannot be reached in time.
         """
-        (last,) = taken_apart(_BATCH, self._ask(LAST, LAST_IS, b""))
+        (last,) = taken_apart(layouts.BATCH, self._ask(AskLast(), Kind.LAST_IS))
         return None if last < 0 else last
 
     def stage(
@@ -345,17 +308,16 @@ class SinkWriter:
             NotStagedError: A part is not staged.
             RefusedError: The relay does not allow it.
             FencedError: Another writer has taken the name over.
-            StoreError: The relay's disk fails; the batch may be committed, so ask again.
+            DiskError: The relay's disk fails; the batch may be committed, so ask again.
             AwayError: The relay cannot be reached in time; ask again.
             ThrottledError: The relay has throttled this writer for longer than its patience.
         """
-        pairs = [(part[0], part[1]) for part in parts]
+        request = Commit(batch, tuple([(part[0], part[1]) for part in parts]))
         try:
-            packed = b"".join([_PART.pack(attempt, partition, 0) for partition, attempt in pairs])
-            fixed = _COMMIT.pack(batch, len(pairs), 0)
+            encode_request(0, request)
         except struct.error as exc:
             raise ValueError(f"an invalid batch, partition or attempt: {exc}") from exc
-        _, already, _ = taken_apart(_COMMITTED, self._ask(COMMIT, COMMITTED, fixed + packed))
+        _, already, _ = taken_apart(layouts.COMMITTED, self._ask(request, Kind.COMMITTED))
         return not already
 
     def abort(self, batch: int) -> None:
@@ -365,7 +327,8 @@ class SinkWriter:
             FencedError: Another writer has taken the name over.
             AwayError: The relay cannot be reached in time; it discards them itself, later.
         """
-        self._ask(ABORT, ABORTED, _pack(_BATCH, batch))
+        _check_numbers(batch)
+        self._ask(Abort(batch), Kind.ABORTED)
 
     def forget(self) -> None:
         """Make the relay forget this writer, and close: for names that are not used again.
@@ -375,7 +338,7 @@ class SinkWriter:
         Raises:
             AwayError: The relay cannot be reached in time.
         """
-        self._ask(FORGET, FORGOTTEN, b"")
+        self._ask(Forget(), Kind.FORGOTTEN)
         self.close()
 
     def ping(self) -> None:
@@ -384,7 +347,7 @@ class SinkWriter:
         Raises:
             AwayError: It cannot be reached in time.
         """
-        self._ask(PING, PONG, b"")
+        self._ask(Ping(), Kind.PONG)
 
     def close(self) -> None:
         """Close the connection. Staged rows stay at the relay. Idempotent; never raises.
@@ -416,14 +379,17 @@ class SinkWriter:
     def _open(self) -> None:
         self.again(self.connect)
 
-    def _ask(self, kind: int, answer: int, payload: bytes) -> bytes:
+    def _ask(self, request: Request, answer: Kind) -> bytes:
         """Send a request, and wait for the answer; again, if the connection breaks."""
-        return self.again(lambda: self._once(kind, answer, payload))
+        return self.again(lambda: self._once(request, answer))
 
-    def _once(self, kind: int, answer: int, payload: bytes) -> bytes:
+    def _once(self, request: Request, answer: Kind) -> bytes:
         self.connect()
-        number = self.new_number()
-        self.send(kind, number, payload)
+        return self.exchange(self.new_number(), request, answer)
+
+    def exchange(self, number: int, request: Request, answer: Kind) -> bytes:
+        """Send a request, and wait for the answer. For `Stager`; within `again`."""
+        self.send(encode_request(number, request))
         return self.wait(number, answer)
 
     def again(self, attempt: Callable[[], T]) -> T:
@@ -442,7 +408,7 @@ class SinkWriter:
                 except (WrongAnswerError, TornError, ThrottledError):
                     self._disconnect()
                     raise
-                except RangeClientError:
+                except RangeError:
                     raise  # A complete answer.
                 except OSError as exc:
                     self._disconnect()
@@ -473,7 +439,7 @@ class SinkWriter:
     def check_open(self) -> None:
         """Raise if the writer was closed. For `Stager`."""
         if self._closed:
-            raise RangeClientError("this writer was closed")
+            raise RangeError("this writer was closed")
 
     def new_number(self) -> int:
         """Return a number for a request whose answer is awaited. For `Stager`."""
@@ -505,29 +471,24 @@ class SinkWriter:
         self._selector.register(sock, selectors.EVENT_READ)
         try:
             self._introduce()
-        except RangeClientError:
+        except RangeError:
             self._disconnect()  # It is not admitted: the next request may try again.
             raise
         self._connections += 1
 
     def _introduce(self) -> None:
         """Send the login and the writer's name; the relay may refuse at any point."""
-        number = self.new_number()
-        self.send(HELLO, number, GREETING.pack(MAGIC, VERSION, VERSION))
-        welcome = self.wait(number, WELCOME)
+        welcome = self.exchange(self.new_number(), GREETING, Kind.WELCOME)
         login = self._access.login()
         if login is not None:
             check_login(welcome)
-            number = self.new_number()
-            self.send(AUTH, number, login)
-            self.wait(number, AUTHENTICATED)
+            self.exchange(self.new_number(), login, Kind.AUTHENTICATED)
         name, generation, incarnation = self.ticket
         take_over = self._take_over and not self._connections
-        fixed = _OPEN.pack(generation, incarnation, take_over)
-        number = self.new_number()
-        self.send(OPEN, number, fixed + text_of(name, "a name"))
+        request = Open(name, generation, incarnation, take_over)
+        payload = self.exchange(self.new_number(), request, Kind.OPENED)
         try:
-            answer = _OPENED.unpack(self.wait(number, OPENED))
+            answer = layouts.OPENED.unpack(payload)
         except struct.error as exc:
             raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
         generation, incarnation, _, self.max_frame, self.max_rows = answer
@@ -545,18 +506,17 @@ class SinkWriter:
             with contextlib.suppress(OSError):
                 sock.close()
 
-    def send(self, kind: int, number: int, *parts: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """Send a frame, and receive meanwhile. For `Stager`; within `again`."""
-        size = sum(map(len, parts)) + HEADER.size - 4
-        self._pump(memoryview(b"".join((HEADER.pack(size, kind, number), *parts))), None)
+        self._pump(memoryview(frame), None)
 
     def wait(self, number: int, wanted: int) -> bytes:
         """Wait for an answer, and return its payload. For `Stager`; within `again`."""
         self._pump(memoryview(b""), number)
         self._wanted.discard(number)
         kind, payload = self._answers.pop(number)
-        if kind == ERROR:
-            raise error_of(payload, _ERRORS)
+        if kind == Kind.ERROR:
+            raise error_of(payload, WRITERS_ERRORS)
         if kind != wanted:
             raise WrongAnswerError(f"an answer of kind {kind} instead of {wanted}")
         return payload
@@ -566,7 +526,7 @@ class SinkWriter:
         found = self._answers.pop(number, None)
         if found is not None:
             # There may be another error: the end of a refused part is refused, too.
-            raise error_of(found[1], _ERRORS)
+            raise error_of(found[1], WRITERS_ERRORS)
 
     def _pump(self, unsent: memoryview, number: int | None) -> None:
         """Send, and receive, until everything is sent and `number` is answered.
@@ -623,18 +583,18 @@ class SinkWriter:
 
     def _take_answers(self, buffer: bytearray) -> None:
         at = 0
-        while len(buffer) - at >= HEADER.size:
-            length, kind, number = HEADER.unpack_from(buffer, at)
-            if not HEADER.size - 4 <= length <= MAX_ANSWER_BYTES:
+        while len(buffer) - at >= layouts.HEADER.size:
+            length, kind, number = layouts.HEADER.unpack_from(buffer, at)
+            if not layouts.HEADER.size - 4 <= length <= MAX_ANSWER_BYTES:
                 raise WrongAnswerError(f"an answer of {length} bytes is not of this protocol")
             end = at + 4 + length
             if len(buffer) < end:
                 break
-            payload = bytes(buffer[at + HEADER.size : end])
+            payload = bytes(buffer[at + layouts.HEADER.size : end])
             at = end
-            if kind == ERROR and number == 0:
-                raise error_of(payload, _ERRORS)  # For the whole connection.
-            if kind != WAITING and number in self._wanted:
+            if kind == Kind.ERROR and number == 0:
+                raise error_of(payload, WRITERS_ERRORS)  # For the whole connection.
+            if kind != Kind.WAITING and number in self._wanted:
                 # Keep the first: the end of a refused part is refused, too.
                 self._answers.setdefault(number, (kind, payload))
         del buffer[:at]
@@ -669,11 +629,11 @@ class Stager:
     def __init__(
         self, writer: SinkWriter, batch: int, partition: int, attempt: int, flags: int
     ) -> None:
-        _pack(_STAGE, batch, partition, 0, attempt, 0)
+        _check_numbers(batch, partition, attempt)
         if batch < 0:
             raise ValueError(f"batches have numbers from 0 on, not {batch}")
         self._writer = writer
-        self._part = (batch, partition, attempt)
+        self._part = PartKey(batch, partition, attempt)
         self._flags = flags
         # Rows that are not in a frame yet.
         self._keys: list[bytes] = []
@@ -681,7 +641,7 @@ class Stager:
         self._row_flags = bytearray()
         self._size = 0
         # Frames that the relay may not have yet; None: more than are kept.
-        self._frames: list[tuple[int, bytes]] | None = []
+        self._frames: list[bytes] | None = []
         self._kept = 0
         self._sent = 0
         self._connection = -1
@@ -732,7 +692,7 @@ class Stager:
             self._add(key, value, each)
 
     def _add(self, key: bytes, value: bytes, flags: int) -> None:
-        size = len(key) + len(value) + 7
+        size = len(key) + len(value) + ROW_OVERHEAD
         if len(key) > MAX_TEXT_BYTES:
             raise RefusedError(f"a topic of {len(key)} bytes: {MAX_TEXT_BYTES} are the most")
         if size + 1024 > self._writer.max_frame:
@@ -755,37 +715,27 @@ class Stager:
         if not keys:
             return
         number = len(keys)
-        joined_keys, joined_values = b"".join(keys), b"".join(values)
-        block = b"".join(
-            (
-                _BLOCK.pack(number, len(joined_keys), len(joined_values)),
-                _column("H", keys),
-                _column("I", values),
-                self._row_flags,
-                joined_keys,
-                joined_values,
-            )
-        )
+        block = encode_rows(keys, values, self._row_flags)
         keys.clear()
         values.clear()
         self._row_flags.clear()
         self._size = 0
         batch, partition, attempt = self._part
-        frame = _STAGE.pack(batch, partition, 0, attempt, self.rows) + block
+        frame = layouts.STAGE.pack(batch, partition, 0, attempt, self.rows) + block
         self._crc = zlib.crc32(block, self._crc)
         self.rows += number
         self.bytes += len(block)
         self._kept += len(frame)
         if self._frames is None:
-            frames = [(STAGE, frame)]
+            frames = [frame]
         else:
-            self._frames.append((STAGE, frame))
+            self._frames.append(frame)
             frames = self._frames[-1:]
         self._writer.again(lambda: self._send(frames))
         if self._kept > self._writer.replay_bytes:
             self._frames = None
 
-    def _send(self, frames: Sequence[tuple[int, bytes]]) -> None:
+    def _send(self, frames: Sequence[bytes]) -> None:
         """Send new frames; on a new connection, all."""
         writer = self._writer
         writer.connect()
@@ -796,16 +746,14 @@ class Stager:
                 frames = self._frames
             self._connection = writer.connections
             self._number = writer.new_number()
-        for kind, payload in frames:
-            writer.send(kind, self._number, payload)
+        for payload in frames:
+            writer.send(encode_frame(Kind.STAGE, self._number, payload))
         writer.look(self._number)
 
     def _torn(self) -> TornError:
-        batch, partition, attempt = self._part
         return TornError(
-            f"the connection broke in the middle of attempt {attempt} at partition {partition} of "
-            f"batch {batch}, of which {self.bytes} bytes were sent: more than are kept to be sent "
-            "again (replay_bytes); stage it anew"
+            f"the connection broke in the middle of {self._part}, of which {self.bytes} bytes were "
+            "sent: more than are kept to be sent again (replay_bytes); stage it anew"
         )
 
     @contextlib.contextmanager
@@ -822,8 +770,7 @@ class Stager:
             RefusedError: The relay has not accepted it; and as `SinkWriter.stage`.
         """
         self._flush()
-        batch, partition, attempt = self._part
-        payload = _STAGE_END.pack(batch, partition, self._crc, attempt, self.rows, self.bytes)
+        request = StageEnd(self._part, self.rows, self.bytes, self._crc)
 
         def end() -> bytes:
             try:
@@ -832,17 +779,15 @@ class Stager:
                 # All of it was sent, and may have arrived.
                 self._connection = self._writer.connections
                 self._number = self._writer.new_number()
-                self._writer.send(STAGE_END, self._number, payload)
                 with self._torn_if_refused():
-                    return self._writer.wait(self._number, STAGED)
-            self._writer.send(STAGE_END, self._number, payload)
-            return self._writer.wait(self._number, STAGED)
+                    return self._writer.exchange(self._number, request, Kind.STAGED)
+            return self._writer.exchange(self._number, request, Kind.STAGED)
 
-        rows, _, _ = taken_apart(_STAGED, self._writer.again(end))
+        rows, _, _ = taken_apart(layouts.STAGED, self._writer.again(end))
         self._frames = None
         if rows != self.rows:
             raise WrongAnswerError(f"{self.rows} rows were staged, and {rows} were taken")
-        return Staged(partition, attempt, self.rows)
+        return Staged(self._part.partition, self._part.attempt, self.rows)
 
 
 def _flags(qos: int, retain: bool) -> int:
@@ -851,13 +796,10 @@ def _flags(qos: int, retain: bool) -> int:
     return qos | (RETAIN if retain else 0)
 
 
-def _column(typecode: str, entries: list[bytes]) -> bytes:
-    return struct.pack(f"<{len(entries)}{typecode}", *map(len, entries))
-
-
-def _pack(form: struct.Struct, *numbers: int) -> bytes:
+def _check_numbers(batch: int, partition: int = 0, attempt: int = 0) -> None:
     try:
-        return form.pack(*numbers)
+        layouts.STAGE.pack(batch, partition, 0, attempt, 0)
     except struct.error as exc:
+        numbers = (batch, partition, attempt)
         msg = f"batches, partitions and attempts are positive whole numbers: {numbers} ({exc})"
         raise ValueError(msg) from exc

@@ -1,29 +1,13 @@
-"""A block: consecutive messages, column by column, as bytes.
-
-A reader can use the columns for Arrow without looking at each row: lengths and joined bytes for
-variable-length values, one integer a row for the others, accounts as codes of a dictionary. The
-same bytes are on disk and in answers to readers.
-
-Layout, little-endian; the columns of integers are aligned to 8 bytes if the block is::
-
-    first u64 | count u32 | accounts u32 | account bytes u32 | key bytes u32 | value bytes u32 | 0
-    times     i64 * count      microseconds since 1970
-    codes     u32 * count      index of the account
-    key lengths u32 * count    value lengths u32 * count
-    account lengths u32 * accounts
-    accounts, keys, values     joined bytes; zeros up to the next multiple of 8
-"""
+"""Blocks of messages, as readers get them: joining, cutting and merging them."""
 
 from __future__ import annotations
 
 import sys
 from array import array
 from collections.abc import Sequence
-from struct import Struct
-from typing import Literal, Protocol
+from typing import Protocol
 
-HEADER = Struct("<QIIIIII")
-"""32 bytes."""
+from ..wire import BLOCK_HEADER, OpenBlock
 
 MERGE_BYTES = 64 << 10
 """Blocks are merged up to this size, that of a whole chunk."""
@@ -89,7 +73,7 @@ def join_block(columns: Columns, start: int, end: int) -> bytes:
     joined = b"".join(names)
     block = b"".join(
         (
-            HEADER.pack(
+            BLOCK_HEADER.pack(
                 start, stop - at, len(names), len(joined), key_end - key_at, value_end - value_at, 0
             ),
             _little(columns.times[at:stop]),
@@ -113,63 +97,9 @@ def _little(numbers: array[int] | memoryview) -> array[int] | memoryview:
     return numbers
 
 
-class _OpenBlock:
-    """The columns of a block, as views on its bytes."""
-
-    __slots__ = (
-        "codes", "first", "key_lengths", "keys", "names", "times", "value_lengths", "values",
-    )  # fmt: skip
-
-    def __init__(self, block: bytes | memoryview) -> None:
-        view = memoryview(block)
-        self.first, count, names, name_bytes, key_bytes, value_bytes, _ = HEADER.unpack_from(view)
-        place = HEADER.size
-
-        def take(size: int) -> memoryview:
-            nonlocal place
-            part = view[place : place + size]
-            if len(part) < size:
-                msg = f"a block of {len(view)} bytes is shorter than it says"
-                raise ValueError(msg)
-            place += size
-            return part
-
-        self.times = _native(take(8 * count), "q")
-        self.codes = _native(take(4 * count), "I")
-        self.key_lengths = _native(take(4 * count), "I")
-        self.value_lengths = _native(take(4 * count), "I")
-        lengths = _native(take(4 * names), "I")
-        joined = take(name_bytes)
-        self.keys = take(key_bytes)
-        self.values = take(value_bytes)
-        self.names: list[bytes] = []
-        at = 0
-        for length in lengths:
-            self.names.append(bytes(joined[at : at + length]))
-            at += length
-
-
-def _native(raw: memoryview, typecode: Literal["q", "I"]) -> array[int] | memoryview:
-    if not _SWAPPED:
-        return raw.cast(typecode)
-    numbers = array(typecode, raw.tobytes())
-    numbers.byteswap()
-    return numbers
-
-
-def open_block(block: bytes | memoryview) -> Columns:
-    """Return the columns of a block, as views of it.
-
-    Raises:
-        ValueError: The block is shorter than its header says.
-        struct.error: It is shorter than a header.
-    """
-    return _OpenBlock(block)
-
-
 def block_range(block: bytes | memoryview) -> tuple[int, int]:
     """Return the number of a block's first message, and the number after its last."""
-    first, count = HEADER.unpack_from(block)[:2]
+    first, count = BLOCK_HEADER.unpack_from(block)[:2]
     return first, first + count
 
 
@@ -178,7 +108,7 @@ def cut_block(block: bytes, start: int, end: int) -> bytes:
     first, after = block_range(block)
     if start <= first and end >= after:
         return block
-    return join_block(open_block(block), max(start, first), min(end, after))
+    return join_block(OpenBlock(block), max(start, first), min(end, after))
 
 
 class _Grown:
@@ -243,5 +173,5 @@ def _merge(blocks: list[bytes]) -> bytes:
         return blocks[0]
     grown = _Grown(block_range(blocks[0])[0])
     for block in blocks:
-        grown.add(open_block(block))
+        grown.add(OpenBlock(block))
     return join_block(grown, grown.first, grown.first + len(grown.codes))

@@ -11,10 +11,10 @@ from ...accounts import NO_LIMIT, Account, Limit, StuckPolicy
 from ...dataspace._dataspace import Dataspace, Observation
 from ...dataspace._errors import PatternError
 from ...dataspace._topics import TopicFilter
-from ._errors import RefusedError
+from ..wire import AfterGrace, RefusedError
 from ._log import SubscriptionLog
 from ._rows import MakeRow, RunColumns, as_row, run_columns
-from ._settings import AfterGrace, SubscriptionLimits, SubscriptionOptions
+from ._settings import SubscriptionLimits, SubscriptionOptions
 from ._state import take_up
 from ._subscription import RangeSubscription, nobody, wall_us
 

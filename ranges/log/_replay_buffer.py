@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ...accounts import LoanedItem
-from ._block import Columns, cut_block, join_block, open_block
+from ..wire import OpenBlock
+from ._block import Columns, cut_block, join_block
 from ._chunk import ROW_BYTES, Chunk, Tail
 
 MAX_BLOCKS = 64
@@ -169,7 +170,7 @@ class ReplayBuffer:
             if chunk.block is None:
                 share = number - chunk.first, chunk.end - chunk.first
                 return before + (chunk.upto - before) * share[0] // share[1]
-            columns = open_block(chunk.block)
+            columns = OpenBlock(chunk.block)
         count = number - columns.first
         keys, values = columns.key_lengths[:count], columns.value_lengths[:count]
         return before + sum(keys) + sum(values) + count * ROW_BYTES
@@ -185,7 +186,7 @@ class ReplayBuffer:
             if chunk.block is None:
                 count = chunk.end - chunk.first
                 return chunk.first + count * (most - before) // max(1, chunk.upto - before)
-            columns = open_block(chunk.block)
+            columns = OpenBlock(chunk.block)
         number = columns.first
         for key, value in zip(columns.key_lengths, columns.value_lengths, strict=True):
             before += key + value + ROW_BYTES

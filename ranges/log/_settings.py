@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import enum
-
 import attrs
 
 from ...accounts import DEFAULT_PATIENCE, KEEP, Limit, StuckPolicy
+from ..wire import AfterGrace
 
 DEFAULT_GRACE = 60.0
 """Seconds. A restart of a Spark driver takes 10 to 20 (measured: 5.5 to 12 for the session alone);
 a third of Kafka's default timeout of an open transaction is 20."""
-
-
-class Start(enum.StrEnum):
-    """Where a first reader begins; as Kafka's `auto.offset.reset`."""
-
-    EARLIEST = "earliest"
-    """With the oldest message that is still owed for."""
-    LATEST = "latest"
-    """With the first message after its first request."""
-
-
-class AfterGrace(enum.StrEnum):
-    """The policy for a subscription's debt when no reader has come back within its grace."""
-
-    HOLD = "hold"
-    """It stays; publishers wait by their limits (backpressure). The log names both sides."""
-    DROP = "drop"
-    """The subscription is forgotten with its messages, which are repaid as `dropped`."""
-    WRITE_OFF = "write_off"
-    """It stays; its messages are written off, and new ones dropped until a reader attaches."""
 
 
 @attrs.frozen(slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ._settings import AfterGrace, Start
+from ..wire import AfterGrace, Start
 
 if TYPE_CHECKING:
     from ._subscription import RangeSubscription

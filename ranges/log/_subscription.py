@@ -30,29 +30,29 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 
 from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy
 from ...dataspace._events import Batch, Publication
-from ._block import open_block
+from ..wire import (
+    DataLossError,
+    FencedError,
+    Head,
+    OpenBlock,
+    OtherIncarnationError,
+    OutOfRangeError,
+    Start,
+)
 from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk
-from ._errors import DataLossError, FencedError, OtherIncarnationError, OutOfRangeError
 from ._lagging import Behind
 from ._log import SubscriptionLog
 from ._replay_buffer import AtRest, ReplayBuffer
 from ._rows import MakeRow, RunColumns, as_row, run_columns
-from ._settings import Start, SubscriptionLimits, SubscriptionOptions
+from ._settings import SubscriptionLimits, SubscriptionOptions
 from ._state import state_of
 from ._write_behind import WriteBehind
-
-
-class Head(NamedTuple):
-    """The messages that can be fetched: from `low` to before `next`."""
-
-    low: int
-    next: int
 
 
 def nobody(*_: object) -> None:
@@ -402,7 +402,7 @@ class RangeSubscription(Holder):
             self._settle(chunk.loans[0], count, outcome)
             return
         assert chunk.block is not None
-        codes = open_block(chunk.block).codes[start - chunk.first : upto - chunk.first]
+        codes = OpenBlock(chunk.block).codes[start - chunk.first : upto - chunk.first]
         for code, items in Counter(codes).items():
             self._settle(chunk.loans[code], items, outcome)
 

@@ -19,15 +19,8 @@ from ...store import StoreError
 from ...transports._flusher import Flusher
 from ...transports._writes import Writes
 from ...transports.queues._owner import TELLING
-from ..log import (
-    AtRest,
-    RangeSubscription,
-    RefusedError,
-    SubscriptionLog,
-    Subscriptions,
-    block_range,
-    cut_block,
-)
+from ..log import AtRest, RangeSubscription, SubscriptionLog, Subscriptions, block_range, cut_block
+from ..wire import DiskError, RefusedError
 
 if TYPE_CHECKING:
     from ...store import Record, Store
@@ -46,10 +39,6 @@ interval of fsync, for which publishers wait anyway."""
 
 LOOK_SECONDS = 0.01
 """Interval between checks of a task that waits for durability."""
-
-
-class StoreUnwillingError(Exception):
-    """The store does not do its work; the message gives the reason."""
 
 
 class SubscriptionDisk:
@@ -213,7 +202,7 @@ class SubscriptionDisk:
         """Wait until everything committed so far is durable.
 
         Raises:
-            StoreUnwillingError: If it takes longer than `seconds`.
+            DiskError: If it takes longer than `seconds`.
         """
         ticket = self._last
         self.store.hurry()
@@ -223,7 +212,7 @@ class SubscriptionDisk:
                 await trio.sleep(LOOK_SECONDS)
             return
         msg = f"the store has not written it within {seconds:g} s; is its disk full, or broken?"
-        raise StoreUnwillingError(msg)
+        raise DiskError(msg)
 
     async def read(
         self, subscription: RangeSubscription, wanted: AtRest, max_bytes: int
@@ -231,7 +220,7 @@ class SubscriptionDisk:
         """Read blocks from disk, from `wanted.start` on, in a thread.
 
         Raises:
-            StoreUnwillingError: If they cannot be read, or do not exist.
+            DiskError: If they cannot be read, or do not exist.
         """
         log = self._logs[subscription.subscription]
         try:
@@ -246,7 +235,7 @@ class SubscriptionDisk:
                 limiter=self._limiter,
             )
         except StoreError as exc:
-            raise StoreUnwillingError(f"the store cannot be read: {exc}") from exc
+            raise DiskError(f"the store cannot be read: {exc}") from exc
         blocks: list[bytes] = []
         at = wanted.start
         for record in records:

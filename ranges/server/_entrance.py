@@ -27,7 +27,7 @@ from ...transports._tenants import NO_USER, printable
 from ...transports.mqtt.server._log_ins import Checked, LogIns
 from ...transports.mqtt.server._passwords import Authenticator
 from ...transports.mqtt.server._tokens import TokenError, Tokens
-from ._frames import AUTH_IS_KNOWN, AUTH_IS_WANTED, VERSION, Auth, Hello, Kind, Ping, Request
+from ..wire import AUTH_IS_KNOWN, AUTH_IS_WANTED, VERSION, Auth, Hello, Kind, Ping, Request
 
 if TYPE_CHECKING:
     from ...transports._link import Link

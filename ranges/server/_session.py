@@ -30,36 +30,34 @@ from ...transports._link import Link
 from ...transports._need_data import NEED_DATA
 from ...transports._session import LOOK_AHEAD_BYTES, Session
 from ...transports._tenants import printable
-from ..log import (
-    AtRest,
-    OtherIncarnationError,
-    RangeSubscription,
-    SubscriptionError,
-    SubscriptionOptions,
-    block_range,
-    merge_blocks,
-)
-from ..log import RefusedError as Refused
-from ._disk import StoreUnwillingError
-from ._entrance import Entrance, NotLetInError
-from ._frames import (
-    MAX_LOGIN_BYTES,
+from ..log import AtRest, RangeSubscription, SubscriptionOptions, block_range, merge_blocks
+from ..wire import (
     UNKNOWN,
+    Abort,
     Ack,
     AskHead,
+    AskLast,
     Attach,
     Auth,
+    Commit,
     Detach,
+    DiskError,
     Drop,
     ErrorCode,
     Fetch,
-    FrameReader,
+    Forget,
     Hello,
     Kind,
+    Open,
+    OtherIncarnationError,
     Ping,
+    RangeError,
     Reach,
+    RefusedError,
     Request,
-    code_of,
+    SinkRequest,
+    Stage,
+    StageEnd,
     encode_acked,
     encode_attached,
     encode_error,
@@ -70,17 +68,8 @@ from ._frames import (
     encode_welcome,
     parse_request,
 )
-from ._sink_frames import (
-    Abort,
-    AskLast,
-    Commit,
-    Forget,
-    Open,
-    SinkKind,
-    SinkRequest,
-    Stage,
-    StageEnd,
-)
+from ._entrance import Entrance, NotLetInError
+from ._frames import MAX_LOGIN_BYTES, FrameReader
 from ._sink_writing import SinkConnection
 
 if TYPE_CHECKING:
@@ -230,9 +219,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._last = self._server.ledger.clock()
         try:
             request = parse_request(frame)
-        except RemoteProtocolError:
+        except ValueError as exc:
             self._frames.put_back()
-            raise
+            raise RemoteProtocolError(str(exc)) from exc
         self._entrance.check(request)
         return frame.request, request
 
@@ -368,8 +357,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     def _handle(self, number: int, request: Request) -> None:
         try:
             self._answer(number, request)
-        except SubscriptionError as exc:
-            self._send(encode_error(number, code_of(exc), str(exc)))
+        except RangeError as exc:
+            self._send(encode_error(number, exc.code, str(exc)))
         except QuotaExceededError as exc:
             self._send(encode_error(number, ErrorCode.REFUSED, str(exc)))
 
@@ -480,12 +469,12 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     def answer(self, kind: int, number: int, payload: bytes) -> None:
         self._send(encode_frame(kind, number, payload))
 
-    def refuse(self, code: int, number: int, sentence: str) -> None:
-        self._send(encode_error(number, ErrorCode(code), sentence))
+    def refuse(self, number: int, fault: RangeError) -> None:
+        self._send(encode_error(number, fault.code, str(fault)))
 
     def still_waits(self, number: int) -> None:
         if not self.outlet.queue and not self.outlet.closed:
-            self._send(encode_frame(SinkKind.WAITING, number))
+            self._send(encode_frame(Kind.WAITING, number))
             self._server.flusher.ready()
 
     def received(self, rows: int) -> None:
@@ -499,11 +488,11 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         """Return an attachment that may still make requests."""
         attachment = self._attachments.get(handle)
         if attachment is None:
-            raise Refused(f"this connection has no attachment {handle}; attach first")
+            raise RefusedError(f"this connection has no attachment {handle}; attach first")
         subscription = attachment.subscription
         if subscription.closed:
             msg = f"subscription {subscription.subscription} was dropped; attach to make it anew"
-            raise Refused(msg)
+            raise RefusedError(msg)
         subscription.check(attachment.generation)
         return attachment
 
@@ -516,7 +505,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 f"{server.settings.max_attachments} attachments are the limit for one connection "
                 "(max_attachments)"
             )
-            raise Refused(msg)
+            raise RefusedError(msg)
         subscription = self._find(request)
         start = subscription.low
         if request.join:
@@ -549,14 +538,14 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         for text in request.filters:
             fault = self._server.settings.topics.filter_fault(text)
             if fault is not None:
-                raise Refused(fault)
+                raise RefusedError(fault)
         key, fault = self._server.names.find(self._entrance.owner, request.name)
         if fault is not None:
-            raise Refused(fault)
+            raise RefusedError(fault)
         found = subscriptions.find(key)
         refused = self._not_readable(key, request.filters if found is None else found.filters)
         if refused is not None:
-            raise Refused(refused)
+            raise RefusedError(refused)
         if found is None and self._server.disk is not None:
             self._server.disk.check_taken_up(key)
         if found is None and request.generation:
@@ -598,9 +587,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         assert disk is not None
         try:
             await disk.synced(self._server.settings.store_timeout)
-        except StoreUnwillingError as exc:
+        except DiskError as exc:
             self._detach(self._attachments.pop(handle))
-            self._send(encode_error(number, ErrorCode.STORE, str(exc)))
+            self._send(encode_error(number, exc.code, str(exc)))
         else:
             answer()
 
@@ -663,10 +652,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self._server.logger.error("%s: %s", self.name, msg, extra=fields)
                 self._send(encode_error(number, ErrorCode.DATA_LOSS, msg))
                 return
-        except SubscriptionError as exc:
-            self._send(encode_error(number, code_of(exc), str(exc)))
-        except StoreUnwillingError as exc:
-            self._send(encode_error(number, ErrorCode.STORE, str(exc)))
+        except RangeError as exc:
+            self._send(encode_error(number, exc.code, str(exc)))
         else:
             self._send_records(number, request.start, blocks)
 

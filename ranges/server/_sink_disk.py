@@ -23,7 +23,8 @@ from ...transports._writes import Writes, nowhere
 from ...transports.queues import StoreShelf
 from ...transports.queues._owner import TELLING
 from ..log import RangeSubscription
-from ..sink import Part, PartKey, RefusedError, RowConfirm, SinkLog
+from ..sink import Part, RowConfirm, SinkLog
+from ..wire import PartKey, RefusedError
 from ._disk import PREFIX as SUBSCRIPTION_PREFIX
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class SinkDisk:
         """Wait until everything committed so far is durable.
 
         Raises:
-            StoreUnwillingError: If it takes longer than `seconds`.
+            DiskError: If it takes longer than `seconds`.
         """
         await self._tickets.synced(seconds)
 

@@ -25,7 +25,8 @@ from ...transports.mqtt.codec._topics import (
     is_servers_own,
     topic_name_fault,
 )
-from ..sink import Publishing, RowConfirm, Rows, Sink, SinkLimits, Sinks, usual_limit
+from ..sink import Publishing, RowConfirm, Sink, SinkLimits, Sinks, usual_limit
+from ..wire import Rows
 from ._names import Names, any_names, peer_of
 from ._sink_disk import DurableRow, place_of
 

@@ -19,39 +19,33 @@ import trio
 
 from ...accounts import Account
 from ...transports._tenants import NO_USER, printable
-from ..sink import (
+from ..sink import Decision, Sink
+from ..wire import (
     MAX_ROWS,
-    Decision,
-    OtherIncarnationError,
-    PartKey,
-    RefusedError,
-    Sink,
-    SinkError,
-)
-from ._disk import StoreUnwillingError
-from ._sink_frames import (
     UNKNOWN,
     Abort,
     AskLast,
     Commit,
+    DiskError,
     Forget,
+    ForgottenError,
+    Kind,
     Open,
-    SinkKind,
+    PartKey,
+    RangeError,
+    RefusedError,
     SinkRequest,
     Stage,
     StageEnd,
     batch_is,
     committed,
     opened,
-    sink_code_of,
     staged,
 )
 from ._sink_serving import SinkServing
 
 WAITING_SECONDS = 1.0
 """Interval at which a waiting writer is told that it waits."""
-
-STORE_FAILED = 6
 
 Step = Callable[[], Awaitable[None]]
 
@@ -63,7 +57,7 @@ class Answers(Protocol):
         """Send an answer."""
         ...
 
-    def refuse(self, code: int, number: int, sentence: str) -> None:
+    def refuse(self, number: int, fault: RangeError) -> None:
         """Send an ERROR."""
         ...
 
@@ -118,12 +112,9 @@ class SinkConnection:
         """Answer a request; or return a step to await for that."""
         try:
             return self._handle(number, request)
-        except SinkError as exc:
-            self._refuse(number, exc)
+        except RangeError as exc:
+            self._answers.refuse(number, exc)
             return None
-
-    def _refuse(self, number: int, fault: SinkError) -> None:
-        self._answers.refuse(sink_code_of(fault), number, str(fault))
 
     def _handle(self, number: int, request: SinkRequest) -> Step | None:
         answer = self._answers.answer
@@ -137,17 +128,13 @@ class SinkConnection:
             case Abort(batch):
                 sink = self._checked()
                 sink.abort(batch)
-                return self._tell(
-                    SinkKind.ABORTED, number, batch_is(sink.last), sure=sink.last_is_sure
-                )
+                return self._tell(Kind.ABORTED, number, batch_is(sink.last), sure=sink.last_is_sure)
             case AskLast():
                 sink = self._opened()
-                return self._tell(
-                    SinkKind.LAST_IS, number, batch_is(sink.last), sure=sink.last_is_sure
-                )
+                return self._tell(Kind.LAST_IS, number, batch_is(sink.last), sure=sink.last_is_sure)
             case Forget():
                 self._serving.sinks.forget(self._checked())
-                answer(SinkKind.FORGOTTEN, number, b"")
+                answer(Kind.FORGOTTEN, number, b"")
             case Open():
                 return self._open(number, request)
         return None
@@ -162,7 +149,7 @@ class SinkConnection:
         sink.check(self._generation, sink.incarnation)
         return sink
 
-    def _tell(self, kind: SinkKind, number: int, payload: bytes, *, sure: bool) -> Step | None:
+    def _tell(self, kind: Kind, number: int, payload: bytes, *, sure: bool) -> Step | None:
         """Answer; if it is not `sure`, only when the answer would survive a restart."""
         answer = partial(self._answers.answer, kind, number, payload)
         if sure or self._serving.disk is None:
@@ -173,8 +160,8 @@ class SinkConnection:
     async def _when_synced(self, number: int, answer: Callable[[], None]) -> None:
         try:
             await self._synced()
-        except StoreUnwillingError as exc:
-            self._answers.refuse(STORE_FAILED, number, str(exc))
+        except DiskError as exc:
+            self._answers.refuse(number, exc)
         else:
             answer()
 
@@ -188,7 +175,7 @@ class SinkConnection:
         incarnation = None if request.incarnation == UNKNOWN else request.incarnation
         if request.generation:
             if known is None:
-                raise OtherIncarnationError(
+                raise ForgottenError(
                     f"writer {request.name!r} is not remembered here: it was forgotten, or the "
                     "relay has no store and was restarted; open it anew"
                 )
@@ -201,7 +188,7 @@ class SinkConnection:
         self._serving.connected(sink)
         limits = self._max_stage_size, MAX_ROWS
         return self._tell(
-            SinkKind.OPENED,
+            Kind.OPENED,
             number,
             opened(sink.generation, sink.incarnation, sink.last, *limits),
             # Otherwise, after a crash, the replaced connection would be let in, and this one not.
@@ -222,7 +209,7 @@ class SinkConnection:
             if fault is not None:
                 sink.refuse_part(key, f"{key} of writer {sink.sink}: {fault}")
             sink.stage(self, key, request.at, rows.block, rows.count)
-        except SinkError:
+        except RangeError:
             self._failed = key
             raise
         self._answers.received(rows.count)
@@ -248,7 +235,7 @@ class SinkConnection:
         return sink.complete(self, request.key, request.rows, request.nbytes, request.crc)
 
     def _staged(self, number: int, request: StageEnd, already: bool) -> None:
-        self._answers.answer(SinkKind.STAGED, number, staged(request.rows, already))
+        self._answers.answer(Kind.STAGED, number, staged(request.rows, already))
 
     async def _when_written(self, number: int, request: StageEnd) -> None:
         """Answer when the staged part would survive a restart."""
@@ -258,10 +245,8 @@ class SinkConnection:
                 await self._serving.moved()
                 self._complete(self._checked(), request)  # it may have been written off
             await self._synced()
-        except SinkError as exc:
-            self._refuse(number, exc)
-        except StoreUnwillingError as exc:
-            self._answers.refuse(STORE_FAILED, number, str(exc))
+        except RangeError as exc:
+            self._answers.refuse(number, exc)
         else:
             self._staged(number, request, False)
 
@@ -281,13 +266,11 @@ class SinkConnection:
                     break
                 await self._serving.moved()
             await self._settled(sink, request.batch)
-        except SinkError as exc:
-            self._refuse(number, exc)
-        except StoreUnwillingError as exc:
-            self._answers.refuse(STORE_FAILED, number, str(exc))
+        except RangeError as exc:
+            self._answers.refuse(number, exc)
         else:
             already = decision is Decision.BEFORE
-            self._answers.answer(SinkKind.COMMITTED, number, committed(sink.last, already))
+            self._answers.answer(Kind.COMMITTED, number, committed(sink.last, already))
 
     async def _settled(self, sink: Sink, batch: int) -> None:
         """Wait until a decision is on disk; without a store, until all rows are handed over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ._part import PartKey
+from ..wire import PartKey
 
 
 class SinkLog(Protocol):

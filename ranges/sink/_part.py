@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 from ...accounts import LoanedItem, Outcome
-
-
-class PartKey(NamedTuple):
-    """The identity of a part."""
-
-    batch: int
-    partition: int
-    attempt: int
-
-    def __str__(self) -> str:
-        return f"attempt {self.attempt} at partition {self.partition} of batch {self.batch}"
+from ..wire import PartKey
 
 
 class Block:

@@ -21,7 +21,7 @@ from ...dataspace._events import Publication
 from ._part import Block, Part
 
 if TYPE_CHECKING:
-    from ._rows import Rows
+    from ..wire import Rows
     from ._sink import Sink
 
 
@@ -179,7 +179,7 @@ class Publishing:
         base = self._before + block.first
         row = self._row
         while True:
-            self._publish_row(dataspace, block, rows[row], base + row)
+            self._publish_row(dataspace, block, Publication(*rows[row]), base + row)
             row += 1
             if row == rows.count or not account.debt_is_clear() or clock() >= until:
                 break

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from ...accounts import NO_LIMIT, Account, Ledger, Limit, Recipient, StuckPolicy
-from ._errors import RefusedError
+from ..wire import RefusedError
 from ._log import SinkLog
 from ._part import Block
 from ._publishing import Publishing, RowConfirm

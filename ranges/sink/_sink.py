@@ -30,10 +30,10 @@ from typing import Any, NoReturn
 import attrs
 
 from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, Recipient
+from ..wire import FencedError, ForgottenError, NotStagedError, PartKey, RefusedError
 from ._buffer import BlockBuffer
-from ._errors import FencedError, NotStagedError, OtherIncarnationError, RefusedError
 from ._log import SinkLog
-from ._part import Block, Part, PartKey
+from ._part import Block, Part
 from ._publishing import Publishing, RowConfirm
 from ._settings import SinkLimits
 from ._state import state_of, take_up
@@ -210,14 +210,14 @@ class Sink(Holder):
 
         Raises:
             FencedError: The name was taken over since.
-            OtherIncarnationError: The writer belongs to an earlier incarnation of the sink.
+            ForgottenError: The writer belongs to an earlier incarnation of the sink.
         """
         if self.closed or (incarnation is not None and incarnation != self.incarnation):
             msg = (
                 f"this writer {self.sink} is not remembered here: it was forgotten, or the relay "
                 "has no store and was restarted; open it anew"
             )
-            raise OtherIncarnationError(msg)
+            raise ForgottenError(msg)
         if generation != self.generation:
             msg = (
                 f"another writer has taken over the name {self.sink}: generation {generation} has "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ._part import PartKey
+from ..wire import PartKey
 
 if TYPE_CHECKING:
     from ._sink import Sink

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clearfunds.ranges.client import NotAuthorizedError, RangeReader
-from clearfunds.ranges.server._frames import Auth, Hello, Kind, encode_request
+from clearfunds.ranges.wire import Auth, Hello, Kind, encode_request
 from tests.attacks.kit import (
     MORE_MEMORY,
     SHORT,

@@ -19,7 +19,7 @@ from clearfunds.pipeline._errors import (
     RelayError,
 )
 from clearfunds.pipeline.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from clearfunds.ranges.client import RangeClientError, RangeReader, SinkWriter
+from clearfunds.ranges.client import RangeError, RangeReader, SinkWriter
 from tests.pipeline.relays import SECONDS, RelayProcess
 from tests.pipeline.sink.tables import schema_of
 from tests.pipeline.sink.tasks import COLUMNS, Tasks, told
@@ -245,7 +245,7 @@ def test_a_job_that_was_published_has_not_failed(
     relay: RelayProcess, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_: SinkWriter) -> None:
-        raise RangeClientError("the relay has ended")
+        raise RangeError("the relay has ended")
 
     tasks = Tasks(monkeypatch, writer := job_to(relay.ranges))
     written = tasks.write(0, 0, A)

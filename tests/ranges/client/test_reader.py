@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from clearfunds.ranges.client import (
     AwayError,
     Block,
+    DiskError,
     FencedError,
-    RangeClientError,
+    RangeError,
     RangeReader,
-    StoreError,
     Ticket,
     WrongAnswerError,
 )
@@ -30,8 +30,7 @@ from clearfunds.ranges.client._reader import (
     _Connection,  # pyright: ignore[reportPrivateUsage]
     error_of,
 )
-from clearfunds.ranges.server import ErrorCode, Kind
-from clearfunds.ranges.server._frames import encode_error, encode_frame, encode_welcome
+from clearfunds.ranges.wire import ErrorCode, Kind, encode_error, encode_frame, encode_welcome
 from tests.dataspace.conftest import STEADY
 
 HOST = "127.0.0.1"
@@ -85,12 +84,12 @@ def test_it_attaches_and_asks() -> None:
         (WELCOME + encode_frame(Kind.PONG, 1), WrongAnswerError),
         (WELCOME + encode_frame(Kind.ATTACHED, 1, b"short"), WrongAnswerError),
         (WELCOME + encode_error(1, ErrorCode.FENCED, "no"), FencedError),
-        (WELCOME + encode_error(1, ErrorCode.STORE, "no"), StoreError),
+        (WELCOME + encode_error(1, ErrorCode.STORE, "no"), DiskError),
         (WELCOME + encode_error(0, ErrorCode.PROTOCOL, "no"), WrongAnswerError),
         (WELCOME + struct.pack("<IB3xI", 1 << 31, 17, 1), WrongAnswerError),
     ],
 )
-def test_what_is_no_answer_is_said(answer: bytes, error: type[RangeClientError]) -> None:
+def test_what_is_no_answer_is_said(answer: bytes, error: type[RangeError]) -> None:
     with relay(answer) as port, pytest.raises(error):
         RangeReader(HOST, port, "s", timeout=5)
 
@@ -192,7 +191,7 @@ def test_closing_ends_what_another_thread_waits_for() -> None:
         def wait(reader: RangeReader) -> None:
             try:
                 reader.head()
-            except RangeClientError as exc:
+            except RangeError as exc:
                 found.append(exc)
 
         def answer() -> socket.socket:
@@ -257,4 +256,4 @@ def test_what_is_no_block_is_said(header: tuple[int, ...], raw: bytes, zeros: in
         assert len(list(block.rows())) == block.count
     with suppress(WrongAnswerError):
         Block(memoryview(raw[32:]))
-    assert isinstance(error_of(memoryview(raw)), RangeClientError)
+    assert isinstance(error_of(memoryview(raw)), RangeError)

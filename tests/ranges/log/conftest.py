@@ -9,7 +9,7 @@ import pytest
 
 from clearfunds.accounts import Account, Ledger
 from clearfunds.dataspace import Batch, Dataspace, Publication
-from clearfunds.ranges.log import open_block
+from clearfunds.ranges.wire import OpenBlock
 from clearfunds.testing import Clock
 
 
@@ -27,7 +27,7 @@ class Kept:
 def rows(blocks: Iterable[bytes]) -> Iterator[Kept]:
     """Take blocks apart, row by row."""
     for block in blocks:
-        columns = open_block(block)
+        columns = OpenBlock(block)
         key_at = value_at = 0
         for place, code in enumerate(columns.codes):
             key_end = key_at + columns.key_lengths[place]

@@ -13,13 +13,12 @@ from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace, Publication
 from clearfunds.ranges.log import (
     AtRest,
-    DataLossError,
-    OutOfRangeError,
     RangeSubscription,
     SubscriptionLimits,
     SubscriptionOptions,
     Subscriptions,
 )
+from clearfunds.ranges.wire import DataLossError, OutOfRangeError
 from tests.dataspace.conftest import STEADY
 from tests.ranges.log.confirms import Told
 from tests.ranges.log.conftest import publish, publish_run, rows

@@ -22,24 +22,26 @@ from clearfunds.accounts import (
 )
 from clearfunds.dataspace import Dataspace, Publication, capture
 from clearfunds.ranges.log import (
-    AfterGrace,
     AtRest,
-    DataLossError,
-    FencedError,
-    OtherIncarnationError,
-    OutOfRangeError,
     RangeSubscription,
-    RefusedError,
     Row,
-    Start,
     SubscriptionLimits,
     SubscriptionOptions,
     Subscriptions,
     as_row,
     merge_blocks,
-    open_block,
 )
 from clearfunds.ranges.log._chunk import ROW_BYTES
+from clearfunds.ranges.wire import (
+    AfterGrace,
+    DataLossError,
+    FencedError,
+    OpenBlock,
+    OtherIncarnationError,
+    OutOfRangeError,
+    RefusedError,
+    Start,
+)
 from clearfunds.testing import Clock
 from tests.dataspace.conftest import STEADY, inside
 from tests.ranges.log.confirms import Told
@@ -176,7 +178,7 @@ def test_a_block_that_is_cut_short_is_refused(
     assert isinstance(blocks, list)
     assert len(blocks[0]) % 8 == 0
     with pytest.raises(ValueError, match="shorter than it says"):
-        open_block(blocks[0][:40])
+        OpenBlock(blocks[0][:40])
     subscriptions.close()
 
 

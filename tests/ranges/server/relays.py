@@ -15,11 +15,8 @@ from clearfunds.accounts import Account, Ledger, Limit, Quota, watch_patience
 from clearfunds.dataspace import Dataspace
 from clearfunds.ranges.client import RangeReader, SinkWriter, Ticket
 from clearfunds.ranges.log import RangeSubscription, SubscriptionLimits
-from clearfunds.ranges.server import (
-    StoreUnwillingError,
-    SubscriptionServer,
-    SubscriptionSettings,
-)
+from clearfunds.ranges.server import SubscriptionServer, SubscriptionSettings
+from clearfunds.ranges.wire import DiskError
 from clearfunds.store import Store
 from clearfunds.transports import Flusher, Listener, ListenURL, open_flusher, open_listeners
 from clearfunds.transports.mqtt.server._server import MqttServer, MqttSettings
@@ -135,7 +132,7 @@ async def running(
                 server.stop()
                 if server.disk is not None:
                     server.disk.write()
-                    with contextlib.suppress(StoreUnwillingError):
+                    with contextlib.suppress(DiskError):
                         await server.disk.synced(5)
                 server.close()
                 if store is not None:

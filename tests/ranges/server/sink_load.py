@@ -11,13 +11,13 @@ import trio
 
 from clearfunds.ranges.client import (
     AwayError,
+    DiskError,
     FencedError,
     NotStagedError,
-    RangeClientError,
+    RangeError,
     RangeReader,
     SinkWriter,
     Staged,
-    StoreError,
 )
 from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel
 from tests.ranges.server.relays import HOST, blocking
@@ -128,7 +128,7 @@ class SinkLoad:
                         if chance.random() < 0.5:
                             reader.ack(end)
                         time.sleep(0.01)
-            except (AwayError, StoreError, FencedError):
+            except (AwayError, DiskError, FencedError):
                 time.sleep(0.01)
             except Exception as exc:  # noqa: BLE001
                 self.why.append(repr(exc))
@@ -162,7 +162,7 @@ class SinkLoad:
                         break
                     self.already += 1
                     break
-            except (AwayError, NotStagedError, StoreError, FencedError):
+            except (AwayError, NotStagedError, DiskError, FencedError):
                 self.retries += 1
                 time.sleep(0.01)
         self.batches.append([row for part in parts for row in part])
@@ -181,7 +181,7 @@ class SinkLoad:
             staged.append(client.stage(batch, place, attempt, rows, qos=qos))
         try:
             return client.commit(batch, staged)
-        except RangeClientError:
+        except RangeError:
             if chance.random() < 0.5:
                 # As Spark does when it does not know.
                 client.abort(batch)

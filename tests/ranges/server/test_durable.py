@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from clearfunds.accounts import Ledger, Limit, Quota
-from clearfunds.ranges.client import DataLossError, RangeReader, RefusedError, StoreError, Ticket
+from clearfunds.ranges.client import DataLossError, DiskError, RangeReader, RefusedError, Ticket
 from clearfunds.ranges.log import SubscriptionLimits
 from clearfunds.ranges.server import SubscriptionDisk
 from clearfunds.store import Store, StoreSettings
@@ -151,7 +151,7 @@ async def test_a_store_that_does_not_write_is_said(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         async with running(store=store, store_timeout=0.05) as relay:
             store.on_durable = lambda ticket: None
-            with pytest.raises(StoreError, match=r"has not written it within 0\.05 s"):
+            with pytest.raises(DiskError, match=r"has not written it within 0\.05 s"):
                 await relay.attach(durable=True)
             await until(lambda: not relay.subscription().attached)
             assert relay.server.disk is not None

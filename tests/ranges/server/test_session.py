@@ -14,16 +14,19 @@ import trio
 
 from clearfunds.accounts import Limit
 from clearfunds.dataspace import Publication
-from clearfunds.ranges.log import open_block
-from clearfunds.ranges.server import ErrorCode, Frame, FrameReader, Kind
-from clearfunds.ranges.server._frames import (
+from clearfunds.ranges.server import FrameReader
+from clearfunds.ranges.wire import (
     Ack,
     AskHead,
     Attach,
     Detach,
     Drop,
+    ErrorCode,
     Fetch,
+    Frame,
     Hello,
+    Kind,
+    OpenBlock,
     Ping,
     Request,
     encode_frame,
@@ -329,7 +332,7 @@ async def test_an_answer_has_the_blocks_that_it_says() -> None:
             at = 16 + 4 * 4
             for first, size in enumerate(struct.unpack_from("<3I", payload, 16), 1):
                 assert at % 8 == 0
-                block = open_block(payload[at : at + size])
+                block = OpenBlock(payload[at : at + size])
                 assert (block.first, len(block.values)) == (first, 70_000)
                 at += size
             assert at == len(payload)

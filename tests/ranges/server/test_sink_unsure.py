@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from clearfunds.ranges.client import SinkWriter, StoreError
+from clearfunds.ranges.client import DiskError, SinkWriter
 from clearfunds.store import Store, StoreSettings
 from tests.ranges.server.relays import HOST, Relay, blocking, running
 from tests.store.disk import FakeFiles
@@ -36,7 +36,7 @@ async def in_the_end(ask: Callable[[], object]) -> object:
         while True:
             try:
                 return await blocking(ask)
-            except StoreError:
+            except DiskError:
                 await trio.sleep(0.05)
 
 
@@ -47,10 +47,10 @@ async def test_nobody_is_told_of_a_batch_before_its_decision_is_on_the_disk() ->
         client = await writer(relay)
         part = await blocking(client.stage, 0, 0, 1, ROWS)
         files.fault = refuse
-        with pytest.raises(StoreError, match="the store has not written it"):
+        with pytest.raises(DiskError, match="the store has not written it"):
             await blocking(client.commit, 0, [part])
         # Decided it is, but only here: who believed that would not write it again after a crash.
-        with pytest.raises(StoreError, match="the store has not written it"):
+        with pytest.raises(DiskError, match="the store has not written it"):
             await blocking(client.last_committed)
         files.fault = None
         assert await in_the_end(client.last_committed) == 0
@@ -66,7 +66,7 @@ async def test_a_name_is_taken_over_when_that_is_on_the_disk() -> None:
         await blocking(old.stage, 0, 0, 1, ROWS)
         files.fault = refuse
         # A relay that is killed now knows only the one before, and would put out the newer one.
-        with pytest.raises(StoreError, match="the store has not written it"):
+        with pytest.raises(DiskError, match="the store has not written it"):
             await writer(relay, take_over=True)
         await until(lambda: len(relay.server.open) == 1)
         files.fault = None

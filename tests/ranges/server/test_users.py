@@ -26,22 +26,23 @@ from clearfunds.ranges.client import (
     SinkWriter,
     Ticket,
 )
-from clearfunds.ranges.server import ErrorCode, Kind
-from clearfunds.ranges.server._frames import (
+from clearfunds.ranges.server._frames import MAX_LOGIN_BYTES
+from clearfunds.ranges.server._names import key_of, owner_of
+from clearfunds.ranges.wire import (
     AUTH_IS_KNOWN,
     AUTH_IS_WANTED,
-    MAX_LOGIN_BYTES,
     Ack,
     AskHead,
     Attach,
     Auth,
+    ErrorCode,
     Hello,
+    Kind,
     Ping,
     Request,
     encode_frame,
     encode_request,
 )
-from clearfunds.ranges.server._names import key_of, owner_of
 from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import Passwords, Publish, Tokens
 from clearfunds.transports.mqtt.server._passwords import QUICK_ITERATIONS

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from clearfunds.accounts import Account, Confirm, Ledger, LoanedItem, LoanQueue, Outcome
-from clearfunds.ranges.sink import Part, PartKey, RowConfirm, Sink, SinkLog
+from clearfunds.ranges.sink import Part, RowConfirm, Sink, SinkLog
+from clearfunds.ranges.wire import PartKey
 
 
 class Contents:

@@ -12,18 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace, Publication, TopicFilter
-from clearfunds.ranges.sink import (
-    Decision,
+from clearfunds.ranges.sink import Decision, SinkLimits, Sinks
+from clearfunds.ranges.wire import (
     FencedError,
     NotStagedError,
     PartKey,
     RefusedError,
     Rows,
-    SinkLimits,
-    Sinks,
-    encode_rows,
 )
 from tests.dataspace.conftest import STEADY
+from tests.ranges.blocks import encode_rows
 from tests.ranges.sink.disk import Log, MemoryDisk, Place, Row, block_of
 
 NAME = "w"
@@ -362,7 +360,7 @@ class OnDisk(Machine):
         found: list[Publication] = []
         for block in part.blocks:
             rows = Rows(self.disk.now.places[part.place][1][block.number])
-            found += [rows[n] for n in range(rows.count)]
+            found += [Publication(*rows[n]) for n in range(rows.count)]
         assert len(found) == part.rows
         return found
 

@@ -9,19 +9,11 @@ import pytest
 
 from clearfunds.accounts import Account, Ledger, Limit, Outcome, StuckPolicy
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, TopicFilter
-from clearfunds.ranges.sink import (
-    Decision,
-    NotStagedError,
-    PartKey,
-    RefusedError,
-    Rows,
-    Sink,
-    SinkLimits,
-    Sinks,
-    encode_rows,
-)
+from clearfunds.ranges.sink import Decision, Sink, SinkLimits, Sinks
+from clearfunds.ranges.wire import NotStagedError, PartKey, RefusedError, Rows
 from clearfunds.testing import Clock
 from tests.accounts.conftest import Recording
+from tests.ranges.blocks import encode_rows
 from tests.ranges.sink.disk import Log, MemoryDisk, Row
 
 HUNDRED = encode_rows([Publication("t/a", bytes(74), 1)])

@@ -45,48 +45,27 @@ for them for some time.
 
 from __future__ import annotations
 
-import enum
-from struct import Struct
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-import attrs
-
-from ..sink import (
-    FencedError,
-    NotStagedError,
-    OtherIncarnationError,
-    PartKey,
-    Rows,
-    SinkError,
-)
-
-UNKNOWN = bytes(16)
+from . import layouts
+from ._kinds import Kind
+from ._requests import UNKNOWN
+from ._rows import Rows
 
 
-class SinkKind(enum.IntEnum):
-    """The kinds of frames."""
+class PartKey(NamedTuple):
+    """The identity of a part."""
 
-    OPEN = 64
-    OPENED = 65
-    STAGE = 66
-    STAGE_END = 68
-    STAGED = 69
-    COMMIT = 70
-    COMMITTED = 71
-    ABORT = 72
-    ABORTED = 73
-    LAST = 74
-    LAST_IS = 75
-    FORGET = 76
-    FORGOTTEN = 77
-    WAITING = 79
+    batch: int
+    partition: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} at partition {self.partition} of batch {self.batch}"
 
 
-FIRST_KIND = 64
-LAST_KIND = 95
-
-
-@attrs.frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Open:
     """Become the writer of a name, or one of its connections."""
 
@@ -96,7 +75,7 @@ class Open:
     take_over: bool = False
 
 
-@attrs.frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Some rows of a part."""
 
@@ -105,7 +84,7 @@ class Stage:
     rows: Rows
 
 
-@attrs.frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class StageEnd:
     """End a part."""
 
@@ -115,7 +94,7 @@ class StageEnd:
     crc: int
 
 
-@attrs.frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Publish a batch: these parts, as (partition, attempt)."""
 
@@ -123,34 +102,24 @@ class Commit:
     parts: tuple[tuple[int, int], ...]
 
 
-@attrs.frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Abort:
     """Discard the staged rows of a batch."""
 
     batch: int
 
 
-@attrs.frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class AskLast:
     """Ask for the last committed batch."""
 
 
-@attrs.frozen(slots=True)
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Forget the writer."""
 
 
 SinkRequest: TypeAlias = Open | Stage | StageEnd | Commit | Abort | AskLast | Forget
-
-_OPEN = Struct("<Q16sB7xH")
-_OPENED = Struct("<Q16sqII")
-_STAGE = Struct("<qIIQQ")
-_STAGE_END = Struct("<qIIQQQ")
-_STAGED = Struct("<QII")
-_COMMIT = Struct("<qII")
-_PART = Struct("<QII")
-_COMMITTED = Struct("<qII")
-_BATCH = Struct("<q")
 
 
 def parse_sink_request(kind: int, payload: bytes) -> tuple[SinkRequest, int]:
@@ -160,31 +129,33 @@ def parse_sink_request(kind: int, payload: bytes) -> tuple[SinkRequest, int]:
         ValueError: If it is not a request of a writer, or is malformed; or struct.error.
     """
     match kind:
-        case SinkKind.STAGE:
-            batch, partition, _, attempt, at = _STAGE.unpack_from(payload)
-            rows = Rows(payload[_STAGE.size :])
+        case Kind.STAGE:
+            batch, partition, _, attempt, at = layouts.STAGE.unpack_from(payload)
+            rows = Rows(payload[layouts.STAGE.size :])
             return Stage(_key(batch, partition, attempt), at, rows), len(payload)
-        case SinkKind.STAGE_END:
-            batch, partition, crc, attempt, count, nbytes = _STAGE_END.unpack_from(payload)
-            return StageEnd(_key(batch, partition, attempt), count, nbytes, crc), _STAGE_END.size
-        case SinkKind.COMMIT:
+        case Kind.STAGE_END:
+            batch, partition, crc, attempt, count, nbytes = layouts.STAGE_END.unpack_from(payload)
+            return StageEnd(
+                _key(batch, partition, attempt), count, nbytes, crc
+            ), layouts.STAGE_END.size
+        case Kind.COMMIT:
             return _parse_commit(payload)
-        case SinkKind.ABORT:
-            (batch,) = _BATCH.unpack_from(payload)
-            return Abort(_numbered(batch)), _BATCH.size
-        case SinkKind.LAST:
+        case Kind.ABORT:
+            (batch,) = layouts.BATCH.unpack_from(payload)
+            return Abort(_numbered(batch)), layouts.BATCH.size
+        case Kind.LAST:
             return AskLast(), 0
-        case SinkKind.FORGET:
+        case Kind.FORGET:
             return Forget(), 0
-        case SinkKind.OPEN:
-            generation, incarnation, take_over, length = _OPEN.unpack_from(payload)
-            raw = payload[_OPEN.size : _OPEN.size + length]
+        case Kind.OPEN:
+            generation, incarnation, take_over, length = layouts.OPEN.unpack_from(payload)
+            raw = payload[layouts.OPEN.size : layouts.OPEN.size + length]
             if len(raw) < length:
                 raise ValueError("a text is cut short")
             if take_over > 1 or (take_over and generation):
                 raise ValueError(f"take over {take_over}, generation {generation}")
             opened = Open(raw.decode(), generation, incarnation, bool(take_over))
-            return opened, _OPEN.size + length
+            return opened, layouts.OPEN.size + length
         case _:
             raise ValueError("a writer does not send that")
 
@@ -200,71 +171,58 @@ def _key(batch: int, partition: int, attempt: int) -> PartKey:
 
 
 def _parse_commit(payload: bytes) -> tuple[Commit, int]:
-    batch, count, _ = _COMMIT.unpack_from(payload)
-    end = _COMMIT.size + count * _PART.size
+    batch, count, _ = layouts.COMMIT.unpack_from(payload)
+    end = layouts.COMMIT.size + count * layouts.PART.size
     if len(payload) < end:
         raise ValueError(f"{count} parts do not fit into it")
     parts = tuple(
-        [(part, attempt) for attempt, part, _ in _PART.iter_unpack(payload[_COMMIT.size : end])]
+        [
+            (part, attempt)
+            for attempt, part, _ in layouts.PART.iter_unpack(payload[layouts.COMMIT.size : end])
+        ]
     )
     return Commit(_numbered(batch), parts), end
 
 
-def encode_sink_request(request: SinkRequest) -> tuple[SinkKind, bytes]:
+def encode_sink_request(request: SinkRequest) -> tuple[Kind, bytes]:
     """Return the kind of a request's frame, and its payload."""
     match request:
         case Open(name, generation, incarnation, take_over):
             raw = name.encode()
-            fixed = _OPEN.pack(generation, incarnation, take_over, len(raw))
-            return SinkKind.OPEN, fixed + raw
+            fixed = layouts.OPEN.pack(generation, incarnation, take_over, len(raw))
+            return Kind.OPEN, fixed + raw
         case Stage(key, at, rows):
-            fixed = _STAGE.pack(key.batch, key.partition, 0, key.attempt, at)
-            return SinkKind.STAGE, fixed + rows.block
+            fixed = layouts.STAGE.pack(key.batch, key.partition, 0, key.attempt, at)
+            return Kind.STAGE, fixed + rows.block
         case StageEnd(key, count, nbytes, crc):
             fields = key.batch, key.partition, crc, key.attempt, count, nbytes
-            return SinkKind.STAGE_END, _STAGE_END.pack(*fields)
+            return Kind.STAGE_END, layouts.STAGE_END.pack(*fields)
         case Commit(batch, parts):
-            fixed = _COMMIT.pack(batch, len(parts), 0)
-            return SinkKind.COMMIT, fixed + b"".join(_PART.pack(a, p, 0) for p, a in parts)
+            fixed = layouts.COMMIT.pack(batch, len(parts), 0)
+            return Kind.COMMIT, fixed + b"".join(layouts.PART.pack(a, p, 0) for p, a in parts)
         case Abort(batch):
-            return SinkKind.ABORT, _BATCH.pack(batch)
+            return Kind.ABORT, layouts.BATCH.pack(batch)
         case AskLast():
-            return SinkKind.LAST, b""
+            return Kind.LAST, b""
         case Forget():
-            return SinkKind.FORGET, b""
+            return Kind.FORGET, b""
 
 
 def opened(generation: int, incarnation: bytes, last: int, max_frame: int, max_rows: int) -> bytes:
     """Return the payload of an OPENED."""
-    return _OPENED.pack(generation, incarnation, last, max_frame, max_rows)
+    return layouts.OPENED.pack(generation, incarnation, last, max_frame, max_rows)
 
 
 def staged(rows: int, already: bool) -> bytes:
     """Return the payload of a STAGED."""
-    return _STAGED.pack(rows, already, 0)
+    return layouts.STAGED.pack(rows, already, 0)
 
 
 def committed(last: int, already: bool) -> bytes:
     """Return the payload of a COMMITTED."""
-    return _COMMITTED.pack(last, already, 0)
+    return layouts.COMMITTED.pack(last, already, 0)
 
 
 def batch_is(last: int) -> bytes:
     """Return the payload of an ABORTED, or of a LAST_IS."""
-    return _BATCH.pack(last)
-
-
-REFUSED, FENCED, OTHER_INCARNATION, NOT_STAGED = 2, 3, 5, 7
-
-
-def sink_code_of(fault: SinkError) -> int:
-    """Return the `ErrorCode` for a sink's refusal."""
-    match fault:
-        case NotStagedError():
-            return NOT_STAGED
-        case OtherIncarnationError():
-            return OTHER_INCARNATION
-        case FencedError():
-            return FENCED
-        case _:
-            return REFUSED
+    return layouts.BATCH.pack(last)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from struct import Struct
 
-from ...dataspace._events import Publication
-
 MAX_ROWS = 4_096
 """Limit of rows in a block: to check their topics takes a few milliseconds at worst."""
 
@@ -22,7 +20,7 @@ HIGHEST_QOS = 2
 
 _HEADER = Struct("<IIQ")
 
-ROW_BYTES = 7
+ROW_OVERHEAD = 7
 """Bytes of a row besides its key and its value."""
 
 
@@ -47,7 +45,7 @@ class Rows:
         if not 0 < count <= MAX_ROWS:
             raise ValueError(f"a block of {count} rows: from 1 to {MAX_ROWS} are allowed")
         at = _HEADER.size
-        if len(block) != at + count * ROW_BYTES + key_bytes + value_bytes:
+        if len(block) != at + count * ROW_OVERHEAD + key_bytes + value_bytes:
             raise ValueError(f"a block of {len(block)} bytes is not as long as it says")
         key_lengths: tuple[int, ...] = struct.unpack_from(f"<{count}H", block, at)
         at += 2 * count
@@ -83,7 +81,8 @@ class Rows:
                 return fault
         return None
 
-    def __getitem__(self, row: int) -> Publication:
+    def __getitem__(self, row: int) -> tuple[str, bytes, int, bool]:
+        """Return a row's topic, its payload, its QoS, and whether it is to be retained."""
         key = self._key(row)
         topic = self._topics.get(key)
         if topic is None:
@@ -91,7 +90,7 @@ class Rows:
         start = self._value_ends[row - 1] if row else 0
         at = self._values_at
         flags = self._flags[row]
-        return Publication(
+        return (
             topic,
             self.block[at + start : at + self._value_ends[row]],
             flags & 3,
@@ -99,18 +98,17 @@ class Rows:
         )
 
 
-def encode_rows(rows: Sequence[Publication]) -> bytes:
-    """Return the block of these rows."""
-    keys = [row.topic.encode() for row in rows]
-    values = [row.payload for row in rows]
-    count = len(rows)
+def encode_rows(keys: Sequence[bytes], values: Sequence[bytes], flags: bytes | bytearray) -> bytes:
+    """Return the block of these rows, whose topics are the keys; `Rows` checks them."""
+    count = len(keys)
+    joined_keys, joined_values = b"".join(keys), b"".join(values)
     return b"".join(
         (
-            _HEADER.pack(count, sum(map(len, keys)), sum(map(len, values))),
+            _HEADER.pack(count, len(joined_keys), len(joined_values)),
             struct.pack(f"<{count}H", *map(len, keys)),
             struct.pack(f"<{count}I", *map(len, values)),
-            bytes(row.qos | (RETAIN if row.retain else 0) for row in rows),
-            *keys,
-            *values,
+            flags,
+            joined_keys,
+            joined_values,
         )
     )
