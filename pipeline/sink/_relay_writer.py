@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from ...ranges import client
 from ...ranges.client import NotStagedError, RangeError, SinkWriter, TornError
 from .._errors import (
-    AwayError,
-    FencedError,
     OptionError,
     PipelineError,
-    RefusedError,
+    QueryFencedError,
+    RelayAwayError,
     RelayError,
+    RelayRefusedError,
 )
 from ._options import WriteOptions
 
@@ -49,21 +49,21 @@ def sentence(options: WriteOptions, name: str, fault: RangeError) -> PipelineErr
     where = options.where
     match fault:
         case TornError():
-            return AwayError(f"{fault}. Spark does so by itself, spark.task.maxFailures times")
+            return RelayAwayError(f"{fault}. Spark does so by itself, spark.task.maxFailures times")
         case client.AwayError():
-            return AwayError(
+            return RelayAwayError(
                 f"{fault}. Is it running there, with `--listen subscribe+tcp://...` on this very "
                 "port (with `subscribe+tls`: option 'tls')? Started again from its checkpoint, the "
                 "query writes the same batch again, and the relay takes it once"
             )
         case client.WrongAnswerError():
-            return AwayError(
+            return RelayAwayError(
                 f"the server at {where} is not a relay's listener for writers ({fault}); give the "
                 "port that the relay logs with `subscribe+tcp://`, not that of MQTT or of its "
                 "pages"
             )
         case client.FencedError():
-            return FencedError(
+            return QueryFencedError(
                 f"another writer has taken the name {name!r} at the relay at {where}: {fault}. "
                 "Start the query again from its checkpoint, and only once; give each job its own "
                 "name (option 'writer'), or none"
@@ -76,11 +76,11 @@ def sentence(options: WriteOptions, name: str, fault: RangeError) -> PipelineErr
                 "from its checkpoint"
             )
         case client.NotAuthorizedError():
-            return RefusedError(
+            return RelayRefusedError(
                 f"the relay at {where} and this query do not agree who they are: {fault} (options "
                 "'user', 'password', 'ca', 'certificate', 'key')"
             )
         case client.RefusedError():
-            return RefusedError(f"the relay at {where} refuses: {fault}")
+            return RelayRefusedError(f"the relay at {where} refuses: {fault}")
         case _:
             return RelayError(f"the relay at {where} cannot do this: {fault}")

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from ...ranges import client
 from ...ranges.client import Access, RangeError, RangeReader, Ticket
 from .._errors import (
-    AwayError,
-    DataLossError,
-    FencedError,
+    MessagesLostError,
     OptionError,
     PipelineError,
-    RefusedError,
+    QueryFencedError,
+    RelayAwayError,
     RelayError,
+    RelayRefusedError,
 )
 from ._options import ReadOptions
 
@@ -57,33 +57,33 @@ def sentence(options: ReadOptions, fault: RangeError) -> PipelineError:
     name, where = options.subscription, options.where
     match fault:
         case client.AwayError():
-            return AwayError(
+            return RelayAwayError(
                 f"{fault}. Is it running there, with `--listen subscribe+tcp://...` on this very "
                 "port (with `subscribe+tls`: option 'tls')? Started again from its checkpoint, the "
                 "query goes on where it was"
             )
         case client.WrongAnswerError():
-            return AwayError(
+            return RelayAwayError(
                 f"the server at {where} is not a relay's listener for readers ({fault}); give the "
                 "port that the relay logs with `subscribe+tcp://`, not that of MQTT or of its "
                 "pages"
             )
         case client.FencedError():
-            return FencedError(
+            return QueryFencedError(
                 f"another query reads from subscription {name!r} of the relay at {where} now: "
                 f"{fault}. Give each query its own subscription (option 'subscription')"
             )
         case client.DataLossError():
-            return DataLossError(
+            return MessagesLostError(
                 f"{fault}. To skip the lost messages, set the option 'failOnDataLoss' to false"
             )
         case client.NotAuthorizedError():
-            return RefusedError(
+            return RelayRefusedError(
                 f"the relay at {where} and this query do not agree who they are: {fault} (options "
                 "'user', 'password', 'ca', 'certificate', 'key')"
             )
         case client.RefusedError():
-            return RefusedError(f"the relay at {where} refuses: {fault}")
+            return RelayRefusedError(f"the relay at {where} refuses: {fault}")
         case _:
             return RelayError(f"the relay at {where} cannot do this: {fault}")
 

@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ...ranges import client
 from ...ranges.client import Head, RangeError, RangeReader, Ticket
-from .._errors import DataLossError, OptionError
+from .._errors import MessagesLostError, OptionError
 from ._offset import Offset, Position
 from ._options import StreamOptions
 from ._ranges import Range, cut, logger, passed_over, read_range
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning("%s; messages that were not read are skipped (failOnDataLoss)", lost)
             self.stop()
         msg = f"subscription {options.subscription!r} at {options.where} is lost again and again"
-        raise DataLossError(msg)
+        raise MessagesLostError(msg)
 
     def _attach(self, known: Offset | None) -> RangeReader:
         options = self._options
