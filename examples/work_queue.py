@@ -51,9 +51,9 @@ from clearfunds.dataspace.queues import (
     classic,
     dead_letter_to,
 )
+from clearfunds.persistence import Shelves, open_shelves
 from clearfunds.store import StoreError, StoreSettings
 from clearfunds.transports import Flusher, Link, ListenURL, Outlet, open_flusher, open_listeners
-from clearfunds.transports.queues import Shelves, open_shelves
 
 LENGTH = struct.Struct(">I")
 MAX_FRAME = 1 << 20

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
+from ..persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
+from ..persistence._range_disk import PREFIX as SUBSCRIPTION_PREFIX
+from ..persistence._sink_disk import PREFIX as SINK_PREFIX
+from ..persistence._spool import forget_spools
 from ..ranges.log import RangeSubscription, SubscriptionLimits
 from ..ranges.server import Doorkeeper, SubscriptionServer, SubscriptionSettings
-from ..ranges.server._disk import PREFIX as SUBSCRIPTION_PREFIX
-from ..ranges.server._sink_disk import PREFIX as SINK_PREFIX
 from ..ranges.sink import SinkLimits
 from ..store import StoreSettings
 from ..transports._admission import Admission
@@ -28,8 +30,6 @@ from ..transports.mqtt.server._persistent_sessions import (
     SessionQueue,
 )
 from ..transports.mqtt.server._server import MqttServer
-from ..transports.queues import RamShelves, Shelves, open_ram_shelves, open_shelves
-from ..transports.queues._spool import forget_spools
 from ._alarms import AlarmSettings, memory_limit
 from ._memory import memory_used
 

@@ -98,9 +98,9 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from ..pages import Pages, TransportCounts
+    from ..persistence import RamShelves, Shelves
     from ..ranges.server import SubscriptionServer
     from ..transports._layer import Connected
-    from ..transports.queues import RamShelves, Shelves
     from ..transports.syndicate._server import SyndicateServer
     from ..transports.tls import ServerTls
 

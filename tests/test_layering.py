@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 #: for MQTT, so it stands on transports/.
 LAYERS = (
     *("accounts", "dataspace", "store", "ranges.wire", "ranges.log", "ranges.sink"),
-    *("ranges.client", "transports", "ranges.server", "pages", "relay", "perf", "pipeline"),
+    *("persistence", "ranges.client", "transports", "ranges.server", "pages", "relay", "perf"),
+    "pipeline",
 )
 FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))
 #: The folders of some packages, each with those beside it that it may import.
@@ -311,6 +312,10 @@ def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
         (("ranges", "server", "_a"), "from ...transports._session import Session", 0),
         (("transports", "_a"), "from ..ranges.log import RangeSubscription", 0),
         (("transports", "_a"), "from ..ranges import server", 1),
+        (("persistence", "_a"), "from ..store import Store", 0),
+        (("persistence", "_a"), "from ..ranges.log import RangeSubscription", 0),
+        (("persistence", "_a"), "from ..transports import Flusher", 1),
+        (("store", "_a"), "from ..persistence import Shelves", 1),
         (("pipeline", "source", "_a"), "from ...accounts import Ledger", 1),
         (("pipeline", "journal", "_a"), "from ...transports import serve_relay", 1),
         (("transports", "mqtt", "_a"), "from ..._cli import B", 1),

@@ -12,6 +12,7 @@ LINKS = {
     "accounts": "../../accounts",
     "dataspace": "../../dataspace",
     "perf": "../../perf",
+    "persistence": "../../persistence",
     "pipeline": "../../pipeline",
     "store": "../../store",
     "pages": "../../pages",

@@ -3,7 +3,6 @@
 Their clients are in `clearfunds.ranges.client`.
 """
 
-from ._disk import SubscriptionDisk as SubscriptionDisk
 from ._entrance import Doorkeeper as Doorkeeper
 from ._frames import FrameReader as FrameReader
 from ._server import SubscriptionServer as SubscriptionServer

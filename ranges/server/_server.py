@@ -10,6 +10,8 @@ import trio
 
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
+from ...persistence._range_disk import SubscriptionDisk
+from ...persistence._sink_disk import SinkDisk
 from ...store import Store
 from ...transports._account_tree import AccountTree
 from ...transports._admission import Admission
@@ -21,13 +23,11 @@ from ...transports._ticker import next_tick
 from ...transports.acl import Authority, Rights
 from ..log import RangeSubscription, SubscriptionLimits, Subscriptions
 from ..sink import usual_limit
-from ._disk import SubscriptionDisk
 from ._entrance import Doorkeeper
 from ._names import Names, peer_of
 from ._runs import columns_of
 from ._session import SubscriptionSession
 from ._settings import SubscriptionSettings
-from ._sink_disk import SinkDisk
 from ._sink_serving import SinkServing
 from ._user_room import UserRoom
 

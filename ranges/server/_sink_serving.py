@@ -16,6 +16,7 @@ import trio
 
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
+from ...persistence._sink_disk import DurableRow, place_of
 from ...store import StoreError
 from ...transports._flusher import OUTLETS_A_STEP, Flusher
 from ...transports.acl import Authority
@@ -28,10 +29,9 @@ from ...transports.mqtt.codec._topics import (
 from ..sink import Publishing, RowConfirm, Sink, SinkLimits, Sinks, usual_limit
 from ..wire import Rows
 from ._names import Names, any_names, peer_of
-from ._sink_disk import DurableRow, place_of
 
 if TYPE_CHECKING:
-    from ._sink_disk import SinkDisk
+    from ...persistence._sink_disk import SinkDisk
 
 logger = logging.getLogger("clearfunds.transports.sink")
 

@@ -16,9 +16,9 @@ import trio
 import trio.testing
 
 from clearfunds.accounts import Ledger, Limit, Quota
+from clearfunds.persistence import SubscriptionDisk
 from clearfunds.ranges.client import DataLossError, DiskError, RangeReader, RefusedError, Ticket
 from clearfunds.ranges.log import SubscriptionLimits
-from clearfunds.ranges.server import SubscriptionDisk
 from clearfunds.store import Store, StoreSettings
 from clearfunds.transports import open_flusher
 from clearfunds.transports.mqtt import Connect, Publish, encode

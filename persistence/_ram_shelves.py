@@ -16,10 +16,10 @@ from typing import Final
 import attrs
 import trio
 
-from ...accounts import Faults
-from ...dataspace.queues import Message, Queue
-from .._flusher import Flusher
+from ..accounts import Faults
+from ..dataspace.queues import Message, Queue
 from ._owner import TELLING, owner_of
+from ._sending import Sending
 
 TOLD_A_STEP: Final = 128
 """Shelves that report before other tasks may run: about a millisecond's worth."""
@@ -106,7 +106,7 @@ class RamShelves:
         faults: See `Shelves`.
     """
 
-    def __init__(self, flusher: Flusher) -> None:
+    def __init__(self, flusher: Sending) -> None:
         self.faults = Faults()
         self._flusher = flusher
         self._to_tell: set[RamShelf] = set()
@@ -160,7 +160,7 @@ class RamShelves:
 
 
 @asynccontextmanager
-async def open_ram_shelves(flusher: Flusher) -> AsyncGenerator[RamShelves]:
+async def open_ram_shelves(flusher: Sending) -> AsyncGenerator[RamShelves]:
     """Let shelves in RAM report for as long as the block lasts."""
     shelves = RamShelves(flusher)
     async with trio.open_nursery() as nursery:

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ...accounts import Confirm, Recipient
-from ...dataspace.queues import Queue
-from ...transports._flusher import Flusher
-from ...transports._writes import Writes, nowhere
-from ...transports.queues import StoreShelf
-from ...transports.queues._owner import TELLING
-from ..log import RangeSubscription
-from ..sink import Part, RowConfirm, SinkLog
-from ..wire import PartKey, RefusedError
-from ._disk import PREFIX as SUBSCRIPTION_PREFIX
+from ..accounts import Confirm, Recipient
+from ..dataspace.queues import Queue
+from ..ranges.log import RangeSubscription
+from ..ranges.sink import Part, RowConfirm, SinkLog
+from ..ranges.wire import PartKey, RefusedError
+from ._owner import TELLING
+from ._range_disk import PREFIX as SUBSCRIPTION_PREFIX
+from ._sending import Sending
+from ._shelves import StoreShelf
+from ._writes import Writes, nowhere
 
 if TYPE_CHECKING:
-    from ...store import Changes, Store
-    from ..sink import Block, Sinks
-    from ._disk import SubscriptionDisk
+    from ..ranges.sink import Block, Sinks
+    from ..store import Changes, Store
+    from ._range_disk import SubscriptionDisk
 
 logger = logging.getLogger("clearfunds.transports.sink")
 
@@ -81,7 +81,7 @@ class SinkDisk:
     """
 
     def __init__(
-        self, store: Store, flusher: Flusher, tickets: SubscriptionDisk, *, max_reads: int = 8
+        self, store: Store, flusher: Sending, tickets: SubscriptionDisk, *, max_reads: int = 8
     ) -> None:
         self.store = store
         self.sinks: Sinks | None = None

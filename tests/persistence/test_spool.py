@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Account, Ledger, Limit, LoanedItem, LoanQueue, Outcome
 from clearfunds.dataspace.queues import MemoryShelf
+from clearfunds.persistence import open_shelves
+from clearfunds.persistence._spool import HURRY_ITEMS, SPOOL_PREFIX, Spool, forget_spools
 from clearfunds.store import StoreSettings
 from clearfunds.transports import open_flusher
-from clearfunds.transports.queues import open_shelves
-from clearfunds.transports.queues._spool import HURRY_ITEMS, SPOOL_PREFIX, Spool, forget_spools
 from tests.transports.peers import until
 
 

@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from clearfunds.accounts import Limit
+from clearfunds.persistence import Shelves, StoreShelf
 from clearfunds.store import Store, StoreSettings
-from clearfunds.transports.queues import Shelves, StoreShelf
+from tests.persistence.shelves import Taker, in_ram, numbered, on_disk
 from tests.store.disk import FakeFiles, refuse
 from tests.transports.peers import log_of, until
-from tests.transports.queues.shelves import Taker, in_ram, numbered, on_disk
 
 
 async def test_what_is_confirmed_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ async def test_more_than_the_store_takes_at_once_goes_into_several_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Payloads of megabytes, all read in one round of the event loop."""
-    monkeypatch.setattr("clearfunds.transports.queues._shelves.COMMIT_BYTES", 100_000)
+    monkeypatch.setattr("clearfunds.persistence._shelves.COMMIT_BYTES", 100_000)
     async with on_disk(tmp_path) as process:
         assert isinstance(process.shelves, Shelves)
         queues = [process.queue("a"), process.queue("b")]

@@ -25,13 +25,13 @@ from pathlib import Path
 import attrs
 import trio
 
-from ...accounts import Faults
-from ...dataspace.queues import Marks, Message, Queue
-from ...store import Body, Changes, Files, Record, Store, StoreError, StoreSettings
-from .._flusher import Flusher
-from .._writes import Writes
+from ..accounts import Faults
+from ..dataspace.queues import Marks, Message, Queue
+from ..store import Body, Changes, Files, Record, Store, StoreError, StoreSettings
 from ._codec import UnstorableError, decode, encode
 from ._owner import READING, TELLING, owner_of
+from ._sending import Sending
+from ._writes import Writes
 
 logger = logging.getLogger("clearfunds.transports.queues")
 
@@ -81,7 +81,7 @@ class Shelves:
         on_trouble: Called with that whenever it changes.
     """
 
-    def __init__(self, store: Store, flusher: Flusher, nursery: trio.Nursery) -> None:
+    def __init__(self, store: Store, flusher: Sending, nursery: trio.Nursery) -> None:
         self.store = store
         self.faults = Faults()
         self.trouble: str | None = None
@@ -471,7 +471,7 @@ def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 @asynccontextmanager
 async def open_shelves(
-    directory: Path, settings: StoreSettings, flusher: Flusher, *, files: Files | None = None
+    directory: Path, settings: StoreSettings, flusher: Sending, *, files: Files | None = None
 ) -> AsyncGenerator[Shelves]:
     """Open the store in `directory`, and let its thread write for as long as the block lasts.
 

@@ -12,8 +12,8 @@ import json
 import struct
 from typing import Any
 
-from ...dataspace import Publication
-from ...dataspace.queues import Death, DeathReason, Message
+from ..dataspace import Publication
+from ..dataspace.queues import Death, DeathReason, Message
 
 VERSION = 1
 

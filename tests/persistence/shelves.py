@@ -20,9 +20,9 @@ from clearfunds.dataspace.queues import (
     Queue,
     QueueSettings,
 )
+from clearfunds.persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
 from clearfunds.store import Files, StoreSettings
 from clearfunds.transports._flusher import open_flusher
-from clearfunds.transports.queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from tests.transports.peers import SECONDS
 
 SOON = StoreSettings(fsync_interval=0.0, retry_interval=0.02)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearfunds.dataspace import Publication
 from clearfunds.dataspace.queues import Death, DeathReason, Message
-from clearfunds.transports.queues import UnstorableError, decode, encode
+from clearfunds.persistence import UnstorableError, decode, encode
 
 texts = st.text(max_size=20)
 times = st.floats(0, 1e11)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from ...accounts import Account, Holder, LoanAtRest, LoanedItem, Outcome
-from ...dataspace import Publication
-from ...dataspace.queues import Marks, Message
+from ..accounts import Account, Holder, LoanAtRest, LoanedItem, Outcome
+from ..dataspace import Publication
+from ..dataspace.queues import Marks, Message
 
 logger = logging.getLogger("clearfunds.transports.queues")
 

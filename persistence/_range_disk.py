@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ...accounts import Confirm, QuotaExceededError
-from ...store import StoreError
-from ...transports._flusher import Flusher
-from ...transports._writes import Writes
-from ...transports.queues._owner import TELLING
-from ..log import AtRest, RangeSubscription, SubscriptionLog, Subscriptions, block_range, cut_block
-from ..wire import DiskError, RefusedError
+from ..accounts import Confirm, QuotaExceededError
+from ..ranges.log import (
+    AtRest,
+    RangeSubscription,
+    SubscriptionLog,
+    Subscriptions,
+    block_range,
+    cut_block,
+)
+from ..ranges.wire import DiskError, RefusedError
+from ..store import StoreError
+from ._owner import TELLING
+from ._sending import Sending
+from ._writes import Writes
 
 if TYPE_CHECKING:
-    from ...store import Record, Store
+    from ..store import Record, Store
 
 logger = logging.getLogger("clearfunds.transports.subscriptions")
 
@@ -52,7 +59,7 @@ class SubscriptionDisk:
         max_reads: Most concurrent reads.
     """
 
-    def __init__(self, store: Store, flusher: Flusher, *, max_reads: int = 8) -> None:
+    def __init__(self, store: Store, flusher: Sending, *, max_reads: int = 8) -> None:
         self.store = store
         self._flusher = flusher
         self.subscriptions: Subscriptions | None = None

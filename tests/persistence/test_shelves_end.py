@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from clearfunds.persistence import Shelves, open_shelves
 from clearfunds.store import Store, StoreSettings, StoreUsageError
 from clearfunds.transports import open_flusher
-from clearfunds.transports.queues import Shelves, open_shelves
 
 
 async def broken(directory: Path) -> None:
