@@ -45,7 +45,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.servers import Relay, Running, ServerError
 from clearfunds.perf import PerfError, Profile, Result, Scenario, Sizes, measure, parse_stalls
-from clearfunds.range_client import RangeClientError, RangeReader
+from clearfunds.ranges.client import RangeError, RangeReader
 from clearfunds.transports import TransportError
 from clearfunds.transports.mqtt import (
     ClientSession,
@@ -263,7 +263,7 @@ async def ranges(soak: Soak) -> None:
     while not soak.over:
         try:
             soak.counts["ranges: read"] += await trio.to_thread.run_sync(read, 20.0)
-        except RangeClientError as error:
+        except RangeError as error:
             soak.wrong.append(f"ranges: {error}")
             await trio.sleep(1)
         await trio.sleep(min(2.0, soak.left()))

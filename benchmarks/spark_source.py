@@ -3,7 +3,7 @@
 A relay without limits is started, a subscription attached, and messages are published over MQTT
 until it holds them all. Then each of these reads everything, beginning with a warm-up of one batch:
 
-    client     `clearfunds.range_client` in one process, columns left as they came
+    client     `clearfunds.ranges.client` in one process, columns left as they came
     arrow      the same into record batches, as a task of Spark's makes them
     spark      a stream into the `noop` sink, `local[CORES]`, `--batch` messages at a time:
                Spark's own count of rows and time of each trigger, planning and checkpoint included
@@ -36,7 +36,7 @@ from clearfunds.pipeline._environment import session
 from clearfunds.pipeline.source import ReadOptions
 from clearfunds.pipeline.source._columns import Columns
 from clearfunds.pipeline.source._ranges import Range, read_range
-from clearfunds.range_client import RangeReader
+from clearfunds.ranges.client import RangeReader
 
 TOPIC = b"plant/hall-3/temperature"
 START_SECONDS = 30.0

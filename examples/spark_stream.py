@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import trio
 from pyspark.sql import SparkSession
 
-from clearfunds.range_client import RangeReader, Ticket
+from clearfunds.ranges.client import RangeReader, Ticket
 from clearfunds.transports.mqtt import open_mqtt
 
 if TYPE_CHECKING:

@@ -51,9 +51,9 @@ from clearfunds.dataspace.queues import (
     classic,
     dead_letter_to,
 )
+from clearfunds.persistence import Shelves, open_shelves
 from clearfunds.store import StoreError, StoreSettings
 from clearfunds.transports import Flusher, Link, ListenURL, Outlet, open_flusher, open_listeners
-from clearfunds.transports.queues import Shelves, open_shelves
 
 LENGTH = struct.Struct(">I")
 MAX_FRAME = 1 << 20
@@ -152,7 +152,7 @@ class Server:
             try:
                 self.declare(name, wanted, lambda: None)
             except ValueError as exc:
-                raise RefusedError(str(exc)) from exc
+                raise JobRefusedError(str(exc)) from exc
 
     def declare(self, name: str, text: str, done: Callable[[], object]) -> None:
         """Make a queue if it is missing; call `done` once it would survive a crash.
@@ -421,7 +421,7 @@ class ServerSaidNoError(Exception):
     """The server has closed the connection, with this message."""
 
 
-class RefusedError(Exception):
+class JobRefusedError(Exception):
     """The server refused jobs; the message says why."""
 
 
@@ -564,7 +564,7 @@ async def put(host: str, port: int, topic: str) -> None:
     """Publish each line of stdin, and wait until all are confirmed.
 
     Raises:
-        RefusedError: If any line was refused.
+        JobRefusedError: If any line was refused.
     """
     async with connect(host, port, in_flight=5_000) as client:
         async for line in trio.wrap_file(sys.stdin.buffer):
@@ -572,7 +572,7 @@ async def put(host: str, port: int, topic: str) -> None:
         await client.window.wait_answered()
         print(f"{client.window.last - client.refused} confirmed, {client.refused} refused")
         if client.refused:
-            raise RefusedError(client.reason)
+            raise JobRefusedError(client.reason)
 
 
 async def work(
@@ -676,7 +676,7 @@ if __name__ == "__main__":
     except* KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     except* (
-        OSError, trio.BrokenResourceError, StoreError, ServerSaidNoError, RefusedError
+        OSError, trio.BrokenResourceError, StoreError, ServerSaidNoError, JobRefusedError
     ) as failures:  # fmt: skip
         failure = first_of(failures)
     if failure is not None:

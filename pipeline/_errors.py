@@ -21,17 +21,17 @@ class RelayError(PipelineError):
     """The relay could not fulfil a request."""
 
 
-class AwayError(RelayError):
+class RelayAwayError(RelayError):
     """The relay is unreachable or did not answer in time, or another program answered."""
 
 
-class RefusedError(RelayError):
+class RelayRefusedError(RelayError):
     """The relay refuses the request, or does not know the object of it."""
 
 
-class FencedError(RelayError):
+class QueryFencedError(RelayError):
     """Another query reads from the same subscription now, or writes under the same name."""
 
 
-class DataLossError(RelayError):
+class MessagesLostError(RelayError):
     """Messages were discarded before the query could read them."""

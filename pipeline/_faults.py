@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import clearfunds.range_client as client
-from clearfunds.range_client import RangeClientError
+from ..ranges import client
+from ..ranges.client import RangeError
+from ._errors import PipelineError, RelayAwayError, RelayError, RelayRefusedError
 
-from ._errors import AwayError, PipelineError, RefusedError, RelayError
 
-
-def sentence(where: str, peers: str, goes_on: str, fault: RangeClientError) -> PipelineError:
+def sentence(where: str, peers: str, goes_on: str, fault: RangeError) -> PipelineError:
     """Return the error, for the user of a query, that explains a fault of the client.
 
     Args:
@@ -19,23 +18,23 @@ def sentence(where: str, peers: str, goes_on: str, fault: RangeClientError) -> P
     """
     match fault:
         case client.AwayError():
-            return AwayError(
+            return RelayAwayError(
                 f"{fault}. Is it running there, with `--listen subscribe+tcp://...` on this very "
                 "port (with `subscribe+tls`: option 'tls')? Started again from its checkpoint, the "
                 f"query {goes_on}"
             )
         case client.WrongAnswerError():
-            return AwayError(
+            return RelayAwayError(
                 f"the server at {where} is not a relay's listener for {peers} ({fault}); give the "
                 "port that the relay logs with `subscribe+tcp://`, not that of MQTT or of its "
                 "pages"
             )
         case client.NotAuthorizedError():
-            return RefusedError(
+            return RelayRefusedError(
                 f"the relay at {where} and this query do not agree who they are: {fault} (options "
                 "'user', 'password', 'ca', 'certificate', 'key')"
             )
         case client.RefusedError():
-            return RefusedError(f"the relay at {where} refuses: {fault}")
+            return RelayRefusedError(f"the relay at {where} refuses: {fault}")
         case _:
             return RelayError(f"the relay at {where} cannot do this: {fault}")

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clearfunds.relay_client import PLAIN_URL, TLS_URL, Access, parse_url
-
+from ..ranges.client import PLAIN_URL, TLS_URL, Access, parse_url
 from ._errors import OptionError
 
 _TRUE = ("true", "1", "yes", "on")

@@ -32,15 +32,16 @@ def write_py_files(path: str | Path) -> Path:
     target = Path(path)
     if target.suffix not in (".zip", ".egg"):
         raise PipelineError(f"{target} must end in .zip, or Spark does not put it on sys.path")
-    # Not resolved: in a checkout, the pipeline is a link beside the clients.
+    # Not resolved: in a checkout, the folders are links beside each other.
     pipeline = Path(__file__).parent
     root = pipeline.parent
     try:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            for source in (root / "__init__.py", *sorted(root.glob("*_client.py"))):
-                archive.write(source, f"clearfunds/{source.name}")
-            for source in sorted(pipeline.rglob("*.py")):
-                archive.write(source, f"clearfunds/pipeline/{source.relative_to(pipeline)}")
+            for source in (root / "__init__.py", root / "ranges" / "__init__.py"):
+                archive.write(source, f"clearfunds/{source.relative_to(root)}")
+            for folder in (pipeline, root / "ranges" / "wire", root / "ranges" / "client"):
+                for source in sorted(folder.rglob("*.py")):
+                    archive.write(source, f"clearfunds/{source.relative_to(root)}")
             archive.write(root.parent / _DISCOVERED, _DISCOVERED)
     except OSError as exc:
         raise PipelineError(f"{target} cannot be written: {exc}") from exc

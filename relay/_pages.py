@@ -173,7 +173,7 @@ def _pages(relay: Relay) -> Pages:
 
 def _sink_collectors(relay: Relay) -> list[Collector]:
     # Imported here: a relay without this page need not import it.
-    from ..transports.subscriptions._sink_collector import SinkCollector
+    from ..ranges.server._sink_collector import SinkCollector
 
     return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]
 

@@ -10,8 +10,13 @@ from pathlib import Path
 
 from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
-from ..dataspace.sinks import SinkLimits
-from ..dataspace.subscriptions import RangeSubscription, SubscriptionLimits
+from ..persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
+from ..persistence._range_disk import PREFIX as SUBSCRIPTION_PREFIX
+from ..persistence._sink_disk import PREFIX as SINK_PREFIX
+from ..persistence._spool import forget_spools
+from ..ranges.log import RangeSubscription, SubscriptionLimits
+from ..ranges.server import Doorkeeper, SubscriptionServer, SubscriptionSettings
+from ..ranges.sink import SinkLimits
 from ..store import StoreSettings
 from ..transports._admission import Admission
 from ..transports._flusher import Flusher
@@ -24,11 +29,6 @@ from ..transports.mqtt.server._persistent_sessions import (
     SessionQueue,
 )
 from ..transports.mqtt.server._server import MqttServer
-from ..transports.queues import RamShelves, Shelves, open_ram_shelves, open_shelves
-from ..transports.queues._spool import forget_spools
-from ..transports.subscriptions import Doorkeeper, SubscriptionServer, SubscriptionSettings
-from ..transports.subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
-from ..transports.subscriptions._sink_disk import PREFIX as SINK_PREFIX
 from ._alarms import AlarmSettings, memory_limit
 from ._memory import memory_used
 
@@ -164,7 +164,7 @@ def subscription_server(
     *,
     make: Callable[..., RangeSubscription] = RangeSubscription,
 ) -> SubscriptionServer:
-    """Make the server for readers of ranges; see `transports.subscriptions`.
+    """Make the server for readers of ranges; see `ranges.server`.
 
     With a store, the state of durable subscriptions there is restored. `make` makes a subscription.
     Users are those of MQTT, with their passwords or certificates.

@@ -24,7 +24,7 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
-from ..dataspace.subscriptions import RangeSubscription
+from ..ranges.log import RangeSubscription
 from ..transports._account_tree import AccountTree
 from ..transports._admission import Admission
 from ..transports._connect_rate import ConnectRate
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from ..pages import Pages, TransportCounts
+    from ..persistence import RamShelves, Shelves
+    from ..ranges.server import SubscriptionServer
     from ..transports._layer import Connected
-    from ..transports.queues import RamShelves, Shelves
-    from ..transports.subscriptions import SubscriptionServer
     from ..transports.syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")

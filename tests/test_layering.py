@@ -3,32 +3,53 @@
 import ast
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-#: From the bottom up: a layer imports itself and what stands before it.
-LAYERS = ("accounts", "dataspace", "store", "transports", "pages", "relay", "perf", "pipeline")
-#: The folders of transports/mqtt, each with those that it may import.
-OF_MQTT = {"codec": (), "client": ("codec",), "server": ("codec",)}
-#: Knows bytes and numbers only: it imports no other layer.
-ALONE = ("store",)
+#: From the bottom up: a layer imports itself and what stands before it. ranges/ has several: its
+#: log and its sink are tenants of the dataspace, and what transports/ keeps and shows of them knows
+#: them; its server binds them to a link, a session and an outlet, as transports/mqtt/server does
+#: for MQTT, so it stands on transports/.
+LAYERS = (
+    *("accounts", "dataspace", "store", "ranges.wire", "ranges.log", "ranges.sink"),
+    *("persistence", "ranges.client", "transports", "ranges.server", "pages", "relay", "perf"),
+    "pipeline",
+)
+FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))
+#: The folders of some packages, each with those beside it that it may import.
+ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
+    "transports.mqtt": {"codec": (), "client": ("codec",), "server": ("codec",)},
+    "ranges": {
+        "wire": (),
+        "log": ("wire",),
+        "sink": ("wire",),
+        "client": ("wire",),
+        "server": ("wire", "log", "sink"),
+    },
+}
+#: Knows bytes and numbers only: each with all that it may import of the other layers.
+ALONE: dict[str, tuple[str, ...]] = {
+    "store": (),
+    "ranges.wire": (),
+    "ranges.client": ("ranges.wire",),
+}
+#: Spark's workers import these: the standard library is enough.
+STANDARD = ("ranges.wire", "ranges.client")
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
 #: blocking clients; the journal, which the relay writes, also what the relay keeps books with.
 CLIENT = "pipeline"
-CLIENT_IMPORTS = ("pipeline", "range_client", "relay_client", "sink_client", "_html")
-#: What the pages of reports are made with: the standard library only.
+CLIENT_IMPORTS = ("pipeline", "ranges.client")
+#: What the pages of reports are made with: the standard library only. It stands in the package
+#: itself, where checkers do not find it from the folders at the root, and so it is imported by its
+#: full name. There is no second copy to take it for.
 PAGE_KIT = "clearfunds._html"
-#: These stand in the package itself, where checkers do not find them from the folders at the root:
-#: they are imported by their full names. There is no second copy to take them for.
-IN_PACKAGE = (
-    *("clearfunds.range_client", "clearfunds.relay_client", "clearfunds.sink_client"),
-    PAGE_KIT,
-)
+PAGE_MAKERS = ("perf", "pipeline")
 BOOKS = (("pipeline", "journal"), "accounts")
-NO_IO = ("accounts", "dataspace")
+NO_IO = ("accounts", "dataspace", "ranges.wire", "ranges.log", "ranges.sink")
 IO_MODULES = frozenset(
     {
         *("asyncio", "fcntl", "ftplib", "h11", "http", "io", "mmap", "multiprocessing", "os"),
@@ -37,7 +58,7 @@ IO_MODULES = frozenset(
     }
 )
 #: An import of a folder by its bare name.
-BARE_NAME = re.compile(rf"^ *(?:import|from) +(?:{'|'.join(LAYERS)})\b.*", re.MULTILINE)
+BARE_NAME = re.compile(rf"^ *(?:import|from) +(?:{'|'.join(FOLDERS)})\b.*", re.MULTILINE)
 IO_BUILTINS = frozenset({"input", "open", "print"})
 #: What these two may have of Trio: ways to wait, to be cancelled and to say so. Nothing that
 #: reads, writes, listens or spawns.
@@ -67,7 +88,7 @@ TRIO_MODULES = (
     "dataspace/queues/_window.py",
 )
 
-SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
 def imported(tree: ast.AST, module: tuple[str, ...]) -> list[tuple[int, str]]:
@@ -83,11 +104,18 @@ def imported(tree: ast.AST, module: tuple[str, ...]) -> list[tuple[int, str]]:
             found.append((node.lineno, node.module or ""))
         elif isinstance(node, ast.ImportFrom):
             base = ("clearfunds", *module)[: -node.level]
-            if node.module is not None:
-                found.append((node.lineno, ".".join((*base, node.module))))
+            name = ".".join((*base, node.module)) if node.module is not None else ".".join(base)
+            if node.module is not None and name.removeprefix("clearfunds.") not in ROOMS:
+                found.append((node.lineno, name))
             else:
-                found += [(node.lineno, ".".join((*base, alias.name))) for alias in node.names]
+                found += [(node.lineno, f"{name}.{alias.name}") for alias in node.names]
     return found
+
+
+def layer_of(module: Sequence[str]) -> str | None:
+    """Return the layer of a module, given by where it stands below the package."""
+    names = (".".join(module[:2]), ".".join(module[:1]))
+    return next((name for name in names if name in LAYERS), None)
 
 
 def absolute_imports(tree: ast.AST) -> list[tuple[int, str]]:
@@ -100,11 +128,9 @@ def absolute_imports(tree: ast.AST) -> list[tuple[int, str]]:
             names = [node.module or ""]
         else:
             continue
-        own = ("clearfunds", *LAYERS)
+        own = ("clearfunds", *FOLDERS)
         found += [
-            (node.lineno, name)
-            for name in names
-            if name.split(".")[0] in own and name not in IN_PACKAGE
+            (node.lineno, name) for name in names if name.split(".")[0] in own and name != PAGE_KIT
         ]
     return found
 
@@ -133,35 +159,35 @@ def trio_names(tree: ast.AST) -> list[tuple[int, str]]:
 
 def upward(tree: ast.AST, module: tuple[str, ...]) -> list[str]:
     """Say which imports go against the order of the layers."""
-    rank = LAYERS.index(module[0])
+    here = layer_of(module)
     wrong: list[str] = []
     for line, name in imported(tree, module):
-        parts = name.split(".")
-        if parts[0] != "clearfunds":
+        parts = name.split(".")[1:]
+        if not name.startswith("clearfunds") or (name == PAGE_KIT and here in PAGE_MAKERS):
             continue
-        if module[0] == CLIENT:
-            reads_books = module[:2] == BOOKS[0] and parts[1:2] == [BOOKS[1]]
-            if not reads_books and (len(parts) == 1 or parts[1] not in CLIENT_IMPORTS):
+        there = layer_of(parts)
+        if here == CLIENT:
+            reads_books = module[:2] == BOOKS[0] and there == BOOKS[1]
+            if not reads_books and there not in CLIENT_IMPORTS:
                 wrong.append(f"line {line}: {name}, and {CLIENT} is a client of the relay")
-        elif module[0] == "perf" and name == PAGE_KIT:
-            continue
-        elif module[0] in ALONE and parts[1:2] != [module[0]]:
-            wrong.append(f"line {line}: {name}, and {module[0]} stands alone")
-        elif len(parts) == 1 or parts[1] not in LAYERS:
+        elif here in ALONE and there not in (here, *ALONE[here]):
+            wrong.append(f"line {line}: {name}, and {here} stands alone")
+        elif there is None:
             wrong.append(f"line {line}: {name} is above all layers")
-        elif LAYERS.index(parts[1]) > rank:
-            wrong.append(f"line {line}: {name} is above {module[0]}")
+        elif here is None or LAYERS.index(there) > LAYERS.index(here):
+            wrong.append(f"line {line}: {name} is above {here}")
     return wrong
 
 
-def across(tree: ast.AST, module: tuple[str, ...]) -> list[str]:
-    """Say which imports of a module of transports/mqtt are of a folder that is none of its own."""
-    room = module[2]
+def across(tree: ast.AST, module: tuple[str, ...], package: str) -> list[str]:
+    """Say which imports of a module in a folder of a package are of a folder that is not for it."""
+    above = f"clearfunds.{package}."
+    room = module[package.count(".") + 1]
+    allowed = ROOMS[package][room]
     return [
-        f"line {line}: {name}, and {room} may import {OF_MQTT[room]}"
+        f"line {line}: {name}, and {room} may import {allowed}"
         for line, name in imported(tree, module)
-        if name.startswith("clearfunds.transports.mqtt.")
-        and name.split(".")[3] not in (room, *OF_MQTT[room])
+        if name.startswith(above) and name.removeprefix(above).split(".")[0] not in (room, *allowed)
     ]
 
 
@@ -229,12 +255,18 @@ def test_the_page_kit_needs_the_standard_library_only() -> None:
             assert known, f"{label(path)}, line {line}: {name}"
 
 
-@pytest.mark.parametrize("room", OF_MQTT)
-def test_the_folders_of_mqtt_import_one_way(room: str) -> None:
-    paths = list((ROOT / "transports" / "mqtt" / room).rglob("*.py"))
-    assert len(paths) > 5
+@pytest.mark.parametrize(("package", "room"), [(p, room) for p in ROOMS for room in ROOMS[p]])
+def test_the_folders_of_a_package_import_one_way(package: str, room: str) -> None:
+    paths = list((ROOT / package.replace(".", "/") / room).rglob("*.py"))
+    assert len(paths) > 3
     for path in paths:
-        assert across(parse(path), place(path)) == []
+        assert across(parse(path), place(path), package) == []
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if layer_of(place(p)) in STANDARD], ids=label)
+def test_the_standard_library_is_enough(path: Path) -> None:
+    names = {name.split(".")[0] for _, name in imported(parse(path), place(path))}
+    assert names <= {*sys.stdlib_module_names, "clearfunds"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=label)
@@ -242,7 +274,7 @@ def test_own_code_is_imported_relatively(path: Path) -> None:
     assert absolute_imports(parse(path)) == []
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if place(p)[0] in NO_IO], ids=label)
+@pytest.mark.parametrize("path", [p for p in SOURCES if layer_of(place(p)) in NO_IO], ids=label)
 def test_no_input_or_output(path: Path) -> None:
     assert in_and_output(parse(path), label(path)) == []
 
@@ -252,10 +284,10 @@ def test_exports_are_marked_as_such(path: Path) -> None:
     assert unmarked_exports(parse(path)) == []
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_every_folder_with_sources_is_a_package(layer: str) -> None:
-    assert (ROOT / layer / "__init__.py").is_file()
-    for path in (ROOT / layer).rglob("*.py"):
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_folder_with_sources_is_a_package(folder: str) -> None:
+    assert (ROOT / folder / "__init__.py").is_file()
+    for path in (ROOT / folder).rglob("*.py"):
         assert (path.parent / "__init__.py").is_file()
 
 
@@ -287,8 +319,21 @@ def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
         (("perf", "_a"), "from clearfunds._html import text", 0),
         (("pages", "_a"), "from clearfunds._html import text", 1),
         (("pipeline", "journal", "_a"), "from ...accounts import Ledger", 0),
-        (("pipeline", "source", "_a"), "from clearfunds.range_client import RangeReader", 0),
-        (("transports", "mqtt", "_a"), "from clearfunds.range_client import RangeReader", 1),
+        (("pipeline", "source", "_a"), "from ...ranges.client import RangeReader", 0),
+        (("pipeline", "source", "_a"), "from ...ranges.wire import Kind", 1),
+        (("ranges", "__init__"), "from .client import RangeReader", 1),
+        (("ranges", "wire", "_a"), "from ...accounts import Account", 1),
+        (("ranges", "client", "_a"), "from ..wire import Kind", 0),
+        (("ranges", "client", "_a"), "from ...store import Store", 1),
+        (("ranges", "log", "_a"), "from ...dataspace import Dataspace", 0),
+        (("ranges", "log", "_a"), "from ...transports import Link", 1),
+        (("ranges", "server", "_a"), "from ...transports._session import Session", 0),
+        (("transports", "_a"), "from ..ranges.log import RangeSubscription", 0),
+        (("transports", "_a"), "from ..ranges import server", 1),
+        (("persistence", "_a"), "from ..store import Store", 0),
+        (("persistence", "_a"), "from ..ranges.log import RangeSubscription", 0),
+        (("persistence", "_a"), "from ..transports import Flusher", 1),
+        (("store", "_a"), "from ..persistence import Shelves", 1),
         (("pipeline", "source", "_a"), "from ...accounts import Ledger", 1),
         (("pipeline", "journal", "_a"), "from ...transports import serve_relay", 1),
         (("transports", "mqtt", "_a"), "from ..._cli import B", 1),
@@ -315,7 +360,12 @@ def test_the_check_of_the_order_finds_what_is_wrong(
 )
 def test_the_check_of_mqtts_folders_finds_what_is_wrong(room: str, source: str, wrong: int) -> None:
     module = ("transports", "mqtt", room, "_a")
-    assert len(across(ast.parse(source), module)) == wrong
+    assert len(across(ast.parse(source), module, "transports.mqtt")) == wrong
+
+
+def test_the_check_of_the_folders_of_ranges_finds_what_is_wrong() -> None:
+    source = ast.parse("from ..log import Head\nfrom ..wire import Kind\nfrom .. import server")
+    assert len(across(source, ("ranges", "sink", "_a"), "ranges")) == 2
 
 
 @pytest.mark.parametrize(
@@ -353,5 +403,4 @@ def test_the_check_of_exports_finds_what_is_wrong() -> None:
 
 def test_the_check_of_relative_imports_finds_what_is_wrong() -> None:
     source = "import clearfunds.accounts\nfrom accounts import A\nfrom ..accounts import A\n"
-    source += "import clearfunds.range_client as client"
     assert [line for line, _ in absolute_imports(ast.parse(source))] == [1, 2]

@@ -35,9 +35,7 @@ def test_what_is_not_there_is_said() -> None:
 
 
 def test_the_package_alone_imports_neither_trio_nor_attrs() -> None:
-    code = (
-        "import sys, clearfunds, clearfunds.range_client; print({'trio', 'attrs'} & {*sys.modules})"
-    )
+    code = "import sys, clearfunds.ranges.client; print({'trio', 'attrs'} & {*sys.modules})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert ran.stdout == "set()\n"
 

@@ -19,8 +19,8 @@ import attrs
 import trio
 
 from ..accounts import Account, Backlog, LoanedItem, Outcome, StuckPolicy
+from ..persistence._spool import OpenSpool, Spool
 from ._backlog_messages import Framing, KeptMessages, Room
-from .queues._spool import OpenSpool, Spool
 
 if TYPE_CHECKING:
     from ._outlet import Outlet

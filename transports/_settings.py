@@ -34,7 +34,7 @@ from ..dataspace import (
     DEFAULT_MAX_RETAINED_BYTES,
     DEFAULT_MAX_SHAPES,
 )
-from ..dataspace.sinks import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
+from ..ranges.sink import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._connect_rate import DEFAULT_CONNECT_RATE
 from ._guesses import DELAYS

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clearfunds.relay_client import NOBODY, Access
-from clearfunds.sink_client import DEFAULT_TIMEOUT
-
+from ...ranges.client import DEFAULT_SILENCE, NOBODY, Access
 from .._errors import OptionError
 from .._options import ADDRESS, Options
 
@@ -42,7 +40,7 @@ class WriteOptions:
     retain: bool = False
     writer: str | None = None
     batch: int | None = None
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = DEFAULT_SILENCE
     access: Access = field(default=NOBODY, kw_only=True)
 
     @property
@@ -94,6 +92,6 @@ def _common(options: Options, batch: int | None = None) -> WriteOptions:
         retain=options.boolean("retain", False),
         writer=options.required("writer", "a name") if options.has("writer") else None,
         batch=batch,
-        timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
+        timeout=DEFAULT_SILENCE if timeout is None else timeout,
         access=access,
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import clearfunds.range_client as client
-from clearfunds.range_client import RangeClientError
-from clearfunds.sink_client import NotStagedError, SinkWriter, TornError
-
+from ...ranges import client
+from ...ranges.client import NotStagedError, RangeError, SinkWriter, TornError
 from .. import _faults as faults
-from .._errors import AwayError, FencedError, OptionError, PipelineError, RelayError
+from .._errors import OptionError, PipelineError, QueryFencedError, RelayAwayError, RelayError
 from ._options import WriteOptions
 
 
@@ -22,12 +20,12 @@ def writing(options: WriteOptions, name: str) -> Generator[SinkWriter]:
     connection closes, and the relay discards the rows of a part that was not staged completely.
 
     Raises:
-        RelayError: For any `RangeClientError`, also one in the block.
+        RelayError: For any `RangeError`, also one in the block.
     """
     try:
         with _writer(options, name) as writer:
             yield writer
-    except RangeClientError as exc:
+    except RangeError as exc:
         raise sentence(options, name, exc) from exc
 
 
@@ -40,14 +38,14 @@ def _writer(options: WriteOptions, name: str) -> SinkWriter:
         raise OptionError(f"the relay cannot be asked so: {exc}") from exc
 
 
-def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> PipelineError:
+def sentence(options: WriteOptions, name: str, fault: RangeError) -> PipelineError:
     """Return the error, for the user of a query, that explains a fault of the client."""
     where = options.where
     match fault:
         case TornError():
-            return AwayError(f"{fault}. Spark does so by itself, spark.task.maxFailures times")
+            return RelayAwayError(f"{fault}. Spark does so by itself, spark.task.maxFailures times")
         case client.FencedError():
-            return FencedError(
+            return QueryFencedError(
                 f"another writer has taken the name {name!r} at the relay at {where}: {fault}. "
                 "Start the query again from its checkpoint, and only once; give each job its own "
                 "name (option 'writer'), or none"

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from clearfunds.sink_client import QOS, RETAIN
-
+from ...ranges.client import QOS, RETAIN
 from .._errors import OptionError, PipelineError
 
 if TYPE_CHECKING:

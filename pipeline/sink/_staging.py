@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from clearfunds.sink_client import Staged
-
+from ...ranges.client import Staged
 from .._errors import PipelineError
 from ._options import WriteOptions
 from ._relay_writer import writing

@@ -7,9 +7,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-import clearfunds.range_client as client
-from clearfunds.range_client import Head, RangeReader, Ticket
-
+from ...ranges import client
+from ...ranges.client import Head, RangeReader, Ticket
 from .._errors import OptionError
 from ._offset import Position
 from ._options import EARLIEST, BatchOptions, Word

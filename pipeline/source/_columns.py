@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clearfunds.range_client import Block
-
+from ...ranges.client import Block
 from .._arrow import arrow
 
 if TYPE_CHECKING:

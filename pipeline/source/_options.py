@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from clearfunds.range_client import DEFAULT_TIMEOUT
-from clearfunds.relay_client import NOBODY, Access
-
+from ...ranges.client import DEFAULT_TIMEOUT, NOBODY, Access
 from .._errors import OptionError
 from .._options import ADDRESS, Options
 from ._offset import Position

@@ -9,9 +9,8 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-import clearfunds.range_client as client
-from clearfunds.range_client import RangeClientError, Ticket
-
+from ...ranges import client
+from ...ranges.client import RangeError, Ticket
 from ._columns import BATCH_BYTES, BATCH_ROWS, Columns
 from ._options import ReadOptions
 from ._relay_reader import along, forget, sentence
@@ -83,13 +82,13 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[Any]:
                     f"messages {at} to {wanted.end - 1} of subscription {options.subscription} "
                     "have not come, though the relay had announced them"
                 )
-        except RangeClientError as exc:
+        except RangeError as exc:
             at = _go_on(options, wanted, at, exc)
     if waiting:
         yield columns.join(waiting)
 
 
-def _go_on(options: ReadOptions, wanted: Range, at: int, fault: RangeClientError) -> int:
+def _go_on(options: ReadOptions, wanted: Range, at: int, fault: RangeError) -> int:
     """Return the next message to read after a loss that may be skipped.
 
     Raises:
@@ -102,7 +101,7 @@ def _go_on(options: ReadOptions, wanted: Range, at: int, fault: RangeClientError
         low = along(options, wanted.ticket).head().low
     except client.DataLossError:
         low = wanted.end  # the subscription was made anew: these messages are gone
-    except RangeClientError as exc:
+    except RangeError as exc:
         raise sentence(options, exc) from exc
     # The relay has no message there, as it said before, and never will.
     following = min(low, wanted.end) if low > at else wanted.end

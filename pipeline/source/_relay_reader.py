@@ -12,12 +12,10 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import clearfunds.range_client as client
-from clearfunds.range_client import RangeClientError, RangeReader, Ticket
-from clearfunds.relay_client import Access
-
+from ...ranges import client
+from ...ranges.client import Access, RangeError, RangeReader, Ticket
 from .. import _faults as faults
-from .._errors import DataLossError, FencedError, OptionError, PipelineError
+from .._errors import MessagesLostError, OptionError, PipelineError, QueryFencedError
 from ._options import ReadOptions
 
 FETCH_BYTES = 1 << 20
@@ -35,11 +33,11 @@ def asking(options: ReadOptions) -> Generator[None]:
     """Turn faults of the client into errors of the pipeline that explain them.
 
     Raises:
-        RelayError: For any `RangeClientError`.
+        RelayError: For any `RangeError`.
     """
     try:
         yield
-    except RangeClientError as exc:
+    except RangeError as exc:
         raise sentence(options, exc) from exc
     except PipelineError:
         raise
@@ -47,17 +45,17 @@ def asking(options: ReadOptions) -> Generator[None]:
         raise OptionError(f"the relay cannot be asked so: {exc}") from exc
 
 
-def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
+def sentence(options: ReadOptions, fault: RangeError) -> PipelineError:
     """Return the error, for the user of a query, that explains a fault of the client."""
     name, where = options.subscription, options.where
     match fault:
         case client.FencedError():
-            return FencedError(
+            return QueryFencedError(
                 f"another query reads from subscription {name!r} of the relay at {where} now: "
                 f"{fault}. Give each query its own subscription (option 'subscription')"
             )
         case client.DataLossError():
-            return DataLossError(
+            return MessagesLostError(
                 f"{fault}. To skip the lost messages, set the option 'failOnDataLoss' to false"
             )
         case _:
@@ -72,7 +70,7 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
     """Return this process's reader that reads along with the owner of this ticket.
 
     Raises:
-        RangeClientError: If a new connection is needed, and the relay refuses it, or is away.
+        RangeError: If a new connection is needed, and the relay refuses it, or is away.
     """
     key = _key_of(options, ticket)
     with _lock:

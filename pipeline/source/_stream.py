@@ -31,10 +31,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-import clearfunds.range_client as client
-from clearfunds.range_client import Head, RangeClientError, RangeReader, Ticket
-
-from .._errors import DataLossError, OptionError
+from ...ranges import client
+from ...ranges.client import Head, RangeError, RangeReader, Ticket
+from .._errors import MessagesLostError, OptionError
 from ._offset import Offset, Position
 from ._options import StreamOptions
 from ._ranges import Range, cut, logger, passed_over, read_range
@@ -106,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         try:
             standing = owner.standing()
-        except RangeClientError:
+        except RangeError:
             return None  # a mere report must not end a query
         shown = self._offset(owner, standing.next).to_json()
         return shown | {"owedMessages": standing.items, "owedBytes": standing.bytes}
@@ -156,19 +155,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return ask(owner)
             except client.DataLossError as exc:
-                lost: RangeClientError = exc
+                lost: RangeError = exc
             except client.RefusedError as exc:
                 if fresh or not self._is_gone(owner):
                     raise sentence(options, exc) from exc
                 lost = client.DataLossError(str(exc))
-            except RangeClientError as exc:
+            except RangeError as exc:
                 raise sentence(options, exc) from exc
             if options.fail_on_data_loss:
                 raise sentence(options, lost) from lost
             logger.warning("%s; messages that were not read are skipped (failOnDataLoss)", lost)
             self.stop()
         msg = f"subscription {options.subscription!r} at {options.where} is lost again and again"
-        raise DataLossError(msg)
+        raise MessagesLostError(msg)
 
     def _attach(self, known: Offset | None) -> RangeReader:
         options = self._options
@@ -364,7 +363,7 @@ class _Heart:
                 self._owner.ping(BEAT_SECONDS)
             except client.AwayError:
                 continue  # tried again; a request that needs an answer reports the error
-            except RangeClientError:
+            except RangeError:
                 return  # displaced for good: the next request will report it
 
     def stop(self) -> None:

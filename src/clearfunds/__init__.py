@@ -11,7 +11,7 @@ handled. `examples/quickstart.py` shows all of that in 20 lines, docs/library.md
 
 Everything needed to write a server is here; the rest is in `clearfunds.accounts`, `.dataspace`,
 `.transports` (with `.transports.mqtt`), `.relay`, `.pages`, `.store`, `.testing`, and in
-`.range_client`, `.sink_client` and `.relay_client`, which need no Trio.
+`.ranges.client`, which needs no Trio.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clearfunds.range_client import NotAuthorizedError, RangeReader
-from clearfunds.transports.subscriptions._frames import Auth, Hello, Kind, encode_request
+from clearfunds.ranges.client import NotAuthorizedError, RangeReader
+from clearfunds.ranges.wire import Auth, Hello, Kind, encode_request
 from tests.attacks.kit import (
     MORE_MEMORY,
     SHORT,

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from clearfunds.range_client import RangeReader
+from clearfunds.ranges.client import RangeReader
 from tests.pipeline.conftest import needs_spark
 from tests.pipeline.publishers import until
 from tests.pipeline.relays import RelayProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from clearfunds.range_client import RangeReader
+from clearfunds.ranges.client import RangeReader
 from tests.pipeline.publishers import Flood, until
 from tests.pipeline.query_process import SECONDS, QueryProcess
 from tests.pipeline.relays import RelayProcess

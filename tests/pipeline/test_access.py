@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from clearfunds.range_client import RangeReader
-from clearfunds.relay_client import Access
+from clearfunds.ranges.client import Access, RangeReader
 from tests.pipeline.relays import RelayProcess
 from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
+from clearfunds.persistence import open_shelves
 from clearfunds.relay import Relay, RelayAddresses, RelaySettings, serve_relay
 from clearfunds.transports import Flusher
-from clearfunds.transports.queues import open_shelves
 from tests.ports import lasting_port
 from tests.store.disk import FakeFiles, refuse
 from tests.transports.peers import RunningRelay

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from clearfunds.accounts import Holder
+from clearfunds.persistence._spool import Spool
 from clearfunds.transports import Link
 from clearfunds.transports._listener import ListenURL, open_listeners
 from clearfunds.transports._outlet import Outlet
@@ -48,7 +49,6 @@ from clearfunds.transports.mqtt.server._sender import Sender
 from clearfunds.transports.mqtt.server._server import MqttServer
 from clearfunds.transports.mqtt.server._session import MqttSession
 from clearfunds.transports.mqtt.server._throttle_notices import ThrottledNotices
-from clearfunds.transports.queues._spool import Spool
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import (
     BareClient,

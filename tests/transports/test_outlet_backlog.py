@@ -30,14 +30,14 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from clearfunds.dataspace import Batch, TopicFilter
+from clearfunds.persistence import RamShelves, open_ram_shelves
+from clearfunds.persistence._spool import OpenSpool, Spool
 from clearfunds.transports import Flusher, Outlet, open_flusher
 from clearfunds.transports._backlog_messages import Frame, Framing
 from clearfunds.transports._outlet_backlog import ConsumerPolicy, OutletBacklog
 from clearfunds.transports._subscription_policies import PolicyRule, PolicyRules
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._droppable import QOS_ZERO
-from clearfunds.transports.queues import RamShelves, open_ram_shelves
-from clearfunds.transports.queues._spool import OpenSpool, Spool
 from tests.transports.peers import until
 
 KEEP = 20

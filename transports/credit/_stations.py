@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...accounts import Account, Outcome
 from ...dataspace.queues import Group, Message, Shelf
-from ...dataspace.subscriptions import RangeSubscription
+from ...ranges.log import RangeSubscription
 from .._outlet import Outlet
 from ..mqtt.server._inflight import Inflight
 from ..mqtt.server._persistent_sessions import SessionQueue

@@ -1,7 +1,8 @@
 """The opening handshake, server side [RFC 6455 section 4.2]: an HTTP request in, 101 or 4xx out.
 
 Rules of this file:
-1. `receive_data` raises nothing but `RefusedError`, which has the HTTP answer, whatever the input.
+1. `receive_data` raises nothing but `HandshakeRefusedError`, which has the HTTP answer, whatever
+   the input.
 2. How the input was split into reads changes neither the answer nor the rest of the input.
 3. The handshake holds at most `max_size` bytes.
 
@@ -37,7 +38,7 @@ UPGRADE_WANTED: Final = (
 """Header fields required in a 426 answer [RFC 9110 section 15.5.22], [RFC 6455 section 4.4]."""
 
 
-class RefusedError(RemoteProtocolError):
+class HandshakeRefusedError(RemoteProtocolError):
     """The handshake is answered with an HTTP error.
 
     Attributes:
@@ -77,13 +78,13 @@ class Handshake:
             The answer, and the data after the request; None while the request is incomplete.
 
         Raises:
-            RefusedError: It is not a request for a WebSocket, or not one that can be served.
+            HandshakeRefusedError: It is not a request for a WebSocket, or cannot be served.
         """
         if not data:
             return None
         if not self._taken and not data[:1].isalpha():
             # Another protocol, or TLS: the peer would wait for us, and we for a line's end.
-            raise RefusedError(
+            raise HandshakeRefusedError(
                 HTTPStatus.BAD_REQUEST,
                 f"the connection begins with byte {data[0]:#04x}, which begins no HTTP request; "
                 "only WebSocket clients can connect here, without TLS",
@@ -94,7 +95,7 @@ class Handshake:
             _check_origin(request, self._origins)
             return _accept(request, self._subprotocol), self._h11.trailing_data[0] + data[room:]
         if len(data) > room:
-            raise RefusedError(
+            raise HandshakeRefusedError(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 f"the request is larger than {self._max_size} bytes, the limit",
             )
@@ -109,7 +110,9 @@ class Handshake:
         except h11.RemoteProtocolError as exc:
             # A frame in the traceback of h11's error holds the error, and with it all callers.
             exc.__traceback__ = None
-            raise RefusedError(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {exc}") from None
+            raise HandshakeRefusedError(
+                HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {exc}"
+            ) from None
         if event is h11.NEED_DATA:
             return None
         # For a server, a request is the first event unless the peer has closed.
@@ -125,26 +128,26 @@ def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
     """
     headers = list(request.headers)
     if request.method != b"GET":
-        raise RefusedError(
+        raise HandshakeRefusedError(
             HTTPStatus.METHOD_NOT_ALLOWED, "its method must be GET", ("Allow", "GET")
         )
     # HTTP/1.0 has no Upgrade [RFC 9110 section 7.8]. h11 has checked Host.
     if request.http_version < b"1.1" or "websocket" not in _tokens(headers, b"upgrade"):
-        raise RefusedError(
+        raise HandshakeRefusedError(
             HTTPStatus.UPGRADE_REQUIRED,
             "only WebSocket clients can connect here (HTTP/1.1 with 'Upgrade: websocket')",
             *UPGRADE_WANTED,
         )
     if "upgrade" not in _tokens(headers, b"connection"):
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "it must say 'Connection: Upgrade'")
+        raise HandshakeRefusedError(HTTPStatus.BAD_REQUEST, "it must say 'Connection: Upgrade'")
     versions = _values(headers, b"sec-websocket-version")
     if versions != [VERSION]:
-        raise RefusedError(
+        raise HandshakeRefusedError(
             HTTPStatus.UPGRADE_REQUIRED, "it must say 'Sec-WebSocket-Version: 13'", *UPGRADE_WANTED
         )
     keys = _values(headers, b"sec-websocket-key")
     if len(keys) != 1 or not _is_nonce(keys[0]):
-        raise RefusedError(
+        raise HandshakeRefusedError(
             HTTPStatus.BAD_REQUEST, "its one Sec-WebSocket-Key must be 16 bytes in Base64"
         )
     if _values(headers, b"transfer-encoding") or _values(headers, b"content-length") not in (
@@ -152,7 +155,7 @@ def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
         [b"0"],
     ):
         # A body could not be told from the first frames.
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "it must have no body")
+        raise HandshakeRefusedError(HTTPStatus.BAD_REQUEST, "it must have no body")
     chosen = b""
     if subprotocol is not None and subprotocol in _members(headers, b"sec-websocket-protocol"):
         chosen = b"Sec-WebSocket-Protocol: %b\r\n" % subprotocol.encode()
@@ -169,7 +172,7 @@ def _check_origin(request: h11.Request, origins: Collection[str]) -> None:
     for value in _values(headers, b"origin"):
         origin = value.decode("latin-1")
         if not may_connect(origin, hosts[0] if hosts else None, origins):
-            raise RefusedError(
+            raise HandshakeRefusedError(
                 HTTPStatus.FORBIDDEN,
                 f"pages of {origin!r:.200} may not connect here; a relay allows them with "
                 "--origin, and pages of its own host by default",

@@ -19,7 +19,7 @@ from typing import Final
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 from ._frames import FrameError, FrameReader, binary_frame, close_frame, may_be_sent, pong_frame
-from ._handshake import Handshake, RefusedError
+from ._handshake import Handshake, HandshakeRefusedError
 
 DEFAULT_MAX_HANDSHAKE_SIZE: Final = 16 << 10
 """As h11's limit for a request's head; nginx has 4 pieces of 8 KiB."""
@@ -141,7 +141,7 @@ class WebSocket:
                 self._handshake = None
                 self.established = True
             reader.receive_data(data, messages)
-        except RefusedError as exc:
+        except HandshakeRefusedError as exc:
             self._fail(exc, exc.answer)
         except FrameError as exc:
             self._fail(exc, close_frame(exc.code, str(exc)))

@@ -10,7 +10,7 @@ from typing import Any, Self
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from clearfunds.range_client import RangeReader
+from clearfunds.ranges.client import RangeReader
 from tests.pipeline.publishers import until
 from tests.pipeline.relays import SECONDS, RelayProcess
 

@@ -8,7 +8,7 @@ import pytest
 
 from clearfunds.pipeline._errors import OptionError
 from clearfunds.pipeline.sink import Columns, RowError, WriteOptions
-from clearfunds.sink_client import RETAIN
+from clearfunds.ranges.client import RETAIN
 from tests.pipeline.sink.tables import batch_of, schema_of
 
 OPTIONS = WriteOptions("127.0.0.1", 7700)

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from clearfunds.range_client import RangeReader
+from clearfunds.ranges.client import RangeReader
 from tests.pipeline.publishers import until
 from tests.pipeline.relays import SECONDS, RelayProcess
 from tests.pipeline.sink import failing

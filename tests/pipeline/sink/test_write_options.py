@@ -11,7 +11,7 @@ import pytest
 from clearfunds.pipeline._errors import MissingError, OptionError
 from clearfunds.pipeline.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from clearfunds.pipeline.sink._options import WriteOptions, batch_options, stream_options
-from clearfunds.relay_client import Access
+from clearfunds.ranges.client import Access
 from tests.pipeline.sink.tables import schema_of
 
 SCHEMA = schema_of("topic string, value binary")

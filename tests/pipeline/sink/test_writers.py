@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from clearfunds.pipeline._errors import (
-    AwayError,
     PipelineError,
-    RefusedError,
+    RelayAwayError,
     RelayError,
+    RelayRefusedError,
 )
 from clearfunds.pipeline.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from clearfunds.range_client import RangeClientError, RangeReader
-from clearfunds.sink_client import SinkWriter
+from clearfunds.ranges.client import RangeError, RangeReader, SinkWriter
 from tests.pipeline.relays import SECONDS, RelayProcess
 from tests.pipeline.sink.tables import schema_of
 from tests.pipeline.sink.tasks import COLUMNS, Tasks, told
@@ -246,7 +245,7 @@ def test_a_job_that_was_published_has_not_failed(
     relay: RelayProcess, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_: SinkWriter) -> None:
-        raise RangeClientError("the relay has ended")
+        raise RangeError("the relay has ended")
 
     tasks = Tasks(monkeypatch, writer := job_to(relay.ranges))
     written = tasks.write(0, 0, A)
@@ -379,7 +378,7 @@ def test_a_relay_that_is_killed_without_a_store_has_lost_what_was_staged(
 def test_a_relay_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     port = lasting_port()
     tasks = Tasks(monkeypatch, stream_to(port, timeoutSeconds="0.2"))
-    with pytest.raises(AwayError, match=rf"127.0.0.1:{port} .* `--listen subscribe\+tcp://"):
+    with pytest.raises(RelayAwayError, match=rf"127.0.0.1:{port} .* `--listen subscribe\+tcp://"):
         tasks.write(0, 0, A)
 
 
@@ -387,7 +386,7 @@ def test_a_port_that_is_something_else(
     relay: RelayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = Tasks(monkeypatch, stream_to(relay.mqtt, timeoutSeconds="0.5"))
-    with pytest.raises(AwayError, match=rf"127.0.0.1:{relay.mqtt}"):
+    with pytest.raises(RelayAwayError, match=rf"127.0.0.1:{relay.mqtt}"):
         tasks.write(0, 0, A)
 
 
@@ -395,7 +394,7 @@ def test_a_topic_with_a_wildcard(
     relay: RelayProcess, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = Tasks(monkeypatch, stream_to(relay.ranges), query)
-    with pytest.raises(RefusedError, match=r"refuses: .*out/\+"):
+    with pytest.raises(RelayRefusedError, match=r"refuses: .*out/\+"):
         tasks.write(0, 0, [*A, ("out/+", "x")])
 
 

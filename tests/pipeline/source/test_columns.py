@@ -14,12 +14,12 @@ pytest.importorskip("pyspark")
 
 import pyspark.sql.pandas.types
 
-from clearfunds.dataspace.subscriptions import join_block
-from clearfunds.dataspace.subscriptions._chunk import Tail
 from clearfunds.pipeline._data_source import ClearFundsDataSource
 from clearfunds.pipeline._errors import MissingError
 from clearfunds.pipeline.source._columns import Columns, schema_of
-from clearfunds.range_client import Block
+from clearfunds.ranges.client import Block
+from clearfunds.ranges.log import join_block
+from clearfunds.ranges.log._chunk import Tail
 from tests.dataspace.conftest import STEADY
 
 MESSAGES = st.lists(

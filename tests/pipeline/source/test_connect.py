@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
 
-from clearfunds.range_client import RangeReader, Ticket
+from clearfunds.ranges.client import RangeReader, Ticket
 from tests.pipeline.conftest import why_no_spark
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.source.queries import publish

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from clearfunds.pipeline.source._options import BATCH_OPTIONS, STREAM_OPTIONS
-from clearfunds.range_client import RangeReader
+from clearfunds.ranges.client import RangeReader
 from tests.pipeline.conftest import why_no_spark
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.source.queries import publish

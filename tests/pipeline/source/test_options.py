@@ -18,7 +18,7 @@ from clearfunds.pipeline.source._options import (
     includes_account,
     stream_options,
 )
-from clearfunds.relay_client import Access
+from clearfunds.ranges.client import Access
 
 LEAST = {"relay": "10.0.0.7:7700", "subscription": "readings"}
 

@@ -15,7 +15,7 @@ import pyspark
 
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.pipeline.py_files import main, write_py_files
-from clearfunds.range_client import RangeReader, Ticket
+from clearfunds.ranges.client import RangeReader, Ticket
 from tests.pipeline.conftest import why_no_spark
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.source.queries import publish

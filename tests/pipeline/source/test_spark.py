@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from clearfunds.range_client import RangeReader, Ticket
+from clearfunds.ranges.client import RangeReader, Ticket
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.source.queries import publish
 

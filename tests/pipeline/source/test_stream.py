@@ -15,17 +15,17 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from clearfunds.pipeline._errors import (
-    AwayError,
-    DataLossError,
-    FencedError,
+    MessagesLostError,
     OptionError,
-    RefusedError,
+    QueryFencedError,
+    RelayAwayError,
     RelayError,
+    RelayRefusedError,
 )
 from clearfunds.pipeline.source import BatchReader, StreamReader
 from clearfunds.pipeline.source import _relay_reader as connections
 from clearfunds.pipeline.source._options import batch_options, stream_options
-from clearfunds.range_client import RangeReader, Ticket
+from clearfunds.ranges.client import RangeReader, Ticket
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.source.queries import Query, pouring, publish, until
 
@@ -141,7 +141,7 @@ def test_a_batch_is_the_same_after_each_start(shared: RelayProcess, name: str) -
         other.start()
     # From an older checkpoint what was repaid cannot be had, and that is said.
     asked.offsets, asked.done = asked.offsets[:2], 0
-    with pytest.raises(DataLossError, match=r"messages 1 to 20 of .*'failOnDataLoss' to false"):
+    with pytest.raises(MessagesLostError, match=r"messages 1 to 20 of .*'failOnDataLoss' to false"):
         asked.start()
 
 
@@ -202,14 +202,14 @@ def test_where_a_query_begins(shared: RelayProcess, name: str) -> None:
     numbered.start()
     assert numbered.drain() == values(2, first=11)
     shown = str(numbered.offsets[0]).replace("'", '"')
-    with pytest.raises(DataLossError, match="messages 12 to 13 of subscription"):
+    with pytest.raises(MessagesLostError, match="messages 12 to 13 of subscription"):
         query(shared, name, startingOffsets=shown).start()
     passed = query(shared, name, startingOffsets=shown, failOnDataLoss="false")
     passed.start()
     assert passed.offsets[0]["number"] == 14
     with pytest.raises(OptionError, match=r"number 15, and subscription .* up to 13 so far"):
         query(shared, name, startingOffsets="15").start()
-    with pytest.raises(RefusedError, match=r"refuses: .* is bound to .*, not to other"):
+    with pytest.raises(RelayRefusedError, match=r"refuses: .* is bound to .*, not to other"):
         query(shared, name, subscribe="other").start()
 
 
@@ -234,7 +234,7 @@ def test_two_queries_need_two_names(shared: RelayProcess, name: str) -> None:
     second.start()
     for ask in (first.plan, lambda: list(reader.read(part)), first.read):
         with pytest.raises(
-            FencedError, match=r"another query reads from .*\(option 'subscription'\)"
+            QueryFencedError, match=r"another query reads from .*\(option 'subscription'\)"
         ):
             ask()
     assert second.drain() == values(3)
@@ -248,18 +248,18 @@ def test_a_subscription_that_is_dropped_is_a_loss(
     send(shared, name, values(3))
     assert asked.step()
     drop(shared, name)
-    with pytest.raises(DataLossError, match=r"was dropped; .* set the option 'failOnDataLoss'"):
+    with pytest.raises(MessagesLostError, match=r"was dropped; .* set the option 'failOnDataLoss'"):
         asked.plan()
     # Started again it is not made anew: nobody would read it, and its publishers would wait.
     asked.start()
-    with pytest.raises(DataLossError, match="not the one that the checkpoint is of"):
+    with pytest.raises(MessagesLostError, match="not the one that the checkpoint is of"):
         asked.plan()
     asked.start(available_now=True)
-    with pytest.raises(DataLossError, match="not the one that the checkpoint is of"):
+    with pytest.raises(MessagesLostError, match="not the one that the checkpoint is of"):
         asked.plan()
     nothing = query(shared, name)
     del nothing.options["subscribe"]
-    with pytest.raises(RefusedError, match="there is no subscription"):
+    with pytest.raises(RelayRefusedError, match="there is no subscription"):
         nothing.start()
     lenient.offsets, lenient.done = asked.offsets, asked.done
     caplog.set_level(logging.WARNING)
@@ -296,7 +296,7 @@ def test_what_is_lost_between_planning_and_reading_is_passed_over(
     assert read == [[4, 5], [6, 7, 8, 9, 10]]
     assert "messages 1 to 3 are lost, and skipped" in told(caplog)
     strict = StreamReader(stream_options({**asked.options, "failOnDataLoss": "true"}))
-    with pytest.raises(DataLossError, match="messages 1 to 3 of subscription"):
+    with pytest.raises(MessagesLostError, match="messages 1 to 3 of subscription"):
         list(strict.read(parts[0]))
     drop(shared, name)
     assert list(reader.read(parts[0])) == []
@@ -337,17 +337,17 @@ def test_a_batch_puts_nobody_out_and_repays_nobody(shared: RelayProcess, name: s
     assert read(startingOffsets="latest") == []
     assert owed(shared, name) == 10
     assert asked.step()  # the query is not out
-    with pytest.raises(DataLossError, match="messages 2 to 4 of subscription"):
+    with pytest.raises(MessagesLostError, match="messages 2 to 4 of subscription"):
         read(startingOffsets="2")
     assert read(startingOffsets="2", failOnDataLoss="false") == values(6, first=4)
     with pytest.raises(OptionError, match=r"'endingOffsets' has number 12, .* up to 10"):
         read(endingOffsets="12")
     other = '{"incarnation": "00", "number": 1}'
-    with pytest.raises(DataLossError, match="of another life of subscription"):
+    with pytest.raises(MessagesLostError, match="of another life of subscription"):
         read(startingOffsets=other)
     assert read(startingOffsets="9", repayBelowStart="true") == values(2, first=8)
     assert owed(shared, name) == 2
-    with pytest.raises(RefusedError, match="there is no subscription 'nothing'"):
+    with pytest.raises(RelayRefusedError, match="there is no subscription 'nothing'"):
         read(subscription="nothing")
 
 
@@ -358,7 +358,7 @@ def test_another_listener_is_told_from_a_relays(
     port = shared.mqtt if which == "mqtt" else int(shared.http.rstrip("/").rpartition(":")[2])
     asked = query(shared, name, timeoutSeconds="0.5")
     asked.options["relay"] = f"{HOST}:{port}"
-    with pytest.raises(AwayError, match=r"subscribe\+tcp://"):
+    with pytest.raises(RelayAwayError, match=r"subscribe\+tcp://"):
         asked.start()
 
 
@@ -398,7 +398,9 @@ def test_a_relay_that_is_away(tmp_path: Path) -> None:
             over.set()
             thread.join(60)
         asked.options["timeoutSeconds"] = "0.3"
-        with pytest.raises(AwayError, match=r"did not answer within 0.3 s: .*goes on where it was"):
+        with pytest.raises(
+            RelayAwayError, match=r"did not answer within 0.3 s: .*goes on where it was"
+        ):
             asked.start().latestOffset(asked.offsets[-1], ReadAllAvailable())
 
 
@@ -411,12 +413,16 @@ def test_a_relay_without_a_store_that_was_started_anew_has_lost_what_it_held() -
         assert asked.step()
         relay.kill()
         with RelayProcess(mqtt=relay.mqtt, ranges=relay.ranges) as second:
-            with pytest.raises(DataLossError, match="not there any more; attach to make it anew"):
+            with pytest.raises(
+                MessagesLostError, match="not there any more; attach to make it anew"
+            ):
                 asked.plan()
             assert reader.reportLatestOffset() is None
             # Started again from its checkpoint.
             asked.reader = StreamReader(stream_options(asked.options))
-            with pytest.raises(DataLossError, match="the relay was started anew without a store"):
+            with pytest.raises(
+                MessagesLostError, match="the relay was started anew without a store"
+            ):
                 asked.plan()
             lenient.offsets, lenient.done = asked.offsets, asked.done
             lenient.start()

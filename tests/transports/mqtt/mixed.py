@@ -53,7 +53,8 @@ from clearfunds.accounts import (
 )
 from clearfunds.dataspace import Batch, Publication
 from clearfunds.dataspace.queues import Group, Queue
-from clearfunds.dataspace.subscriptions import RangeSubscription
+from clearfunds.ranges.log import RangeSubscription
+from clearfunds.ranges.server._server import READERS_ACCOUNT
 from clearfunds.relay import Relay, RelayReport, RelaySettings, serve_relay
 from clearfunds.transports import Link, SubscriptionPolicy, Tenant
 from clearfunds.transports._outlet import Outlet
@@ -68,7 +69,6 @@ from clearfunds.transports.mqtt import (
     Unsubscribe,
 )
 from clearfunds.transports.mqtt.server._inflight import Inflight
-from clearfunds.transports.subscriptions._server import READERS_ACCOUNT
 from tests.transports.mqtt.mixed_clients import Client, Reader, Writer
 from tests.transports.mqtt.users import user_line
 from tests.transports.mqtt.whole_packets import now_and_then, quietly

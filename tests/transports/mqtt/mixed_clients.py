@@ -13,7 +13,27 @@ from typing import Any, Final
 
 import attrs
 
-from clearfunds.dataspace.subscriptions import AfterGrace, Start
+from clearfunds.ranges.server import FrameReader
+from clearfunds.ranges.wire import (
+    Abort,
+    Ack,
+    AfterGrace,
+    AskHead,
+    Attach,
+    Commit,
+    Detach,
+    Drop,
+    Fetch,
+    Forget,
+    Frame,
+    Hello,
+    Kind,
+    Open,
+    Request,
+    Start,
+    encode_frame,
+    encode_request,
+)
 from clearfunds.transports.mqtt import (
     Auth,
     ConnAck,
@@ -32,20 +52,6 @@ from clearfunds.transports.mqtt import (
 from clearfunds.transports.mqtt.codec._frames import find_frame
 from clearfunds.transports.mqtt.codec._packets import decode
 from clearfunds.transports.mqtt.codec._packets5 import decode5
-from clearfunds.transports.subscriptions import Frame, FrameReader, Kind
-from clearfunds.transports.subscriptions._frames import (
-    Ack,
-    AskHead,
-    Attach,
-    Detach,
-    Drop,
-    Fetch,
-    Hello,
-    Request,
-    encode_frame,
-    encode_request,
-)
-from clearfunds.transports.subscriptions._sink_frames import Abort, Commit, Forget, Open, SinkKind
 
 METHOD: Final = "SCRAM-SHA-256"
 
@@ -407,8 +413,8 @@ class Writer(Socket):
             )
         )
         part = self._batch, self._staged
-        self.say(encode_frame(SinkKind.STAGE, 2, struct.pack("<qIIQQ", *part, 0, 1, 0), block))
+        self.say(encode_frame(Kind.STAGE, 2, struct.pack("<qIIQQ", *part, 0, 1, 0), block))
         if whole:
             end = struct.pack("<qIIQQQ", *part, zlib.crc32(block), 1, len(rows), len(block))
-            self.say(encode_frame(SinkKind.STAGE_END, 2, end))
+            self.say(encode_frame(Kind.STAGE_END, 2, end))
             self._staged += 1

@@ -23,12 +23,12 @@ from clearfunds.accounts import (
     UnfitPolicyError,
 )
 from clearfunds.dataspace import Publication
+from clearfunds.persistence import open_ram_shelves
+from clearfunds.persistence._spool import Spool
 from clearfunds.transports import Outlet, open_flusher
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._droppable import packets_of, with_packet_id
 from clearfunds.transports.mqtt.server._inflight import Inflight
-from clearfunds.transports.queues import open_ram_shelves
-from clearfunds.transports.queues._spool import Spool
 from tests.transports.peers import until
 
 

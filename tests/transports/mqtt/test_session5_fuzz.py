@@ -25,6 +25,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace
+from clearfunds.persistence import open_ram_shelves
 from clearfunds.transports import Link, ServerSettings, open_flusher
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports._tenants import Tenant
@@ -53,7 +54,6 @@ from clearfunds.transports.mqtt.server._persistent_sessions import (
     PersistentSessions,
 )
 from clearfunds.transports.mqtt.server._server import MqttServer
-from clearfunds.transports.queues import open_ram_shelves
 from tests.transports.mqtt.test_session_fuzz import SETTINGS, TENANTS, drain
 
 WALL = 1e9

@@ -31,9 +31,9 @@ from ....accounts import (
 )
 from ....dataspace import Publication
 from ....dataspace.queues import Delivery, PrefetchWindow
+from ....persistence._spool import OpenSpool, Spool
 from ..._flusher import SENDING
 from ..._outlet import Outlet, nobody
-from ...queues._spool import OpenSpool, Spool
 from ..codec._identifiers import PacketIds
 from ..codec._reasons import Reason, ReasonedError
 from ._droppable import packets_of

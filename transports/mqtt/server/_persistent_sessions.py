@@ -101,7 +101,7 @@ AS_SET: Final = -1.0
 
 
 class Keeping(Protocol):
-    """The store of sessions: `clearfunds.transports.queues.Shelves`, or one in RAM."""
+    """The store of sessions: `clearfunds.persistence.Shelves`, or one in RAM."""
 
     faults: Faults
 

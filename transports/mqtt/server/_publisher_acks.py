@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ....accounts import Confirm
+from ....persistence._writes import Writes, nowhere
 from ..._errors import RemoteProtocolError
 from ..._outlet import nobody
-from ..._writes import Writes, nowhere
 from ..codec._packets import PubAck, PubRec
 from ..codec._reasons import Reason
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....accounts import Holder, Limit
+from ....persistence._spool import SPOOL_PREFIX, Spool
 from ..._outlet_backlog import ConsumerPolicy
 from ..._subscription_policies import SubscriptionPolicies
-from ...queues._spool import SPOOL_PREFIX, Spool
 from ._droppable import QOS_ZERO
 
 if TYPE_CHECKING:

@@ -1,0 +1,340 @@
+"""A slow consumer's messages, spilled to a shelf, in order (`StuckPolicy.SPILL`).
+
+Rules of this file:
+1. New messages stay their publisher's debt until the shelf has them for good. From then on the
+   spool's own account owes for them, at rest; its limit is how much may be spilled.
+2. A record is a stretch of whole packets, as long as a loan may grow: one write and one read for
+   hundreds of messages. Records read back are erased at once: nobody acknowledges them.
+3. A spool lives as long as its connection. Nothing of it is restored after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any, Final, Protocol
+
+from ..accounts import Account, Holder, LoanAtRest, LoanedItem, Outcome
+from ..dataspace import Publication
+from ..dataspace.queues import Marks, Message
+
+logger = logging.getLogger("clearfunds.transports.queues")
+
+SPOOL_PREFIX: Final = "spill/"
+"""Prefix of the names of spools' shelves, before the connection's name."""
+
+READ_BYTES: Final = 256 << 10
+"""Bytes read back at once: as much as one send."""
+
+READ_RECORDS: Final = 256
+"""Most records read back at once."""
+
+HURRY_ITEMS: Final = 1_000
+HURRY_BYTES: Final = 1 << 20
+"""With this much written and not on disk yet, the shelf is asked not to wait for the next interval:
+a tenth of what a publisher may owe, and an eighth of its bytes."""
+
+
+class SpoolKeeping(Protocol):
+    """Keeps the shelves of spools: `Shelves`, or `RamShelves`."""
+
+    def shelf(self, name: str) -> Any:
+        """Return a shelf."""
+        ...
+
+    def drop(self, shelf: Any) -> None:
+        """Erase a shelf."""
+        ...
+
+    def hurry(self) -> None:
+        """Make everything written until now durable soon."""
+        ...
+
+
+OpenSpool = Callable[[Holder, Callable[[], object], Callable[[str], object]], "Spool"]
+"""Opens a spool for a holder, with the `on_more` and `on_over` of `Spool`."""
+
+
+class Spool:
+    """The spilled messages of one holder.
+
+    Args:
+        holder: The owner: an outlet. To the books, the messages here are in its hands.
+        keeping: Keeps the shelf.
+        account: The spool's own, for messages at rest. It is closed with the spool.
+        name: The name of the shelf.
+        on_more: Called when `take` can return something again.
+        on_over: Called with a sentence, out of any commit, when no more can be spilled.
+
+    Attributes:
+        account: See above.
+        over: Why no more can be spilled; None as long as it can.
+        spilled_items: The number of messages ever spilled.
+    """
+
+    __slots__ = (
+        "_closed", "_fresh", "_holder", "_items", "_keeping", "_name", "_nbytes", "_next",
+        "_on_more", "_on_over", "_read_next", "_ready", "_rest", "_said_over", "_shelf",
+        "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
+        "spilled_items",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        holder: Holder,
+        keeping: SpoolKeeping,
+        account: Account,
+        name: str,
+        *,
+        on_more: Callable[[], object],
+        on_over: Callable[[str], object],
+    ) -> None:
+        self._holder = holder
+        self._keeping = keeping
+        self.account = account
+        self._name = name
+        self._on_more = on_more
+        self._on_over = on_over
+        self._shelf: Any = keeping.shelf(name)
+        self._shelf.queue = self
+        # Messages not yet written; written and not durable, by number; durable, as one loan; and
+        # read back.
+        self._fresh: deque[LoanedItem[list[bytes]]] = deque()
+        self._unsynced: dict[int, tuple[int, LoanedItem[list[bytes]]]] = {}
+        self._unsynced_items = self._unsynced_bytes = 0
+        self._rest = LoanAtRest(account, holder)
+        self._ready: deque[LoanedItem[list[bytes]]] = deque()
+        self._items = self._nbytes = 0
+        # A shelf of this name may have existed before: its numbers continue.
+        self._next = self._read_next = getattr(self._shelf, "last_seq", 0) + 1
+        self._waiting = False
+        self._closed = False
+        # The disk may be in trouble already; that is reported when there is something to spill.
+        self.over: str | None = getattr(keeping, "trouble", None)
+        self._said_over = False
+        self.spilled_items = 0
+
+    def __repr__(self) -> str:
+        return f"<Spool {self._name}: {self._items} messages, {self._nbytes} bytes>"
+
+    @property
+    def holder(self) -> Holder:
+        """The holder that owns it."""
+        return self._holder
+
+    def __len__(self) -> int:
+        """Return the number of messages here."""
+        return self._items
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return self._nbytes
+
+    # -- input ----------------------------------------------------------------------------------
+
+    def hold(self, account: Account, chunk: bytes, items: int, nbytes: int, now: float) -> None:
+        """Take custody of whole packets, for which `account` has been charged."""
+        self._items += items
+        self._nbytes += nbytes
+        self.spilled_items += items
+        fresh = self._fresh
+        if fresh:
+            tail = fresh[-1]
+            if tail.account is account and tail.bytes < tail.grows_to and account.tracing is None:
+                tail.item.append(chunk)
+                tail.items += items
+                tail.bytes += nbytes
+                return
+        fresh.append(LoanedItem(account, [chunk], items, nbytes, self._holder, now, charged=True))
+
+    def write(self) -> None:
+        """Hand new messages to the shelf: after a commit, never inside one."""
+        fresh = self._fresh
+        if fresh and self.over is not None and not self._said_over:
+            self._tell_over(self.over)
+        while fresh and self.over is None:
+            loan = fresh[0]
+            items_left, bytes_left = self.account.room()
+            if (
+                self._unsynced_items + loan.items > items_left
+                or self._unsynced_bytes + loan.bytes > bytes_left
+            ):
+                self._say_over(
+                    f"{self._items} messages ({self._nbytes} bytes) are spilled for it, and no "
+                    "more may be (max_queued, max_queued_bytes, disk_limit or kept_limit)"
+                )
+                return
+            fresh.popleft()
+            seq = self._next
+            self._next += 1
+            chunks = loan.item
+            payload = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            # The record's number of messages takes the place of a publication's topic.
+            event = Publication(str(loan.items), payload)
+            # Reading it back, from RAM or from disk, makes a new copy.
+            loan.item = [payload]
+            ticket = self._shelf.put(Message(seq, event, loan.bytes, True, time.time()))
+            self._unsynced[seq] = ticket, loan
+            self._unsynced_items += loan.items
+            self._unsynced_bytes += loan.bytes
+        if self._unsynced_items > HURRY_ITEMS or self._unsynced_bytes > HURRY_BYTES:
+            self._keeping.hurry()
+
+    def _say_over(self, why: str) -> None:
+        if self.over is None:
+            self.over = why
+            self._tell_over(why)
+
+    def _tell_over(self, why: str) -> None:
+        self._said_over = True
+        holder = self._holder
+        logger.warning(
+            "%s %s is disconnected: %s", holder.kind, holder.name, why,
+            extra={"event": "spill_over", "holder": holder.name, "kind": holder.kind,
+                   "reason": why, "items": self._items, "bytes": self._nbytes},
+        )  # fmt: skip
+        self._on_over(why)
+
+    # -- output ---------------------------------------------------------------------------------
+
+    def take(self) -> LoanedItem[list[bytes]] | None:
+        """Take out the next messages to send; None: there are none now (see `on_more`)."""
+        loan = None
+        if self._ready:
+            loan = self._ready.popleft()
+        elif self._read_next < self._next:
+            if not self._waiting:
+                self._waiting = True
+                self._shelf.want(self._read_next, READ_RECORDS, READ_BYTES)
+        elif self._fresh:
+            # The shelf has no earlier messages.
+            loan = self._fresh.popleft()
+        if loan is not None:
+            self._items -= loan.items
+            self._nbytes -= loan.bytes
+            self._own(loan)
+        return loan
+
+    def _own(self, loan: LoanedItem[list[bytes]]) -> None:
+        # The peer may still not take it, but the publisher does not wait for that.
+        if loan.account is not self.account:
+            loan.transfer(self.account)
+
+    # -- for the shelf --------------------------------------------------------------------------
+
+    def durable(self, ticket: int) -> None:
+        while self._unsynced:
+            seq, (written, loan) = next(iter(self._unsynced.items()))
+            if written > ticket:
+                break
+            del self._unsynced[seq]
+            self._unsynced_items -= loan.items
+            self._unsynced_bytes -= loan.bytes
+            self._rest_grows(loan)
+
+    def _rest_grows(self, loan: LoanedItem[list[bytes]]) -> None:
+        # Charged here before it is repaid there: debt never touches zero in between.
+        self._rest.add(loan.items, loan.bytes, loan.opened)
+        progressed_at = self._holder.progressed_at
+        loan.settle(outcome=Outcome.STORED)
+        # This is not progress of the holder's peer.
+        self._holder.progressed_at = progressed_at
+
+    def paged_in(self, messages: Sequence[Message]) -> None:
+        self._waiting = False
+        if self._closed:
+            return
+        found: list[int] = []
+        for message in messages:
+            seq = message.seq
+            if not self._read_next <= seq < self._next:
+                continue
+            self._read_next = seq + 1
+            found.append(seq)
+            unsynced = self._unsynced.pop(seq, None)
+            if unsynced is not None:
+                loan = unsynced[1]
+                self._unsynced_items -= loan.items
+                self._unsynced_bytes -= loan.bytes
+                self._own(loan)
+            else:
+                loan = self._rest.take([], int(message.event.topic), message.size)
+            loan.item = [message.event.payload]
+            self._ready.append(loan)
+        if found:
+            self._shelf.done(found)
+        else:
+            self._read_next = self._next
+        self._find_lost()
+        self._on_more()
+
+    def _find_lost(self) -> None:
+        """Give up messages that the shelf has skipped: they cannot be read."""
+        passed = takewhile(lambda seq: seq < self._read_next, list(self._unsynced))
+        gone = [self._unsynced.pop(seq)[1] for seq in passed]
+        self._unsynced_items -= sum(loan.items for loan in gone)
+        self._unsynced_bytes -= sum(loan.bytes for loan in gone)
+        rest = self._rest
+        if rest.loan is not None and self._read_next == self._next and not self._unsynced:
+            gone.append(rest.loan)
+            rest.loan = None
+        if not gone:
+            return
+        items = sum(loan.items for loan in gone)
+        self._items -= items
+        self._nbytes -= sum(loan.bytes for loan in gone)
+        for loan in gone:
+            loan.settle(outcome=Outcome.LEAKED)
+        logger.error(
+            "%s: %d messages are not to be found on disk", self._name, items,
+            extra={"event": "spill_lost", "holder": self._holder.name, "items": items},
+        )  # fmt: skip
+
+    def recovered(
+        self, first_seq: int, next_seq: int, count: int, nbytes: int, marks: Marks
+    ) -> None:
+        """See `ShelfUser.recovered`: nothing is restored."""
+        del first_seq, next_seq, count, nbytes, marks
+
+    def shelf_trouble(self, sentence: str | None) -> None:
+        """Note that the disk is in trouble: publishers must not wait for its repair."""
+        if sentence is not None:
+            self._say_over(sentence)
+
+    # -- inspection and end ---------------------------------------------------------------------
+
+    def loans(self) -> Iterator[LoanedItem[list[bytes]]]:
+        """Yield all loans here."""
+        yield from self._ready
+        if self._rest.loan is not None:
+            yield self._rest.loan
+        for _, loan in self._unsynced.values():
+            yield loan
+        yield from self._fresh
+
+    def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """Settle all loans here with `outcome`, and erase the shelf. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        loans = list(self.loans())
+        self._ready.clear()
+        self._fresh.clear()
+        self._unsynced.clear()
+        self._rest.loan = None
+        self._items = self._nbytes = 0
+        for loan in loans:
+            loan.settle(outcome=outcome)
+        self._keeping.drop(self._shelf)
+        self.account.close()
+
+
+def forget_spools(keeping: Any) -> None:
+    """Erase the spools of a relay's last run: their connections are gone. For `Shelves`."""
+    store = keeping.store
+    for name in [name for name in store.queues if name.startswith(SPOOL_PREFIX)]:
+        keeping.drop(keeping.shelf(name))

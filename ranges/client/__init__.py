@@ -1,0 +1,36 @@
+"""Blocking clients of the range protocol; the standard library is enough."""
+
+from ..wire import RETAIN as RETAIN
+from ..wire import DataLossError as DataLossError
+from ..wire import DiskError as DiskError
+from ..wire import FencedError as FencedError
+from ..wire import Head as Head
+from ..wire import NotAuthorizedError as NotAuthorizedError
+from ..wire import NotStagedError as NotStagedError
+from ..wire import RangeError as RangeError
+from ..wire import RefusedError as RefusedError
+from ..wire import WrongAnswerError as WrongAnswerError
+from ._access import NOBODY as NOBODY
+from ._access import PLAIN_URL as PLAIN_URL
+from ._access import TLS_URL as TLS_URL
+from ._access import Access as Access
+from ._access import parse_url as parse_url
+from ._reader import DEFAULT_FETCH_BYTES as DEFAULT_FETCH_BYTES
+from ._reader import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT
+from ._reader import AwayError as AwayError
+from ._reader import Block as Block
+from ._reader import Owed as Owed
+from ._reader import RangeReader as RangeReader
+from ._reader import Row as Row
+from ._reader import Standing as Standing
+from ._reader import Ticket as Ticket
+from ._writer import DEFAULT_REPLAY_BYTES as DEFAULT_REPLAY_BYTES
+from ._writer import DEFAULT_SILENCE as DEFAULT_SILENCE
+from ._writer import QOS as QOS
+from ._writer import SinkRow as SinkRow
+from ._writer import SinkWriter as SinkWriter
+from ._writer import Staged as Staged
+from ._writer import Stager as Stager
+from ._writer import ThrottledError as ThrottledError
+from ._writer import TornError as TornError
+from ._writer import WriterTicket as WriterTicket
