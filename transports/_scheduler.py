@@ -57,15 +57,18 @@ class Work:
     """The CPU time of one connection's work.
 
     Attributes:
+        clock: The scheduler's.
         paused: Whether the last step ended because its time was over.
     """
 
     __slots__ = (
-        "_began", "_had", "_last", "_let_go", "_round", "_scheduler", "_surely", "_until", "paused",
+        "_began", "_had", "_last", "_let_go", "_round", "_scheduler", "_surely", "_until", "clock",
+        "paused",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self.clock = scheduler.clock
         self.paused = False
         self._began = 0.0
         # The end of the present step; 0 between steps.
@@ -99,10 +102,6 @@ class Work:
         self._round = scheduler.round
         self.paused = False
         return True
-
-    def now(self) -> float:
-        """Return the time on the scheduler's clock."""
-        return self._scheduler.clock()
 
     def is_over(self) -> bool:
         """Whether the time of this step is over; notes that it was `paused` then."""
