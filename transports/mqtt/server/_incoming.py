@@ -16,7 +16,7 @@ from ._runs import REFUSED_PUBREC
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..._layer import Connected
+    from ..._outlet import Outlet
     from ..codec._connection import Connection
 
 AHEAD_BYTES = 4 << 10
@@ -37,15 +37,17 @@ class Incoming:
 
     Args:
         connection: Its protocol state.
+        outlet: Its outlet, with its socket.
 
     Attributes:
         ahead: What came while it waited, until all that is whole of it has been taken up.
     """
 
-    __slots__ = ("_connection", "ahead")
+    __slots__ = ("_connection", "_outlet", "ahead")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, outlet: Outlet) -> None:
         self._connection = connection
+        self._outlet = outlet
         self.ahead: Lookahead | None = None
 
     @property
@@ -98,14 +100,17 @@ class Incoming:
         self._connection.receive_data(data)
         return bool(data)
 
-    def says_disconnect(self, sock: Connected) -> bool:
-        """Whether the client has said DISCONNECT, as far as that can be told before its turn."""
+    def says_disconnect(self) -> bool:
+        """Whether the client has said DISCONNECT, as far as that can be told before its turn.
+
+        It is not looked for where something is to be sent already: what comes next goes with it.
+        """
         unparsed = self.unparsed
-        if unparsed > PEEK_BYTES:
+        if self._outlet.unsent or unparsed > PEEK_BYTES:
             return False
         if unparsed:
             return has_disconnect(self._connection.buffer[self._connection.position :])
-        return disconnect_has_come(sock)
+        return disconnect_has_come(self._outlet.sock)
 
     def close(self) -> None:
         """Drop it all; nothing that comes after this is parsed."""

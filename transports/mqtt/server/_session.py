@@ -111,7 +111,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             max_topic_alias=settings.max_topic_alias,
             max_connect_size=settings.max_connect_size,
         )
-        self._incoming = Incoming(self._connection)
+        self._incoming = Incoming(self._connection, self.outlet)
         self._sender = Sender(server, link, self.outlet, self._connection)
         self._login = Login(server, link, self._sender)
         self.client_id = ""
@@ -633,7 +633,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
         if resumed is not None:
-            resumed.resume(self._says_disconnect)
+            resumed.resume(self._incoming.says_disconnect)
 
     def _make_forwarder(self, client: Client) -> Forwarder:
         return Forwarder(client, self._connection, self._work, self._replays)
@@ -655,10 +655,3 @@ class MqttSession(Session["MqttServer", Account | None]):
             rights.denied.connection += 1
             why = "it may not read any more what is on its way to it"
             self._sender.cut(why, Reason.NOT_AUTHORIZED)
-
-    def _says_disconnect(self) -> bool:
-        """See `Incoming.says_disconnect`.
-
-        It is not looked for where something is to be sent already: what comes next goes with it.
-        """
-        return not self.outlet.unsent and self._incoming.says_disconnect(self._link.sock)
