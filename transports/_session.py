@@ -79,6 +79,10 @@ class Unacknowledged(Protocol):
         ...
 
 
+def _none(_: bytes) -> None:
+    """Stand for a fast path where there is none."""
+
+
 class Session(abc.ABC, Generic[ServerT, AccountT]):
     """One peer's connection.
 
@@ -90,9 +94,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     """
 
     __slots__ = (
-        "__weakref__", "_deadline_after", "_eof", "_hold", "_input", "_known", "_last", "_left",
-        "_link", "_retired", "_server", "_unsaid", "_waiting", "_warned", "_work", "account",
-        "name", "outlet",
+        "__weakref__", "_deadline_after", "_eof", "_fast_path", "_hold", "_input", "_known",
+        "_last", "_left", "_link", "_retired", "_server", "_steps", "_unsaid", "_waiting",
+        "_warned", "_work", "account", "name", "outlet",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -132,8 +136,14 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._warned = -WARN_SECONDS
         self._unsaid = 0
         self._work = link.work = Work(server.flusher.scheduler)
+        # Handles what was read in one short step, if it can be. None: it cannot, and nothing has
+        # been done. Otherwise whether all is as it was before, nothing unsent and the funds clear,
+        # so that the next read can follow.
+        self._fast_path: Callable[[bytes], bool | None] = _none
         # What has to happen before it is read on.
         self._hold: trio.Event | None = None
+        # What is left of a packet that is handled in steps; nothing else is handled before.
+        self._steps: Iterator[trio.Event | None] | None = None
         # What it holds of its peer's input, where that is more than most ever do.
         self._input: HeldInput | None = None
         link.book = server.input
@@ -278,9 +288,12 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 if held is not None and not held.may_grow():
                     await self._wait_for_room(held)
             data = await link.receive()
-            while (done := self._fast_path(data)) is True:
+            while (done := self._fast_path(data)) is not None:
+                self._last = self._server.ledger.clock()
+                if not done:
+                    break
                 data = await link.receive()
-            if done is None:
+            else:
                 self._received(data)
 
     async def _wait_for_turn(self, wait: Callable[[], Awaitable[None]]) -> None:
@@ -298,15 +311,6 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._work.end()
         if not (self._server.stopping or self._work.begin()):
             await self._wait_for_turn(self._work.wait)
-
-    def _fast_path(self, data: bytes) -> bool | None:
-        """Handle what was read in one short step, if it can be.
-
-        Returns:
-            None if it cannot: nothing has been done. Otherwise whether all is as it was before,
-            nothing unsent and the funds clear, so that the next read can follow.
-        """
-        return None
 
     def _payer(self) -> Account | None:
         """Return whose funds have to be clear before the peer is read on."""
@@ -355,6 +359,21 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         Raises:
             RemoteProtocolError: If it may not end so.
         """
+
+    def _go_on(self, steps: Iterator[trio.Event | None]) -> bool:
+        """Go on with what is handled in steps; whether it has been handled.
+
+        A step may yield what has to happen before the next one.
+        """
+        self._steps = None  # nothing is left of one that fails
+        is_over = self._work.is_over
+        for hold in steps:
+            if hold is not None:
+                self._hold = hold
+            if hold is not None or is_over():
+                self._steps = steps
+                return False
+        return True
 
     def _after_sending(self) -> None:
         """Do what is to be done when what was handled has been sent."""
@@ -620,6 +639,13 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         Where nothing is left that could be handled if there were funds, it cancels the `wait`; and
         sets `_left` if that is because the peer has gone.
         """
+
+    async def _receive_ahead(self) -> bytes:
+        """Read while the rest waits; b"" also for a fault, which is found again in its turn."""
+        try:
+            return await self._link.receive()
+        except OSError:
+            return b""
 
     def _stretch(self) -> int:
         """How much unparsed input this connection may have while it waits."""

@@ -304,10 +304,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 return
             if allowance <= 0 or looked_at >= MOST_PENDING:
                 return
-            try:
-                data = await self._link.receive()
-            except OSError:
-                data = b""  # the fault will be found again when its turn comes
+            data = await self._receive_ahead()
             allowance -= len(data)
             self._received(data)
             self._note_input(ahead=True)

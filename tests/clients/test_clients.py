@@ -238,7 +238,8 @@ async def test_topics_that_the_relay_shortens(kind: Kind) -> None:
             if (alias := message.get("alias")) is not None:
                 message["topic"] = long[alias] = message["topic"] or long[alias]
             assert message["topic"] == topic
-        side = relay.relay.mqtt.sessions["c"]._mqtt5  # pyright: ignore[reportPrivateUsage]
+        session = relay.relay.mqtt.sessions["c"]
+        side = session._sender.mqtt5  # pyright: ignore[reportPrivateUsage]
         assert side is not None
         assert side._aliases is not None  # pyright: ignore[reportPrivateUsage]
         assert len(side._aliases) == 2  # pyright: ignore[reportPrivateUsage]

@@ -13,6 +13,7 @@ import trio
 from clearfunds.accounts import Account
 from clearfunds.transports import AccountRate
 from clearfunds.transports.mqtt import (
+    Packet,
     PingReq,
     PingResp,
     PubAck,
@@ -23,8 +24,9 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     encode,
 )
+from clearfunds.transports.mqtt.server._incoming import AHEAD_BYTES
 from clearfunds.transports.mqtt.server._runs import take_acknowledgements
-from clearfunds.transports.mqtt.server._session import AHEAD_BYTES, MqttSession
+from clearfunds.transports.mqtt.server._session import MqttSession
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 
 pytestmark = pytest.mark.rule(9, 10, 14)
@@ -418,7 +420,7 @@ async def test_others_run_between_very_many_pings(
     count = in_a_row = most = 0
     acknowledge = inside(MqttSession, "_acknowledge")
 
-    def counted(self: MqttSession, *args: int) -> None:
+    def counted(self: MqttSession, *args: Packet) -> None:
         nonlocal count, in_a_row
         count += 1
         in_a_row += 1

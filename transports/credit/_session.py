@@ -7,30 +7,35 @@ from typing import TYPE_CHECKING
 from ...accounts import Account
 from ...accounts.limits._limit import UNLIMITED
 from .._flusher import OUTLETS_A_STEP
+from ..mqtt.server._forwarder import Forwarder
 from ..mqtt.server._runs import Run, find_run
 from ..mqtt.server._session import MqttSession
 
 if TYPE_CHECKING:
     from .._link import Link
+    from .._scheduler import Work
+    from ..mqtt.codec._connection import Connection
+    from ..mqtt.server._client import Client
+    from ..mqtt.server._replays import Replays
     from ..mqtt.server._server import MqttServer
     from ._scheme import CreditScheme
 
 
-class CreditMqttSession(MqttSession):
-    """One client's connection: a run of publications is cut where the credit for it ends."""
+class CreditForwarder(Forwarder):
+    """Forwards a run of publications as far as there is credit for it."""
 
     __slots__ = ("_scheme",)
 
-    def __init__(self, scheme: CreditScheme, server: MqttServer, link: Link, listener: str) -> None:
-        super().__init__(server, link, listener)
+    def __init__(
+        self,
+        scheme: CreditScheme,
+        client: Client,
+        connection: Connection,
+        work: Work,
+        replays: Replays,
+    ) -> None:
+        super().__init__(client, connection, work, replays)
         self._scheme = scheme
-
-    def _close(self) -> None:
-        """See `Session._close`; other accounts that paid for its topics are no readers any more."""
-        payers = () if self._payers is None else tuple(self._payers.others)
-        super()._close()
-        for payer in payers:
-            self._scheme.leaves(payer)
 
     def _forward(self, account: Account, run: Run) -> None:
         scheme, server = self._scheme, self._server
@@ -52,3 +57,23 @@ class CreditMqttSession(MqttSession):
         # Outlets that take messages at once may give new credit right away.
         if scheme.is_blocked(account) and len(server.flusher.dirty) <= OUTLETS_A_STEP:
             server.flusher.flush_now()
+
+
+class CreditMqttSession(MqttSession):
+    """One client's connection."""
+
+    __slots__ = ("_scheme",)
+
+    def __init__(self, scheme: CreditScheme, server: MqttServer, link: Link, listener: str) -> None:
+        super().__init__(server, link, listener)
+        self._scheme = scheme
+
+    def _close(self) -> None:
+        """See `Session._close`; other accounts that paid for its topics are no readers any more."""
+        payers = () if self._forwarder is None else tuple(self._forwarder.payers.others)
+        super()._close()
+        for payer in payers:
+            self._scheme.leaves(payer)
+
+    def _make_forwarder(self, client: Client) -> Forwarder:
+        return CreditForwarder(self._scheme, client, self._connection, self._work, self._replays)

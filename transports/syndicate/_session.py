@@ -62,7 +62,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     __slots__ = (
         "_ahead", "_ahead_bytes", "_answers", "_connection", "_fault", "_forgotten", "_membrane",
-        "_messages", "_messages_bytes", "_receiver", "_steps", "_templates", "_websocket",
+        "_messages", "_messages_bytes", "_receiver", "_templates", "_websocket",
         "credit", "sender",
     )  # fmt: skip
 
@@ -135,8 +135,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._answers: set[Answer] = set()
         self._templates = Templates()
         self._forgotten = 0
-        # The remaining steps of a packet; no other packet is handled before.
-        self._steps: Iterator[None] | None = None
         # Packets cut from the input while it waited, and the fault found after them.
         self._ahead: deque[Frame] = deque()
         self._ahead_bytes = 0
@@ -322,11 +320,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                     return
                 await trio.sleep(LOOK_AHEAD_PAUSE_SECONDS)
                 continue
-            try:
-                data = await self._link.receive()
-            except OSError:
-                data = b""  # the fault will be found again when its turn comes
-            self._received(data)
+            self._received(await self._receive_ahead())
             self._note_input(ahead=True)
             # The connection must not have unsent output while it waits.
             self._server.flusher.flush_now()
@@ -371,7 +365,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _handle_input(self) -> bool:
         connection = self._connection
         account = self.account
-        if self._steps is not None and not self._go_on(self._steps):
+        if self._steps is not None and not self._take(self._steps):
             return True
         while True:
             if self._templates and not self._ahead and self._forward_runs():
@@ -446,9 +440,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             one = len(parts) == 1 and parts[0].kind == MESSAGE
             if not (one and self._forward_one(frame, parts[0])):
                 size = frame.end - frame.start
-                self._go_on(self._receiver.take_parts(frame.data, parts, size))
+                self._take(self._receiver.take_parts(frame.data, parts, size))
         elif isinstance(packet, Turn):
-            self._go_on(self._receiver.take_events(packet.events, frame.end - frame.start))
+            self._take(self._receiver.take_events(packet.events, frame.end - frame.start))
         elif isinstance(packet, Extension):
             self.credit.handle(packet)
         elif isinstance(packet, Error):
@@ -460,15 +454,11 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 extra=self._fields("peer_error"),
             )
 
-    def _go_on(self, steps: Iterator[None]) -> bool:
-        """Continue with a packet in steps; return whether it is done."""
-        self._steps = None  # a packet that fails has no steps left
-        for _ in steps:
-            if self._work.is_over():
-                self._steps = steps
-                return False
-        self.credit.took(1)
-        return True
+    def _take(self, steps: Iterator[trio.Event | None]) -> bool:
+        done = self._go_on(steps)
+        if done:
+            self.credit.took(1)
+        return done
 
     # -- runs of messages -----------------------------------------------------------------------
 

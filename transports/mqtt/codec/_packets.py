@@ -582,8 +582,8 @@ def decode(first_byte: int, body: bytes) -> Packet:
         UnacceptableConnectError: if a CONNECT must be refused with a return code.
         RemoteProtocolError: if the packet is malformed in any other way.
     """
-    if fault := first_byte_fault(first_byte):
-        raise RemoteProtocolError(fault)
+    if first_byte not in FIRST_BYTES:
+        raise RemoteProtocolError(first_byte_fault(first_byte))
     return _DECODERS[first_byte >> 4](first_byte, body)
 
 

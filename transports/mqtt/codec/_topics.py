@@ -136,18 +136,18 @@ class TopicLimits:
     max_length: int = 4_096
     max_levels: int = 128
 
-    def name_fault(self, topic: str) -> str | None:
-        """Describe the limit that a topic name exceeds; None: it is within both."""
-        return self._fault("topic name", topic)
-
     def filter_fault(self, topic_filter: str) -> str | None:
         """Describe the limit that a topic filter exceeds; None: it is within both.
 
         In a shared subscription they apply to the whole filter, with the name of the group.
         """
-        return self._fault("topic filter", topic_filter)
+        return self.name_fault(topic_filter, "topic filter")
 
-    def _fault(self, what: str, topic: str) -> str | None:
+    def name_fault(self, topic: str, what: str = "topic name") -> str | None:
+        """Describe the limit that a topic name exceeds; None: it is within both.
+
+        The description calls it `what`.
+        """
         # A character takes at most four bytes, so most topics need not be encoded to be measured.
         if len(topic) * 4 > self.max_length:
             length = len(topic.encode("utf-8", "surrogatepass"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from ....accounts import Account, Recipient
     from ..._outlet import Outlet
+    from ..._partings import Steps
     from ..._tenants import Peer
     from ...acl import Rights
     from ..codec._packets import Connect
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from ._server import MqttServer
 
 
-@attrs.frozen(slots=True, eq=False, kw_only=True)
+@attrs.define(slots=True, eq=False, kw_only=True)
 class Client:
     """A client that has been let in: its names, its rights, and the ways to it."""
 
@@ -48,6 +50,8 @@ class Client:
     """Its persistent session, if any."""
     complain: Callable[[str], object]
     """Logs what it did wrong."""
+    shares: Shares | None = None
+    """Its shared subscriptions; None: there have been none."""
 
     @classmethod
     def of(
@@ -112,9 +116,16 @@ class Client:
         """Return the options of MQTT 5 that apply to a subscription of it."""
         return options & BRIDGE_OPTIONS if self.bridge is None else BRIDGE_OPTIONS
 
-    def make_shares(self) -> Shares:
-        """Return its shared subscriptions: none so far."""
-        sender = self.sender
-        return Shares(
-            self.server.groups, self.peer, sender.outlet, self.mqtt5, self.kept, sender.cut
-        )
+    def have_shares(self) -> Shares:
+        """Return `shares`; make them if necessary."""
+        if self.shares is None:
+            sender = self.sender
+            self.shares = Shares(
+                self.server.groups, self.peer, sender.outlet, self.mqtt5, self.kept, sender.cut
+            )
+        return self.shares
+
+    def leaving(self, steps: Steps) -> Steps:
+        """Return the steps that end its shared subscriptions, and then `steps`."""
+        shares, self.shares = self.shares, None
+        return steps if shares is None else chain(shares.leaving(self.account), steps)

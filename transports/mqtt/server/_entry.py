@@ -16,6 +16,7 @@ from ..codec._packets import ConnAck, ConnectReturnCode
 from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
 from ..codec._reasons import Reason
 from ._fitting import too_large
+from ._mqtt5 import seconds_of
 from ._place import Place, take_place
 from ._wills import LastWill, WillPlace
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ....accounts import Account
     from ..._link import Link
     from ...acl import Rights
-    from ..codec._packets import Connect
+    from ..codec._packets import Connect, Disconnect
     from ._billing import Billing
     from ._login import Login
     from ._mqtt5 import Mqtt5
@@ -224,6 +225,22 @@ class Entry:
             authentication_method=packet.properties.authentication_method,
             authentication_data=None if authentication is None else authentication.last,
         )
+
+    def says_goodbye(self, packet: Disconnect) -> None:
+        """Take a DISCONNECT: it may want the will published, or the session kept longer (5)."""
+        if packet.reason == 0:
+            self.keep_will(None)  # whatever may follow [MQTT-3.14.4-3]
+        interval, five = packet.properties.session_expiry, self._five
+        if interval is not None and five is not None:
+            five.expiry = seconds_of(interval)
+            if self.kept is not None:
+                self.kept.expiry = self.server.expiry_of(five.expiry)
+
+    def close(self) -> None:
+        """End its session, if that ends with the connection."""
+        kept, sessions = self.kept, self.server.kept
+        if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
+            sessions.discard(kept.key)
 
     def leave(self) -> None:
         """Give up its place among the connections. Idempotent."""

@@ -20,8 +20,11 @@ from ..._errors import RemoteProtocolError
 from ..._guesses import Attempt
 from ..._tenants import printable
 from ..codec._packets import ConnectReturnCode
+from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._reasons import Reason, ReasonedError
 from ._authentication import Authentication
+from ._filters import Filters
+from ._mqtt5 import Mqtt5
 from ._scram import AuthenticationFailedError
 from ._tokens import TokenError, Tokens
 
@@ -74,6 +77,9 @@ class Login:
     def begin(self, packet: Connect) -> Connect | None:
         """Handle a CONNECT."""
         settings = self._server.settings
+        if packet.protocol_level == PROTOCOL_LEVEL_5:
+            wall = self._server.wall
+            self._sender.mqtt5 = Mqtt5(packet, Filters(), wall, settings.max_topic_alias)
         if len(packet.client_id.encode()) > settings.max_client_id:
             why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "

@@ -176,9 +176,7 @@ class PersistentInflight:
 
     def is_unsent(self, packet_id: int) -> bool:
         unacked = self._unacked.get(packet_id)
-        return unacked is not None and any(
-            loan is unacked[0].loan for loan in self._outlet.unbegun()
-        )
+        return unacked is not None and unacked[0].loan in self._outlet.unbegun()
 
     def acknowledged(self, packet_id: int) -> None:
         delivery = self._take(packet_id, 1)

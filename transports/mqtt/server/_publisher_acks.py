@@ -81,12 +81,14 @@ class PublisherAck(Writes):
     def taken(self) -> None:
         """Note that a holder is responsible, as `Confirm.taken`; it has written nothing."""
         self._unwritten -= 1
-        self._keep_identifier()
+        if self._identifier is not None:
+            self._keep_identifier(self._identifier)
         self.written_is_taken()
 
     def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
         self._unwritten -= 1
-        self._keep_identifier()
+        if self._identifier is not None:
+            self._keep_identifier(self._identifier)
         return _WrittenAnswer(self)
 
     def refused(self, reason: str) -> None:
@@ -124,7 +126,8 @@ class PublisherAck(Writes):
     def handed_over(self) -> None:
         """Note that its turn is over, and send it if no holder is expected."""
         self._handed_over = True
-        self._keep_identifier()
+        if self._identifier is not None:
+            self._keep_identifier(self._identifier)
         if self._answers is not None:
             self._answers.add(self)
 
@@ -156,11 +159,11 @@ class PublisherAck(Writes):
         if self.is_due and self._answers is not None:
             self._answers.say_due()
 
-    def _keep_identifier(self) -> None:
+    def _keep_identifier(self, identifier: Identifier) -> None:
         # With the last write, so that after a crash all of it is there, or nothing. Not earlier, or
         # the message that the client then sends again would be taken for a duplicate.
-        if self._handed_over and not self._unwritten and self._identifier is not None:
-            identifier, self._identifier = self._identifier, None
+        if self._handed_over and not self._unwritten:
+            self._identifier = None
             identifier.keep(self._identifier_kept)
 
     def _identifier_kept(self) -> None:

@@ -21,25 +21,26 @@ LOOKS_A_STEP: Final = 256
 
 
 class Replays:
-    """The subscriptions of one client whose retained publications are not all sent yet."""
+    """The subscriptions of one client whose retained publications are not all sent yet.
 
-    __slots__ = ("_cursor", "_granted")
+    Attributes:
+        granted: These, by filter, with the QoS granted. Empty: there are none.
+    """
+
+    __slots__ = ("_cursor", "granted")
 
     def __init__(self) -> None:
-        # By filter the QoS granted; and the position of the first filter's replay.
-        self._granted: dict[str, int] = {}
+        self.granted: dict[str, int] = {}
+        # The position of the first filter's replay.
         self._cursor: Cursor | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._granted)
 
     def add(self, text: str, granted: int) -> None:
         """Begin to send the publications that match a filter, with the granted QoS at most."""
-        self._granted[text] = granted
+        self.granted[text] = granted
 
     def clear(self) -> None:
         """Send no more."""
-        self._granted.clear()
+        self.granted.clear()
         self._cursor = None
 
     def step(
@@ -61,7 +62,7 @@ class Replays:
         """
         left = REPLAY_STEP
         for _ in range(LOOKS_A_STEP):
-            if not self._granted:
+            if not self.granted:
                 return
             found = self._next(retained)
             if found is None:
@@ -83,12 +84,12 @@ class Replays:
 
         None if there is no such publication, or if that filter has found all.
         """
-        text, granted = next(iter(self._granted.items()))
+        text, granted = next(iter(self.granted.items()))
         if self._cursor is None:
             self._cursor = retained.cursor(text)
         topic = self._cursor.step()
         if self._cursor.at_end:
             self._cursor = None
-            del self._granted[text]
+            del self.granted[text]
         kept = None if topic is None else retained.get(topic)
         return None if kept is None else (kept, granted)

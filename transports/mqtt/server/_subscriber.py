@@ -22,6 +22,7 @@ from ..codec._properties import NO_PROPERTIES
 from ..codec._reasons import Reason, ReasonedError
 from ..codec._topics import is_shared, shared_fault
 from ._permissions import lost_shares, not_readable
+from ._persistent_inflight import PersistentInflight
 from ._shared import stop
 
 if TYPE_CHECKING:
@@ -177,8 +178,8 @@ class Subscriber:
             yield hold  # what comes next, and what is retained, comes after it
 
     def _begin_sharing(self) -> None:
-        if self.subscriptions.shares is not None:
-            self.subscriptions.shares.begin()
+        if self._client.shares is not None:
+            self._client.shares.begin()
 
     def acknowledge(self, packet: PubAck | PubRec | PubComp) -> None:
         """Take an acknowledgement.
@@ -216,6 +217,22 @@ class Subscriber:
             unknown = not known and client.mqtt5 is not None
             reason = Reason.PACKET_IDENTIFIER_NOT_FOUND if unknown else 0
             client.sender.send(PubRel(packet_id, reason))
+
+    def acknowledges_no_more(self) -> None:
+        """Give what it has not acknowledged to others who may have it, and settle the rest."""
+        inflight, shares = self.subscriptions.inflight, self._client.shares
+        if inflight is not None:
+            if shares is not None:
+                shares.close()
+            inflight.close()
+
+    def pause(self) -> None:
+        """Take no more of what is kept; messages in flight may still be acknowledged."""
+        inflight, shares = self.subscriptions.inflight, self._client.shares
+        if isinstance(inflight, PersistentInflight):
+            inflight.pause()
+        if shares is not None:
+            shares.pause()
 
     def rules_changed(self) -> None:
         """End what its rights no longer allow."""

@@ -7,7 +7,6 @@ the connection's in-flight window (`Inflight`), or in the session's queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from ....accounts import Account, QuotaExceededError, Recipient
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from ..._partings import Steps
     from ._client import Client
     from ._persistent_sessions import PersistentSession
-    from ._shared import Shares
 
 
 class VolatileSubscriptions:
@@ -35,39 +33,32 @@ class VolatileSubscriptions:
 
     Attributes:
         inflight: The messages in flight to the client; None: it has not subscribed to any.
-        shares: The shared subscriptions; None: there have been none.
     """
 
-    __slots__ = ("_at_least_once", "_client", "_observations", "inflight", "shares")
+    __slots__ = ("_at_least_once", "_client", "_observations", "inflight")
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._observations: dict[str, Observation] = {}
         self._at_least_once: AtLeastOnce | None = None
         self.inflight: Inflight | None = None
-        self.shares: Shares | None = None
 
     @property
     def texts(self) -> Iterable[str]:
         """The filters of which the access rules may take some away: see `lost_shares`."""
-        return () if self.shares is None else self.shares.standing
+        shares = self._client.shares
+        return () if shares is None else shares.standing
 
     def __contains__(self, text: str) -> bool:
         """Whether the client has subscribed to a filter."""
-        shares = self.shares
+        shares = self._client.shares
         return text in self._observations or (shares is not None and text in shares.standing)
 
     @property
     def count(self) -> int:
         """The number of filters."""
-        shares = self.shares
+        shares = self._client.shares
         return len(self._observations) + (0 if shares is None else len(shares.standing))
-
-    def have_shares(self) -> Shares:
-        """Return `shares`; make them if necessary."""
-        if self.shares is None:
-            self.shares = self._client.make_shares()
-        return self.shares
 
     def subscribe(self, text: str, options: int, identifier: int) -> str | None:
         """Subscribe to a filter; return the reason if not."""
@@ -77,7 +68,7 @@ class VolatileSubscriptions:
         if qos:
             self._have_inflight()
         if is_shared(text):
-            shares = self.have_shares()
+            shares = client.have_shares()
             return shares.subscribe(account, text, options, identifier, self.inflight)
         topic_filter = TopicFilter(text)
         try:
@@ -134,7 +125,7 @@ class VolatileSubscriptions:
 
     def unsubscribe(self, text: str) -> Observation | Assertion | None:
         """Forget a subscription; return the observation or assertion to end."""
-        shares, five = self.shares, self._client.mqtt5
+        shares, five = self._client.shares, self._client.mqtt5
         if shares is not None:
             if is_shared(text):
                 shares.leave(text)
@@ -157,9 +148,8 @@ class VolatileSubscriptions:
         """Return the steps that end them, or detach them from the connection."""
         client = self._client
         observations, self._observations = self._observations, {}
-        shares, self.shares = self.shares, None
         steps = unobserve_each(client.server.dataspace, client.account, observations.values())
-        return steps if shares is None else chain(shares.leaving(client.account), steps)
+        return client.leaving(steps)
 
 
 class PersistentSubscriptions:
@@ -168,13 +158,12 @@ class PersistentSubscriptions:
     It has the interface of `VolatileSubscriptions`.
     """
 
-    __slots__ = ("_client", "_kept", "inflight", "shares")
+    __slots__ = ("_client", "_kept", "inflight")
 
     def __init__(self, client: Client, kept: PersistentSession) -> None:
         self._client = client
         self._kept = kept
         self.inflight: PersistentInflight | None = None
-        self.shares: Shares | None = None
 
     def attaching(self) -> Iterator[None]:
         """Have the session's messages go to this connection, one filter in each step.
@@ -214,7 +203,7 @@ class PersistentSubscriptions:
         for text, each in kept.subscriptions.items():
             if each.group is not None:
                 options = each.granted | each.options
-                self.have_shares().join(text, options, each.identifier, inflight)
+                client.have_shares().join(text, options, each.identifier, inflight)
 
     @property
     def texts(self) -> Iterable[str]:
@@ -227,16 +216,11 @@ class PersistentSubscriptions:
     def count(self) -> int:
         return len(self._kept.subscriptions)
 
-    def have_shares(self) -> Shares:
-        if self.shares is None:
-            self.shares = self._client.make_shares()
-        return self.shares
-
     def subscribe(self, text: str, options: int, identifier: int) -> str | None:
         client, kept = self._client, self._kept
         account = client.account
         if is_shared(text):
-            shares = self.have_shares()
+            shares = client.have_shares()
             return shares.subscribe(account, text, options, identifier, self.inflight)
         qos = options & HIGHEST_QOS
         told = client.options_of(options)
@@ -249,8 +233,8 @@ class PersistentSubscriptions:
         return None
 
     def unsubscribe(self, text: str) -> Observation | Assertion | None:
-        if self.shares is not None and is_shared(text):
-            self.shares.leave(text)
+        if self._client.shares is not None and is_shared(text):
+            self._client.shares.leave(text)
         return self._kept.unsubscribed(text)
 
     def recipient(self, qos: int) -> Recipient:
@@ -260,10 +244,7 @@ class PersistentSubscriptions:
         self._kept.queue.owner = account
 
     def leaving(self) -> Steps:
-        account = self._client.account
-        shares, self.shares = self.shares, None
-        steps = self._kept.detaching(account)
-        return steps if shares is None else chain(shares.leaving(account), steps)
+        return self._client.leaving(self._kept.detaching(self._client.account))
 
 
 Subscriptions: TypeAlias = VolatileSubscriptions | PersistentSubscriptions

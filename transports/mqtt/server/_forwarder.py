@@ -1,0 +1,221 @@
+"""One client's QoS 0 publications, forwarded as runs: as they came, without decoding (`_runs`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....accounts import commit_run
+from ....dataspace import Batch
+from ..._direct_send import commit_and_send
+from ..._scheduler import SLICE_SECONDS
+from ..codec._connection import State
+from ..codec._frames import PUBLISH
+from ._mqtt5 import MQTT5
+from ._permissions import Writable
+from ._reframe import as_mqtt311
+from ._runs import (
+    STRETCH_BYTES,
+    Single,
+    clears_retained,
+    find_run,
+    is_disconnect,
+    publications,
+    topic_key,
+)
+
+if TYPE_CHECKING:
+    from ....accounts import Account
+    from ..._scheduler import Work
+    from ..codec._connection import Connection
+    from ._client import Client
+    from ._replays import Replays
+    from ._runs import Run
+
+NO_TOPIC = b"\0\0"
+"""The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
+
+RUNS_A_LOOK = 64
+"""Copies of runs that are handed over, and runs, and sixteens of what is in them, before the clock
+is looked at: each is some microseconds."""
+
+
+class Forwarder:
+    """Forwards what one client publishes, as far as its payers have room.
+
+    Args:
+        client: The client.
+        connection: Its protocol state, with its input.
+        work: Its CPU time.
+        replays: The retained publications still to be sent to it, before anything else.
+
+    Attributes:
+        payers: Tells who pays for a publication.
+        short: The payer that has no room for the next publication, if there is one.
+        single: The last read, if it was one publication on the topic of the read before: the next
+            may be just like it.
+    """
+
+    __slots__ = (
+        "_account", "_connection", "_most", "_properties", "_replays", "_server", "_topic",
+        "_work", "_writable", "payers", "short", "single",
+    )  # fmt: skip
+
+    def __init__(
+        self, client: Client, connection: Connection, work: Work, replays: Replays
+    ) -> None:
+        server, rights = client.server, client.rights
+        self._server = server
+        self._account = client.account
+        self._connection = connection
+        self._work = work
+        self._replays = replays
+        self._properties = client.mqtt5 is not None
+        # The routes of what it may publish; None: everything.
+        self._writable: Writable | None = None
+        if rights is not None and server.authority.restricts_writing:
+            self._writable = Writable(rights, server)
+        # How much is looked at for one run; 0: all that there is.
+        self._most = 0
+        self._topic = ""
+        self.payers = client.payers
+        self.short: Account | None = None
+        self.single: Single | None = None
+
+    def payer_at(self, buffer: bytes, position: int) -> Account:
+        """Return who pays for the packet at `position`, as far as that can be told."""
+        payers = self.payers
+        if not payers.by_topic or position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
+            return payers.own
+        key = topic_key(buffer, position)
+        if key == NO_TOPIC and self._properties:
+            key = self._connection.aliased_key(position)
+        return payers.own if key is None else payers.of_key(key)
+
+    def stops(self, account: Account) -> bool:
+        """Whether the next packet waits until `account` has funds: then that is `short`.
+
+        An alarm stops publications, and what comes after them; not what frees memory.
+        """
+        connection = self._connection
+        buffer, position = connection.buffer, connection.position
+        if connection.state is not State.CONNECTED or is_disconnect(buffer, position):
+            return False
+        if account.debt_is_clear() and (
+            buffer[position] & 0xF0 != PUBLISH
+            or clears_retained(
+                buffer, position, connection.max_packet_size, properties=self._properties
+            )
+        ):
+            return False
+        self.short = account
+        return True
+
+    def forward_runs(self) -> bool | None:
+        """Forward the runs that the input begins with.
+
+        Returns:
+            None if it begins with none: nothing has been done. Otherwise whether it ended for want
+            of funds (see `short`), or because the time of this step is over.
+        """
+        server, connection, work = self._server, self._connection, self._work
+        writable = self._writable
+        payers = self.payers
+        payer_of = payers.of_key if payers.by_topic else None
+        unseen = RUNS_A_LOOK
+        done: bool | None = None
+        while True:
+            buffer = connection.buffer
+            position = connection.position
+            if position >= len(buffer) or buffer[position] != PUBLISH:
+                return done
+            if unseen <= 0:
+                if work.is_over():
+                    return True
+                unseen = RUNS_A_LOOK
+            account = self._account if payer_of is None else self.payer_at(buffer, position)
+            is_long = len(buffer) - position > STRETCH_BYTES
+            began = work.clock() if is_long else 0.0
+            run = find_run(
+                buffer,
+                position,
+                server.dataspace.routes.by_key if writable is None else writable.known,
+                server.resolve if writable is None else writable.resolve,
+                account.room(),
+                connection.max_packet_size,
+                payer_of,
+                properties=self._properties,
+                most=self._most,
+            )
+            if is_long:
+                took = work.clock() - began
+                slow = took > SLICE_SECONDS / (4 if self._most else 1)
+                self._most = STRETCH_BYTES if slow else 0
+            if run is None:
+                return done
+            if run.count:
+                self._forward(account, run)
+            if run.cut:
+                self.short = account
+                return True
+            done = False
+            unseen -= 1 + len(run.destinations.holders) + (run.count >> 4)
+
+    def _forward(self, account: Account, run: Run) -> None:
+        """Hand a run of publications to whom it concerns, as it is."""
+        server = self._server
+        connection = self._connection
+        buffer = connection.buffer
+        end = run.end
+        if run.count == 1 and run.last and end == len(buffer) and not connection.position:
+            self._note_single(buffer, run.topic)
+        # A slice of everything is the buffer itself: no copy.
+        frames = buffer[connection.position : end]
+        if self._properties:
+            batch = Batch(as_mqtt311(frames), run.count, publications, run.topic)
+            batch.framed = {MQTT5: frames}
+        else:
+            batch = Batch(frames, run.count, publications, run.topic)
+        # What nothing follows need not wait to be sent with it.
+        commit = commit_and_send if run.last else commit_run
+        server.dataspace.route_run(account, batch, run.destinations.holders, commit)
+        server.counters.received += run.count
+        connection.position = end
+
+    def _note_single(self, packet: bytes, topic: str) -> None:
+        """Remember a read of one publication, if the one before was on the same topic."""
+        if topic is not self._topic:
+            self._topic = topic
+            self.single = None
+        elif not self.payers.by_topic:
+            self.single = Single.of(packet, topic, properties=self._properties)
+
+    def forward_single(self, data: bytes) -> bool | None:
+        """See `Session._fast_path`: forwards one publication that is just like the one before.
+
+        The same as `forward_runs` would do, at half of the cost: it is most of what those cost who
+        have one message in flight.
+        """
+        single = self.single
+        if single is None or len(data) != single.size or not data.startswith(single.header):
+            return None
+        connection = self._connection
+        if connection.position < len(connection.buffer) or connection.missing:
+            return None  # it is not all there is
+        if self._replays.granted:
+            return None
+        server = self._server
+        dataspace = server.dataspace
+        account = self._account
+        route = dataspace.routes.by_key.get(single.key)
+        if route is None or route.run is None or not account.is_open_wide():
+            return None
+        if single.plain:
+            batch = Batch(single.plain + data[len(single.header) :], 1, publications, single.topic)
+            batch.framed = {MQTT5: data}
+        else:
+            batch = Batch(data, 1, publications, single.topic)
+        dataspace.route_run(account, batch, route.run.holders, commit_and_send)
+        counters = server.counters
+        counters.received += 1
+        counters.received_bytes += single.size
+        return account.is_open_wide() and not server.flusher.dirty

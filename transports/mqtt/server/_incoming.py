@@ -1,0 +1,118 @@
+"""The unhandled input of one client: what is parsed next, and what waits behind it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..codec._frames import PUBACK, PUBCOMP, PUBREC, PUBREL
+from ..codec._packets import Packet, PingReq, PubAck, PubComp, PubRec, PubRel
+from ..codec._packets5 import PROTOCOL_LEVEL_5
+from ..codec._reasons import Reason
+from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
+from ._lookahead import Lookahead
+from ._runs import REFUSED_PUBREC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..._outlet import Outlet
+    from ..codec._connection import Connection
+
+AHEAD_BYTES = 4 << 10
+"""How much input is looked through at once, by a connection that waits: 2,000 pings."""
+
+OVERTAKING: dict[int, Callable[[int], Packet]] = {
+    PUBACK: PubAck,
+    PUBREC: PubRec,
+    PUBREL: PubRel,
+    PUBCOMP: PubComp,
+    REFUSED_PUBREC: partial(PubRec, reason=Reason.UNSPECIFIED_ERROR),
+}
+"""The acknowledgements, by their first byte."""
+
+
+class Incoming:
+    """One client's input: that of its `Connection`, and behind it what came while it waited.
+
+    Args:
+        connection: Its protocol state.
+        outlet: Its outlet, with its socket.
+
+    Attributes:
+        ahead: What came while it waited, until all that is whole of it has been taken up.
+    """
+
+    __slots__ = ("_connection", "_outlet", "ahead")
+
+    def __init__(self, connection: Connection, outlet: Outlet) -> None:
+        self._connection = connection
+        self._outlet = outlet
+        self.ahead: Lookahead | None = None
+
+    @property
+    def unparsed(self) -> int:
+        """How much input is held."""
+        ahead = self.ahead
+        return self._connection.unparsed_bytes + (0 if ahead is None else ahead.size)
+
+    @property
+    def has_whole_packets(self) -> bool:
+        """Whether something is to be parsed, or waits as a whole to be."""
+        ahead = self.ahead
+        return bool(self._connection.unparsed_bytes) or (
+            ahead is not None and ahead.has_whole_packets
+        )
+
+    @property
+    def begins_with_disconnect(self) -> bool:
+        """See `Lookahead.begins_with_disconnect`."""
+        return self.ahead is not None and self.ahead.begins_with_disconnect
+
+    def begin_to_wait(self) -> bytes:
+        """Have what comes looked through from now on; return what has come and is not parsed."""
+        if self.ahead is not None:
+            return b""
+        self.ahead = Lookahead(reasons=self._connection.version == PROTOCOL_LEVEL_5)
+        return self._connection.take_unparsed()
+
+    def overtaking(self, data: bytes) -> Iterator[Packet]:
+        """Keep what came while it waits, but for the packets that overtake (rule 10): yield these.
+
+        What is not yielded yet is not looked through.
+        """
+        ahead = self.ahead
+        assert ahead is not None
+        for start in range(0, len(data), AHEAD_BYTES):
+            piece = data if len(data) <= AHEAD_BYTES else data[start : start + AHEAD_BYTES]
+            for first, packet_id in ahead.add(piece, self._connection.unparsed_bytes):
+                yield OVERTAKING[first](packet_id) if packet_id else PingReq()
+
+    def take_up(self) -> bool:
+        """Parse what came while it waited, if that is not done; whether there was any of it."""
+        ahead = self.ahead
+        assert ahead is not None
+        data = ahead.take_up()
+        if not data:
+            # What is not whole yet is joined to what comes next, as ever.
+            data = ahead.take_rest()
+            self.ahead = None
+        self._connection.receive_data(data)
+        return bool(data)
+
+    def says_disconnect(self) -> bool:
+        """Whether the client has said DISCONNECT, as far as that can be told before its turn.
+
+        It is not looked for where something is to be sent already: what comes next goes with it.
+        """
+        unparsed = self.unparsed
+        if self._outlet.unsent or unparsed > PEEK_BYTES:
+            return False
+        if unparsed:
+            return has_disconnect(self._connection.buffer[self._connection.position :])
+        return disconnect_has_come(self._outlet.sock)
+
+    def close(self) -> None:
+        """Drop it all; nothing that comes after this is parsed."""
+        self._connection.close()
+        self.ahead = None
