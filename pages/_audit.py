@@ -167,7 +167,7 @@ class _Look:
             if _marks(account) != mark:
                 moved = True
                 self.moving += 1
-            elif account.children:
+            elif account.below:
                 parents.append(account)
             else:
                 self._compare(account)
