@@ -14,6 +14,8 @@ from ._backlog import Backlog as Backlog
 from ._backlog import Part as Part
 from ._backlog import Relief as Relief
 from ._backlog import open_behind as open_behind
+from ._books import borrow_run as borrow_run
+from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm
 from ._credit_flow import CREDIT_2015 as CREDIT_2015
 from ._credit_flow import DEFAULT_CREDIT as DEFAULT_CREDIT

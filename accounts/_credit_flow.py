@@ -30,7 +30,7 @@ from typing import Final, Generic, TypeVar
 
 import attrs
 
-from ._account import add_blame
+from ._line import add_blame
 
 Peer = TypeVar("Peer", bound=Hashable)
 

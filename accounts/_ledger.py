@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from ._account import UNUSUAL, Account, check_weight
+from ._account import Account, check_weight
 from ._backlog import Relief
 from ._cooperative import run_to_end
 from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._faults import Faults
+from ._gate import UNUSUAL
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
 from ._leaks import Gone, LeakLog
@@ -213,7 +214,6 @@ class Ledger:
             if parent is None:
                 self.roots.add(account)
             else:
-                parent.children += 1
                 if parent.below is None:
                     parent.below = {}
                 parent.below[account] = None
@@ -253,8 +253,8 @@ class Ledger:
             account.opens > 0
             or account.debt_items
             or account.debt_bytes
-            or account.children
-            or account.readers
+            or account.below
+            or account.waiting
             or self.accounts.get(account.name) is not account
         ):
             return
@@ -265,10 +265,9 @@ class Ledger:
         account.tracers = None
         # An account is in its own chain: only the garbage collector could free it otherwise.
         account.chain = account.chain[1:]
-        account.refresh_limited()
+        account.find_limited()
         parent = account.parent
         if parent is not None:
-            parent.children -= 1
             if parent.below is not None:
                 parent.below.pop(account, None)
             if parent.shares is not None:
@@ -280,7 +279,7 @@ class Ledger:
         some = [changed]
         while some:
             account = some.pop()
-            account.refresh_limited()
+            account.find_limited()
             some.extend(account.below or ())
 
     def standing_of(self, owner: str) -> Standing:
@@ -391,8 +390,8 @@ class Ledger:
     def tell_stalls(self) -> None:
         """Bring the recorder up to date about the waits that are still going on."""
         for waiter in self.waiters:
-            if waiter.at is not None:
-                waiter.at.tell_stall(waiter)
+            if waiter.at is not None and waiter.at.line is not None:
+                waiter.at.line.tell_stall(waiter)
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -475,7 +474,7 @@ class Ledger:
             if account.parent is None:
                 rest_items[place] = rest_items.get(place, 0) + account.debt_items
                 rest_bytes[place] = rest_bytes.get(place, 0) + account.debt_bytes
-        waited = waited_by_reason(self, self.waiters, now)
+        waited = waited_by_reason(self.waited, self.waiters, now)
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),

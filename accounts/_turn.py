@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from ._books import borrow_run, charge_rates
 from ._errors import SettledError, TooManyDeliveriesError
 from ._holder import Holder, Recipient
 from ._measure import measure
@@ -98,7 +99,7 @@ class Turn:
             account.borrow(self.input_items, self.input_bytes)
             account.passed = NOBODY
             if account.rated:
-                account.charge_rates(self.input_items, self.input_bytes)
+                charge_rates(account, self.input_items, self.input_bytes)
         ledger.enter(account)
         ledger.turns.add(self)
         self.opened = ledger.clock()
@@ -316,7 +317,7 @@ def commit_run(
     ledger = account.ledger
     if account.tracers is not None:
         holders = account.tracers[0].run(account, holders, item, items, nbytes)
-    account.borrow_run(items, nbytes, len(holders))
+    borrow_run(account, items, nbytes, len(holders))
     if ledger.recorder is not None:
         copies = len(holders)
         ledger.recorder.published(account, item, items, nbytes, items * copies, nbytes * copies)

@@ -15,25 +15,22 @@ Rules of this file:
 
 from __future__ import annotations
 
-from bisect import insort
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from ._account import Account
-    from ._ledger import Ledger
-    from .watch._stalls import Stalls
 
 
 REASONS: Final = ("account", "parent", "alarm", "share", "rate", "credit")
 """Reasons for backpressure: the reader's own account is throttled (or others stand in line there);
 an account above it is; an alarm, whatever the debt (`Account.halt`); it is above its share of the
 limit of the account above (`_shares.py`); it is above its rate limit (`_rate_limit.py`); a holder
-has no credit left for it (`Account.block`)."""
+has no credit left for it (`Gate.block`)."""
 
 PLAIN: Final = 0
 """The index of the first of them, and, for readers of accounts below, it means the second."""
@@ -60,50 +57,33 @@ class Waiter:
     blame_before: dict[str, float] = attrs.field(factory=dict[str, float])
     blame: dict[str, float] = attrs.field(factory=dict[str, float])
 
+    @property
+    def why(self) -> int:
+        """Why it waits, as an index of `REASONS`."""
+        at = self.at
+        if at is None:
+            return 1
+        # Readers stand only where there is a gate.
+        return 0 if at.gate is None else at.gate.why(self.account)
+
+
+def ticket_of(account: Account) -> int:
+    """Return the ticket of the calling reader, if it has one that is still valid."""
+    line = account.line
+    if account.passed == NOBODY or line is None:
+        return NOBODY
+    try:
+        task = trio.lowlevel.current_task()
+    except RuntimeError:  # no event loop: nobody has waited
+        return NOBODY
+    return account.passed if id(task) == line.passer else NOBODY
+
 
 def waited_by_reason(
-    books: Account | Ledger, waiters: Collection[Waiter], now: float
+    ended: Sequence[float], waiters: Collection[Waiter], now: float
 ) -> dict[str, float]:
-    """Return seconds waited by reason: ended stretches in `books`, of an account or of all, plus
-    those of `waiters` until now.
-    """  # noqa: D205
-    waited = [0.0] * len(REASONS) if books.waited is None else list(books.waited)
+    """Return seconds waited by reason: the `ended` stretches, plus those of `waiters` until now."""
+    waited = list(ended)
     for waiter in waiters:
-        at = waiter.at
-        waited[1 if at is None else at.why(waiter.account)] += now - waiter.stretch
+        waited[waiter.why] += now - waiter.stretch
     return dict(zip(REASONS, waited, strict=True))
-
-
-class WaitQueue:
-    """The readers that wait at one account."""
-
-    __slots__ = ("joined", "stalls", "waiters")
-
-    def __init__(self) -> None:
-        self.waiters: list[Waiter] = []
-        # Readers that joined in the middle of a stretch, with the seconds of it that were over by
-        # then, for which the next repayment's holder is not to blame.
-        self.joined: dict[Waiter, float] = {}
-        # Set while the ledger has a recorder.
-        self.stalls: Stalls | None = None
-
-    def __len__(self) -> int:
-        return len(self.waiters)
-
-    def has_before(self, ticket: int) -> bool:
-        """Whether somebody with an earlier ticket stands here."""
-        return bool(self.waiters) and self.waiters[0].ticket < ticket
-
-    def join(self, waiter: Waiter) -> None:
-        """Put `waiter` in line, at the place of its ticket."""
-        insort(self.waiters, waiter, key=lambda w: w.ticket)
-
-    def leave(self, waiter: Waiter) -> None:
-        """Take `waiter` out of the line."""
-        self.waiters.remove(waiter)
-        self.joined.pop(waiter, None)
-
-    def wake_head(self) -> None:
-        """Wake the first reader in line, which then checks again."""
-        if self.waiters:
-            self.waiters[0].event.set()

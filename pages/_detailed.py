@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ..accounts._account import MAX_BLAMED
+from ..accounts._gate import gate_of
+from ..accounts._line import MAX_BLAMED, blame_of
 from ..accounts._waiters import REASONS
 from ..dataspace.queues import Group, Queue
 from ..transports._patterns import Patterns, of_peer
@@ -208,7 +209,7 @@ class _Books:
                 if not number % BREATH_EVERY:
                     await self.pace.breathe()
                 if await self.is_wanted_account(account.name):
-                    if account.readers:
+                    if account.waiting:
                         waiting.append(account)
                     elif account.debt_items:
                         owing.append(account)
@@ -251,7 +252,7 @@ class _Books:
                     self.above.setdefault(each, {})[holder] = None
             if await self.is_wanted_account(name):
                 labels = f'{{account="{escape(name)}",holder="{escaped}"}}'
-                waits = account is not None and account.readers
+                waits = account is not None and account.waiting
                 (first if waits else after).append((labels, account, holder, cell))
 
     async def is_wanted_holder(self, name: str) -> bool:
@@ -388,7 +389,7 @@ async def _waited_since(books: _Books) -> dict[Account, float]:
         if not number % BREATH_EVERY:
             await books.pace.breathe()
         at = waiter.at
-        if at is not None and at.waits_on_holders:
+        if at is not None and gate_of(at).waits_on_holders:
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return since
 
@@ -423,8 +424,9 @@ async def _blame(books: _Books, table: _Table) -> None:
     for number, account in enumerate(list(books.ledger.accounts.values())):
         if not number % BREATH_EVERY:
             await books.pace.breathe()
-        if account.blame and await books.is_wanted_account(account.name):
-            for holder, seconds in list(account.blame.items()):
+        blame = blame_of(account)
+        if blame and await books.is_wanted_account(account.name):
+            for holder, seconds in list(blame.items()):
                 if await books.is_wanted_holder(holder):
                     table.add(_of_cell(account.name, holder), seconds)
     # A holder that may be blamed next needs a series beforehand: Prometheus's `rate` sees no rise
@@ -534,7 +536,7 @@ def _of_cell(account: str, holder: str) -> str:
 
 def _may_be_blamed(account: Account, holder: str) -> bool:
     """Whether a holder of the account's debt is not on its statement yet, and may get there."""
-    blame = account.blame
+    blame = blame_of(account)
     # Without a limit, nobody waits.
     return bool(account.limited) and (
         not blame or (holder not in blame and len(blame) < MAX_BLAMED)

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict, T
 import attrs
 
 from ..accounts import LoanedItem, LoanQueue, rings
+from ..accounts._gate import gate_of
+from ..accounts._line import readers_of, waited_of
 from ..accounts._loan import LOOSE
 from ..accounts._waiters import RATE, REASONS, waited_by_reason
 from ..accounts.limits._limit import UNLIMITED
@@ -346,10 +348,11 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     # Readers that an alarm stops, which no repayment ends, wait on no holder.
     waited_for: dict[Account, _Crowd] = {}
     for at, crowd in crowds.items():
-        if at.waits_on_holders:
+        gate = gate_of(at)
+        if gate.waits_on_holders:
             waited_for[at] = crowd
-        elif at.blockers:
-            crowd.only = frozenset(at.blockers)
+        elif gate.blockers:
+            crowd.only = frozenset(gate.blockers)
             waited_for[at] = crowd
     holdings = _Holdings(waited_for, dict.fromkeys([*owing, *tightest], now))
     await _walk(ledger, holdings, pace)
@@ -365,7 +368,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     for at in waits:
         wait_rows.append(await _wait_row(at, crowds[at], holdings, now, pace))
     at_rest = ledger.at_rest
-    levels = [a for a in ledger.roots if (a.debt_items if a in at_rest else a.children or a.shared)]
+    levels = [a for a in ledger.roots if (a.debt_items if a in at_rest else a.below or a.shared)]
     levels.sort(key=lambda a: (a in at_rest, a.name))
     sums = {each.account: each for each in await tenants_of(ledger, pace)}
     tenants = sorted(sums, key=pressure, reverse=True)
@@ -449,7 +452,7 @@ async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
         if not number % BREATH_EVERY:
             await pace.breathe()
         at = waiter.at
-        if at is None or not at.closed:
+        if at is None or not gate_of(at).closed:
             continue
         crowd = crowds.get(at)
         if crowd is None:
@@ -492,7 +495,7 @@ async def _top_accounts(
         await pace.breathe()
         here = [a for a in accounts[start : start + CHUNK] if a not in at_rest]
         # A tenant may have no accounts below it at the moment.
-        below = [a for a in here if not a.children and not a.shared]
+        below = [a for a in here if not a.below and not a.shared]
         levels += sum([a.debt_items > 0 for a in here]) - sum([a.debt_items > 0 for a in below])
         count += len(below)
         owing = nlargest(most.accounts, owing + below, key)
@@ -506,8 +509,8 @@ def _debt(account: Account) -> tuple[float, float]:
 
 def _waited(account: Account, now: float) -> tuple[float, float]:
     """Return how long the first of its readers has waited now, and the total of all waits."""
-    readers = account.readers or ()
-    in_all = waited_by_reason(account, readers, now)
+    readers = readers_of(account)
+    in_all = waited_by_reason(waited_of(account), readers, now)
     return max([now - waiter.since for waiter in readers], default=0.0), sum(in_all.values())
 
 
@@ -590,8 +593,9 @@ async def _wait_row(
     at: Account, crowd: _Crowd, holdings: _Holdings, now: float, pace: Pace
 ) -> WaitRow:
     share = crowd.items or {}
-    low_items, low_bytes = at.goes_on_at()
-    limit_items, limit_bytes = at.held_to()
+    gate = gate_of(at)
+    low_items, low_bytes = gate.goes_on_at()
+    limit_items, limit_bytes = gate.held_to()
     names, left_out = await _top(
         list(share),
         WAITED_ON_MAX,
@@ -612,10 +616,10 @@ async def _wait_row(
     ]
     return {
         "at": clipped(at.name),
-        "alarms": list(at.halted),
-        "reason": REASONS[at.cause] if at.cause else "debt",
-        "rate": str(at.rate) if at.cause == RATE else None,
-        "blockers": [clipped(name) for name in at.blockers[:WAITED_ON_MAX]],
+        "alarms": list(gate.halted),
+        "reason": REASONS[gate.cause] if gate.cause else "debt",
+        "rate": str(at.rate) if gate.cause == RATE else None,
+        "blockers": [clipped(name) for name in gate.blockers[:WAITED_ON_MAX]],
         "waiting": [clipped(name) for name in crowd.longest],
         "count": crowd.count,
         "seconds": _seconds(now - crowd.since),

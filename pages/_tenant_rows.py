@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ..accounts._line import readers_of
 from ..transports._account_tree import TENANT_PREFIX
 from ._holdings import BREATH_EVERY
 
@@ -79,9 +80,10 @@ async def tenants_of(ledger: Ledger, pace: Pace) -> list[TenantSums]:
             tenant.users += 1
             continue
         tenant.accounts += 1
-        if account.readers:
-            tenant.waiting += len(account.readers)
-            longest = max(now - waiter.since for waiter in account.readers)
+        readers = readers_of(account)
+        if readers:
+            tenant.waiting += len(readers)
+            longest = max(now - waiter.since for waiter in readers)
             tenant.waiting_seconds = max(tenant.waiting_seconds, longest)
         if account.waits:
             tenant.waited_seconds += sum(account.statistics().waited_by_reason.values())

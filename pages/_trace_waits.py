@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from ..accounts import LoanedItem
+from ..accounts._gate import gate_of
 from ._holdings import BREATH_EVERY
 from ._survey import clipped
 
@@ -59,7 +60,11 @@ async def waiting(
     for number, waiter in enumerate(list(ledger.waiters)):
         if not number % BREATH_EVERY:
             await pace.breathe()
-        if waiter.at is not None and waiter.at.waits_for_repayment and matches(waiter.account.name):
+        if (
+            waiter.at is not None
+            and gate_of(waiter.at).waits_for_repayment
+            and matches(waiter.account.name)
+        ):
             since[waiter.account] = min(waiter.since, since.get(waiter.account, now))
             places[waiter.account] = waiter.at
     longest = sorted(since, key=lambda account: since[account])

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..accounts import Outcome, commit_run, hold_all
+from ..accounts import Outcome, borrow_run, commit_run, hold_all, pass_run
 from ._flusher import OUTLETS_A_STEP, SENDING
 from ._outlet import SEND_BYTES, Outlet
 
@@ -67,10 +67,10 @@ def commit_and_send(
             partly.append((holder, sent))
     if not (queued or partly or failed):
         last = holder if isinstance(holder, Outlet) else None
-        account.pass_run(items, nbytes, len(holders), last)
+        pass_run(account, items, nbytes, len(holders), last)
         return
     # Some hold it, or the rest of it.
-    account.borrow_run(items, nbytes, len(holders))
+    borrow_run(account, items, nbytes, len(holders))
     now = ledger.clock()
     for outlet, sent in partly:
         # It has taken it before anything can go wrong.

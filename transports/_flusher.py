@@ -19,7 +19,7 @@ from ..accounts import Outcome
 from ._scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from ..accounts import Account
+    from ..accounts import Account, Recorder
     from ._outlet import Outlet
     from ._scheduler import Work
 
@@ -116,8 +116,9 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
     fan-out. Bytes that go out at once are as old as the wait of their outlet for its turn, in
     seconds: where there are few outlets that is nothing, without asking a clock.
     """
-    if outlets[0].ledger.recorder is not None:
-        _flush_and_tell(outlets, waited)
+    recorder = outlets[0].ledger.recorder
+    if recorder is not None:
+        _flush_and_tell(outlets, waited, recorder)
         return
     account: Account | None = None
     holder: Outlet | None = None
@@ -163,7 +164,7 @@ def _flush_others(failed: Outlet, exc: Exception, left: Iterator[Outlet], waited
             _flush(others, waited)
 
 
-def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
+def _flush_and_tell(outlets: list[Outlet], waited: float, recorder: Recorder) -> None:
     """Do the same for a recorder, which records each loan."""
     if len(outlets) == 1:
         # A message to one subscriber is a flush of its own: doing without lists saves as much
@@ -186,6 +187,7 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
         return
     account: Account | None = None
     ended: list[tuple[Outlet, int, int, float]] = []
+    all_items = all_bytes = 0
     left = iter(outlets)
     outlet = outlets[0]
     try:
@@ -194,8 +196,13 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
             if loan is not None:
                 if loan.account is not account:
                     if account is not None:
-                        account.repay_delivered(ended)
+                        recorder.delivered(account, ended)
+                        first = ended[0][0]
+                        account.repay(
+                            all_items, all_bytes, Outcome.DELIVERED, first, lent=True, recorded=True
+                        )
                         ended = []
+                        all_items = all_bytes = 0
                     account = loan.account
                 items = loan.items
                 if waited:
@@ -203,13 +210,17 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
                 else:
                     outlet.ages.counts[0] += items
                 ended.append((outlet, items, loan.bytes, loan.opened))
+                all_items += items
+                all_bytes += loan.bytes
                 loan.items = 0
                 outlet.spare = loan
     except Exception as exc:  # noqa: BLE001 (whatever it is)
         _flush_others(outlet, exc, left, waited)
     finally:
         if account is not None:
-            account.repay_delivered(ended)
+            recorder.delivered(account, ended)
+            first = ended[0][0]
+            account.repay(all_items, all_bytes, Outcome.DELIVERED, first, lent=True, recorded=True)
 
 
 @asynccontextmanager

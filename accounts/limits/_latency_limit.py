@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from .._gate import gate_of
 from ._limit import Limit
 from ._limit_policy import MovingLimit
 
@@ -378,7 +379,7 @@ class LatencyControl:
                 more = 2.0**self._presses / PART if unit.over else 0.0
                 aim = max(aim, then.limit * (1 + more))
             unit.limit_to(aim, then.limit * grown)
-        self._account.move_limit(self._limit())
+        gate_of(self._account).move_limit(self._limit())
 
     def _is_needed(self) -> bool:
         """Whether a higher limit is of use to a consumer that leaves nothing."""
@@ -418,7 +419,7 @@ class LatencyControl:
             # Most accounts are quiet most of the time.
             self._items.speed = self._bytes.speed = 0.0
             return
-        if account.throttled or seconds <= 0:
+        if gate_of(account).throttled or seconds <= 0:
             self._see()
             return
         idle = now - self._waited_at > IDLE_TARGETS * self._target
@@ -457,7 +458,7 @@ class LatencyControl:
         for (unit, debt, _), then in zip(self._units(), start.units, strict=True):
             if state == IDLE:
                 speed = max(0.0, unit.speed)
-            elif account.throttled:
+            elif gate_of(account).throttled:
                 cleared = then.cleared * kept + max(0, then.debt - debt)
                 speed = _speed(cleared, start.seconds * kept + passed)
                 speed = max(speed, _speed(then.cleared, start.seconds) * still)
@@ -467,7 +468,7 @@ class LatencyControl:
         age = 0.0
         if account.debt_items:
             # Nothing has been borrowed for so long, or had to be cleared at the last tick.
-            age = now - (self._closed_at if account.throttled else self._ticked)
+            age = now - (self._closed_at if gate_of(account).throttled else self._ticked)
             if speeds[0] > 0:
                 age = max(age, account.debt_items / speeds[0])
         return MovingLimit(
@@ -489,7 +490,7 @@ class LatencyControl:
 
     def _state(self, now: float) -> str:
         account = self._account
-        if account.throttled:
+        if gate_of(account).throttled:
             if now - self._closed_at > self._target:
                 return DRAINING
         elif now - self._waited_at > IDLE_TARGETS * self._target:

@@ -46,7 +46,7 @@ class LimitControl(Protocol):
     """A controller that moves one account's limit.
 
     It is called in the middle of repayments: it must not raise, must not await, and must not change
-    the books except by `Account.move_limit`.
+    the books except by `Gate.move_limit`.
     """
 
     def closed(self) -> None:

@@ -100,6 +100,9 @@ class Shares:
 
     Attributes:
         account: The shared account.
+        tight: Whether the children have to keep to their shares: the account is throttled, or
+            itself `wants_more`.
+        full: Whether it is so far above its limit that everybody below it waits.
         active: The children that owe.
         weight: The sum of their weights.
         wanting: The children that want more than their part.
@@ -110,11 +113,13 @@ class Shares:
 
     __slots__ = (
         "_bytes", "_heap", "_items", "_numbers", "_told", "_weight",
-        "account", "active", "calm", "parents", "squeezed", "wanting", "weight",
+        "account", "active", "calm", "full", "parents", "squeezed", "tight", "wanting", "weight",
     )  # fmt: skip
 
     def __init__(self, account: Account) -> None:
         self.account = account
+        self.tight = False
+        self.full = False
         self.active: dict[Account, None] = {}
         self.weight = 0.0
         self.wanting: dict[Account, _Want] = {}
@@ -145,7 +150,6 @@ class Shares:
         """Forget everything; return those that were squeezed, the one with the least need first."""
         entries = [want.entry for want in self.wanting.values() if want.entry is not None]
         for child in self.wanting:
-            child.wants = False
             if child.shares is not None:
                 self.calm.append(child)
         self.active.clear()
@@ -165,7 +169,7 @@ class Shares:
         """Return the (items, bytes) to share: the account's limit, or its own share of one."""
         account = self.account
         parent = account.parent
-        if not account.wants or parent is None or parent.shares is None:
+        if parent is None or parent.shares is None or account not in parent.shares.wanting:
             return account.mark_items, account.mark_bytes
         items, nbytes = parent.shares.share(account)
         return min(items, account.mark_items), min(nbytes, account.mark_bytes)
@@ -243,7 +247,6 @@ class Shares:
         if want is None:
             want = self.wanting[child] = _Want()
             self._weight += child.weight
-            child.wants = True
             if child.shares is not None:
                 self.parents[child] = None
         self.squeezed += 1
@@ -319,7 +322,6 @@ class Shares:
 
     def _want_no_more(self, child: Account, want: _Want) -> None:
         del self.wanting[child]
-        child.wants = False
         if child.shares is not None:
             self.calm.append(child)
         self.parents.pop(child, None)
@@ -348,7 +350,14 @@ class Shares:
         for child, want in wanting.items():
             if want.entry is not None:
                 self.squeeze(child)
-            else:
-                child.wants = False
-                if child.shares is not None:
-                    self.calm.append(child)
+            elif child.shares is not None:
+                self.calm.append(child)
+
+
+def wants_more(account: Account) -> bool:
+    """Whether `account` wants more than its share of its parent's limit.
+
+    It does from when it is squeezed until it owes half as much.
+    """
+    parent = account.parent
+    return parent is not None and parent.shares is not None and account in parent.shares.wanting

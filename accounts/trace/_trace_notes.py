@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from .._line import blame_of, readers_of
 from .._outcome import Outcome
 from ._trace import (
     Move,
@@ -340,7 +341,7 @@ class TraceNotes:
         self.more_waits = 0
         self.readers: dict[Waiter, _WaitNotes] = {}
         account.ledger.traces.append(self)
-        for waiter in account.readers or ():
+        for waiter in readers_of(account):
             self.wait_began(waiter)
 
     def now(self) -> float:
@@ -390,7 +391,7 @@ class TraceNotes:
         if len(self.waits) >= MAX_WAITS:
             self.more_waits += 1
             return
-        notes = _WaitNotes(waiter.since - self.start, dict(self.account.blame or ()))
+        notes = _WaitNotes(waiter.since - self.start, dict(blame_of(self.account)))
         self.waits.append(notes)
         self.readers[waiter] = notes
 
@@ -403,7 +404,7 @@ class TraceNotes:
 
     def _blamed_since(self, before: dict[str, float]) -> dict[str, float]:
         since: dict[str, float] = {}
-        for name, seconds in (self.account.blame or {}).items():
+        for name, seconds in blame_of(self.account).items():
             if seconds > before.get(name, 0.0):
                 since[name] = seconds - before.get(name, 0.0)
         return since

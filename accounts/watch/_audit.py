@@ -187,7 +187,7 @@ class _Look:
             if not number % STEP:
                 yield
         for number, (account, (*_, owed_items, owed_bytes)) in enumerate(marks.items(), 1):
-            if account in moved or (moved and account.children):
+            if account in moved or (moved and account.below):
                 self.moving += 1
             else:
                 self.judged += 1

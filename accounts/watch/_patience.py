@@ -22,6 +22,7 @@ import trio
 
 from .._account import Account
 from .._cooperative import run_to_end, with_pauses
+from .._gate import gate_of
 from .._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from .._ledger import Ledger
 from .._outcome import Outcome
@@ -116,7 +117,7 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
         at = waiter.at
         # Readers stopped by an alarm that no repayment ends wait on no holder. Readers without
         # credit wait on the blockers.
-        if at is not None and (at.waits_on_holders or at.blockers):
+        if at is not None and (gate_of(at).waits_on_holders or gate_of(at).blockers):
             names.setdefault(at, set()).add(waiter.account.name)
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return {at: _Line(frozenset(names[at]), since[at]) for at in names}
@@ -132,7 +133,7 @@ def too_slow_in_steps(
     waiting = {
         each.account: each.at
         for each in ledger.waiters
-        if each.at is not None and each.at.waits_on_holders
+        if each.at is not None and gate_of(each.at).waits_on_holders
     }
     found: dict[Holder, Stuck] = {}
     for slow in (yield from paces.look_in_steps(waiting, list(ledger.holders), now)):
@@ -168,8 +169,8 @@ def overdue_in_steps(
         return []
     blocked: dict[str, set[Account]] = {}
     for at in lines:
-        if not at.waits_on_holders:
-            for name in at.blockers:
+        if not gate_of(at).waits_on_holders:
+            for name in gate_of(at).blockers:
                 blocked.setdefault(name, set()).add(at)
     stuck: list[Stuck] = []
     # Ten thousand readers may wait together for ten thousand holders: sort each crowd only once.
@@ -207,7 +208,7 @@ def _stuck(
         found = [
             account
             for account in loan.account.chain
-            if account in lines and (account.waits_on_holders or account in of_it)
+            if account in lines and (gate_of(account).waits_on_holders or account in of_it)
         ]
         if found:
             items += loan.items

@@ -23,13 +23,15 @@ import attrs
 import trio
 
 from .._errors import AccountError
+from .._gate import gate_of
+from .._line import blame_of
 from .._loan import LOOSE, LoanedItem
 from .._waiters import REASONS
 from ..limits._limit import UNLIMITED
 from ..limits._rate_limit import RATE_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from .._account import Account
     from .._ledger import Ledger
@@ -95,7 +97,7 @@ class SlowWaits:
 
     def began(self, waiter: Waiter) -> None:
         """Note that a reader waits from now on."""
-        self.fresh[waiter] = dict(waiter.account.blame or ())
+        self.fresh[waiter] = dict(blame_of(waiter.account))
 
     def ended(self, waiter: Waiter, now: float, *, clear: bool) -> None:
         """Note that a reader waits no longer: its funds are `clear`, or it was cancelled."""
@@ -195,12 +197,13 @@ class SlowWaits:
             whom += f" and {more} more"
         all_items = sum(each.items for each in holders)
         blame = blamed(waiter, before)
-        reason = REASONS[at.why(waiter.account)]
-        limit_items, limit_bytes = at.held_to()
-        if at.halted:
-            self.suspects[waiter] = at.alarm_name
-        elif at.blockers:
-            self.suspects[waiter] = at.blockers[0]
+        gate = gate_of(at)
+        reason = REASONS[gate.why(waiter.account)]
+        limit_items, limit_bytes = gate.held_to()
+        if gate.halted:
+            self.suspects[waiter] = gate.alarm_name
+        elif gate.blockers:
+            self.suspects[waiter] = gate.blockers[0]
         elif reason == "rate":
             self.suspects[waiter] = RATE_LIMIT
         elif holders:
@@ -227,8 +230,8 @@ class SlowWaits:
                 "limit_items": _limit(limit_items),
                 "limit_bytes": _limit(limit_bytes),
                 "reason": reason,
-                "alarms": list(at.halted),
-                "blockers": list(at.blockers),
+                "alarms": list(gate.halted),
+                "blockers": list(gate.blockers),
                 "holders": [
                     {
                         "holder": each.holder,
@@ -347,28 +350,27 @@ def blamed(waiter: Waiter, before: dict[str, float]) -> dict[str, float]:
     `before` is the blame on the account's statement when the wait began.
     """
     found = dict(waiter.blame)
-    _add_new(found, waiter.account.blame, before)
+    _add_new(found, blame_of(waiter.account), before)
     at = waiter.at
     if at is not None and at is not waiter.account:
-        _add_new(found, at.blame, waiter.blame_before)
+        _add_new(found, blame_of(at), waiter.blame_before)
     return found
 
 
-def _add_new(
-    found: dict[str, float], blame: dict[str, float] | None, before: dict[str, float]
-) -> None:
-    for name, seconds in (blame or {}).items():
+def _add_new(found: dict[str, float], blame: Mapping[str, float], before: dict[str, float]) -> None:
+    for name, seconds in blame.items():
         new = seconds - before.get(name, 0.0)
         if new > 0:
             found[name] = found.get(name, 0.0) + new
 
 
 def _what_for(at: Account, reason: str) -> str:
-    if at.halted:
-        return f", for an alarm ({', '.join(at.halted)})"
-    if at.blockers:
-        names = ", ".join(at.blockers[:MAX_NAMED_HOLDERS])
-        more = len(at.blockers) - MAX_NAMED_HOLDERS
+    gate = gate_of(at)
+    if gate.halted:
+        return f", for an alarm ({', '.join(gate.halted)})"
+    if gate.blockers:
+        names = ", ".join(gate.blockers[:MAX_NAMED_HOLDERS])
+        more = len(gate.blockers) - MAX_NAMED_HOLDERS
         return f", for credit of {names}{f' and {more} more' if more > 0 else ''}"
     if reason == "rate":
         return f", for the rate of {at.name}: {at.rate}"

@@ -91,7 +91,7 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
             if not moved % STEP_LOANS:
                 yield
             moving.add(account.control.statistics())
-        if account.children or account in at_rest:
+        if account.below or account in at_rest:
             continue
         debt = account.debt_items
         debts.add(debt)

@@ -34,9 +34,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from .._cooperative import STEP, in_steps, run_to_end, sorted_in_steps
+from .._gate import gate_of
+from .._line import readers_of
 from .._loan import LOOSE, LoanedItem
 from ..limits._limit import UNLIMITED
-from ..limits._shares import RELEASE, WANTS
+from ..limits._shares import RELEASE, WANTS, wants_more
 
 if TYPE_CHECKING:
     from .._account import Account
@@ -150,9 +152,9 @@ def is_held_up_by(at: Account, holder: Holder | None) -> bool:
 
     For credit they wait only on the blockers.
     """
-    if at.waits_for_repayment:
+    if gate_of(at).waits_for_repayment:
         return True
-    return holder is not None and holder.name in at.blockers
+    return holder is not None and holder.name in gate_of(at).blockers
 
 
 def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]:
@@ -246,7 +248,7 @@ def _readers(ledger: Ledger) -> Generator[None, None, dict[Account, Readers]]:
         if not number % STEP:
             yield
         at = waiter.at
-        if at is not None and (at.waits_for_repayment or at.blockers):
+        if at is not None and (gate_of(at).waits_for_repayment or gate_of(at).blockers):
             there = readers.setdefault(at, {})
             first, last = there.get(waiter.account, (waiter.since, waiter.since))
             there[waiter.account] = min(first, waiter.since), max(last, waiter.since)
@@ -281,7 +283,7 @@ def _most_first(each: WaitedOn) -> tuple[int, int, str]:
 
 
 def _wait(at: Account, there: Readers, now: float, on: Iterable[WaitedOn]) -> Wait:
-    marks = at.goes_on_at()
+    marks = gate_of(at).goes_on_at()
     return Wait(
         at.name,
         tuple(sorted(account.name for account in there)),
@@ -426,7 +428,7 @@ class _Standstill:
         for number, at in enumerate(group, 1):
             if not number % STEP:
                 yield
-            if at.squeezed and at.parent is not None:
+            if gate_of(at).squeezed and at.parent is not None:
                 there = squeezed.get(at.parent)
                 if there is None:
                     there = squeezed[at.parent] = _Squeezed(at.parent, kept)
@@ -444,7 +446,7 @@ class _Standstill:
                     yield
                 # It goes on, and so does its peer, which then takes its messages.
                 for at, on in keeping.pop(reader, ()):
-                    there = squeezed.get(at.parent) if at.squeezed and at.parent else None
+                    there = squeezed.get(at.parent) if gate_of(at).squeezed and at.parent else None
                     if there is not None and at in left:
                         there.repaid(at, on.items, on.bytes)
                         gone = yield from in_steps(there.go_on())
@@ -504,7 +506,7 @@ class _Standstill:
     def _has_moved(self, arrow: _Arrow) -> bool:
         """Whether its holder or its owner's reader made progress since the search began."""
         holder = arrow.on.holder
-        readers = arrow.owner.readers
+        readers = readers_of(arrow.owner)
         return (
             (holder is not None and holder.progressed_at > self.now)
             or not readers
@@ -532,7 +534,7 @@ def _beside(group: Iterable[Account]) -> Iterator[tuple[Account, Account]]:
     first: dict[Account, Account] = {}
     last: dict[Account, Account] = {}
     for at in group:
-        if at.squeezed and at.parent is not None:
+        if gate_of(at).squeezed and at.parent is not None:
             before = last.get(at.parent)
             if before is None:
                 first[at.parent] = at
@@ -557,10 +559,10 @@ class _Squeezed:
         self.kept = kept
         # The amount to share, and the debt at which all go on: the best case, if only these owe.
         self.mark_items, self.mark_bytes = parent.mark_items, parent.mark_bytes
-        self.low_items = parent.low_items if parent.throttled else UNLIMITED
-        self.low_bytes = parent.low_bytes if parent.throttled else UNLIMITED
+        self.low_items = parent.low_items if gate_of(parent).throttled else UNLIMITED
+        self.low_bytes = parent.low_bytes if gate_of(parent).throttled else UNLIMITED
         at = parent
-        while at.wants and at.parent is not None:
+        while wants_more(at) and at.parent is not None:
             at = at.parent
             self.mark_items = min(self.mark_items, at.mark_items)
             self.mark_bytes = min(self.mark_bytes, at.mark_bytes)
@@ -610,7 +612,11 @@ class _Squeezed:
                 return
             heappop(self.needs)
             items, nbytes = self.kept[child]
-            if child.throttled and child.shares is None and not _is_low(child, items, nbytes):
+            if (
+                gate_of(child).throttled
+                and child.shares is None
+                and not _is_low(child, items, nbytes)
+            ):
                 continue  # it waits for its own limit; checked again after a repayment
             del self.left[child]
             self.weight -= child.weight
@@ -624,10 +630,10 @@ def _is_low(account: Account, items: int, nbytes: int) -> bool:
 
 
 def _is_clear(account: Account, kept: list[int]) -> bool:
-    if not account.waits_for_repayment:
+    if not gate_of(account).waits_for_repayment:
         # It waits for credit: its blockers have some of its debt.
         return not kept[0] and not kept[1]
-    items, nbytes = account.goes_on_at()
+    items, nbytes = gate_of(account).goes_on_at()
     return kept[0] <= items and kept[1] <= nbytes
 
 

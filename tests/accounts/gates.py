@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def is_tight(account: Account) -> bool:
+    """Whether its children have to keep to their shares."""
+    return account.shares is not None and account.shares.tight
+
+
+def is_full(account: Account) -> bool:
+    """Whether everybody below it waits, though it is shared."""
+    return account.shares is not None and account.shares.full
+
+
 class Place:
     """A ledger, and readers that note in which order they go on."""
 

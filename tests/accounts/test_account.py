@@ -19,7 +19,7 @@ from clearfunds.accounts import (
     Outcome,
     SelfWaitError,
 )
-from clearfunds.accounts._account import MAX_BLAMED, OTHERS, add_blame
+from clearfunds.accounts._line import MAX_BLAMED, OTHERS, add_blame
 from tests.accounts.conftest import Box, boxes, owed, publish
 
 # -- what is owed ---------------------------------------------------------------------------------

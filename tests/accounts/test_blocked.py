@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from clearfunds.accounts import DISK, NO_LIMIT, Limit
+from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, Recording, publish
 from tests.accounts.gates import Place, waited, waits
 
@@ -14,10 +15,10 @@ async def test_readers_wait_until_everybody_who_blocks_has_unblocked() -> None:
     server = place.ledger.open("server", limit=NO_LIMIT)
     alice = place.ledger.open("alice", limit=NO_LIMIT, parent=server)
     bob = place.ledger.open("bob", limit=NO_LIMIT, parent=server)
-    alice.block("outlet")
-    alice.block("queue")
-    alice.block("outlet")
-    assert alice.blockers == ("outlet", "queue")
+    gate_of(alice).block("outlet")
+    gate_of(alice).block("queue")
+    gate_of(alice).block("outlet")
+    assert gate_of(alice).blockers == ("outlet", "queue")
     assert not alice.funds_are_clear()
     assert not alice.debt_is_clear()
     assert alice.room() == (-1, -1)
@@ -28,11 +29,11 @@ async def test_readers_wait_until_everybody_who_blocks_has_unblocked() -> None:
         await place.come(nursery, alice, alice, bob)
         assert place.went_on == ["bob"]
         await place.pass_(2)
-        alice.unblock("outlet")
-        alice.unblock("outlet")
+        gate_of(alice).unblock("outlet")
+        gate_of(alice).unblock("outlet")
         await place.pass_(3)
         assert place.went_on == ["bob"]
-        alice.unblock("queue")
+        gate_of(alice).unblock("queue")
     assert place.went_on == ["bob", "alice", "alice"]
     assert alice.state == "clear"
     assert place.ledger.statistics().accounts["flow"] == 0
@@ -48,13 +49,13 @@ async def test_what_an_account_is_blocked_for_stops_those_below() -> None:
     place = Place()
     server = place.ledger.open("server", limit=NO_LIMIT)
     alice = place.ledger.open("alice", parent=server)
-    server.block("store")
+    gate_of(server).block("store")
     async with trio.open_nursery() as nursery:
         await place.come(nursery, alice)
         late = place.ledger.open("late", limit=NO_LIMIT, parent=server)
         assert not late.funds_are_clear()
         await place.pass_(1)
-        server.unblock("store")
+        gate_of(server).unblock("store")
     assert late.funds_are_clear()
     assert waited(alice) == {"credit": 1.0}
     assert alice.statistics().blame == {"store": 1.0}
@@ -70,14 +71,14 @@ async def test_who_repays_meanwhile_is_not_to_blame_and_a_recorder_hears_why() -
         await place.come(nursery, alice)  # for its debt
         await place.pass_(1)
         box.work(1)
-        alice.block("queue")
+        gate_of(alice).block("queue")
         await place.pass_(2)
         box.work(2)
         alice.halt(DISK)
         await place.pass_(4)
         alice.resume(DISK)
         await place.pass_(8)
-        alice.unblock("queue")
+        gate_of(alice).unblock("queue")
         await place.pass_(16)
         box.work(1)
     assert waited(alice) == {"account": 17.0, "credit": 10.0, "alarm": 4.0}
@@ -95,14 +96,14 @@ async def test_who_repays_meanwhile_is_not_to_blame_and_a_recorder_hears_why() -
 async def test_a_cancelled_reader_leaves_nothing_behind() -> None:
     place = Place()
     alice = place.ledger.open("alice", limit=NO_LIMIT)
-    alice.block("queue")
+    gate_of(alice).block("queue")
     async with trio.open_nursery() as nursery:
         await place.come(nursery, alice)
         nursery.cancel_scope.cancel()
-    alice.unblock("queue")
+    gate_of(alice).unblock("queue")
     assert not alice.gated
-    alice.block("queue")
+    gate_of(alice).block("queue")
     alice.close()
     assert alice.state == "closing"
-    alice.unblock("queue")
+    gate_of(alice).unblock("queue")
     assert place.ledger.statistics().accounts["flow"] == 0

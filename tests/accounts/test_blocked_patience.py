@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Ledger, overdue, rings, wait_for_graph
+from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, balance, boxes, publish
 
 pytestmark = pytest.mark.rule(11)
@@ -29,7 +30,7 @@ async def test_only_who_blocks_is_waited_on(autojump_clock: MockClock, timed: Le
     account = timed.open("publisher", limit=NO_LIMIT)
     slow, other = boxes(timed, 2)
     publish(account, [slow, other], items=3, nbytes=30)
-    account.block(slow.name)
+    gate_of(account).block(slow.name)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
@@ -39,7 +40,7 @@ async def test_only_who_blocks_is_waited_on(autojump_clock: MockClock, timed: Le
         assert (stuck.waiting, stuck.items) == (("publisher",), 3)
         (wait,) = wait_for_graph(timed)
         assert [on.name for on in wait.on] == [slow.name]
-        account.unblock(slow.name)
+        gate_of(account).unblock(slow.name)
         await wait_all_tasks_blocked()
         assert overdue(timed, timed.clock()) == []
         assert wait_for_graph(timed) == ()
@@ -53,8 +54,8 @@ async def test_who_blocks_and_has_others_messages_only_is_waited_on_as_well(
     other = timed.open("other", limit=NO_LIMIT)
     full, empty = boxes(timed, 2)
     publish(other, [full])
-    account.block(full.name)
-    account.block(empty.name)
+    gate_of(account).block(full.name)
+    gate_of(account).block(empty.name)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
@@ -77,8 +78,8 @@ async def test_two_that_block_each_other_are_a_ring(
     # Each has something of the other's; but it counts only whether it blocks it.
     for account, outlet in zip(accounts, reversed(outlets), strict=True):
         publish(account, [outlet, elsewhere])
-    accounts[0].block(outlets[1].name)
-    accounts[1].block(outlets[0].name if way == "both" else elsewhere.name)
+    gate_of(accounts[0]).block(outlets[1].name)
+    gate_of(accounts[1]).block(outlets[0].name if way == "both" else elsewhere.name)
     async with trio.open_nursery() as nursery:
         for account in accounts:
             nursery.start_soon(account.ensure_clear_funds)

@@ -15,6 +15,7 @@ import trio
 from trio.abc import Instrument
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
+from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, run_seeded
 
 
@@ -132,7 +133,7 @@ class Shop:
         for account in ledger.accounts.values():
             assert account.waiting == 0
             assert not account.line
-            assert account.gated == account.throttled
+            assert account.gated == gate_of(account).throttled
         for box in (self.desk, self.counter):
             assert not any(loan.items for loan in box.in_hand)
             box.close()

@@ -15,7 +15,9 @@ from clearfunds.accounts import (
     RateLimit,
     commit_run,
 )
-from clearfunds.accounts.limits._shares import Shares
+from clearfunds.accounts._books import charge_rates
+from clearfunds.accounts._gate import gate_of
+from clearfunds.accounts.limits._shares import Shares, wants_more
 from tests.accounts.conftest import Box, publish
 from tests.accounts.gates import Place, waited
 
@@ -36,7 +38,7 @@ async def test_who_waits_for_tokens_sleeps_when_there_are_some_but_too_much_is_o
     place.ledger.clock = clock
     account = place.ledger.open("account", limit=Limit(items=10))
     account.rate = RateLimit(items_per_s=1, burst_items=1)
-    account.charge_rates(2, 0)
+    charge_rates(account, 2, 0)
     async with trio.open_nursery() as nursery:
         await place.come(nursery, account, account)
         account.borrow(50, 0)
@@ -46,7 +48,7 @@ async def test_who_waits_for_tokens_sleeps_when_there_are_some_but_too_much_is_o
         account.repay(50, 0)
         await wait_all_tasks_blocked()
         assert place.went_on == ["account", "account"]
-    assert not account.closed
+    assert not gate_of(account).closed
     blame = account.statistics().blame
     assert blame == pytest.approx({"(rate limit)": 1.0, "(no holder)": 29.0}, abs=0.01)
 
@@ -59,14 +61,14 @@ async def test_who_stands_behind_the_first_for_tokens_is_not_told_of_each(
     tenant = place.ledger.open("tenant", limit=NO_LIMIT)
     tenant.rate = RateLimit(items_per_s=1, burst_items=1)
     accounts = [place.ledger.open(f"a{i}", limit=NO_LIMIT, parent=tenant) for i in range(4)]
-    tenant.charge_rates(2, 0)
+    charge_rates(tenant, 2, 0)
     began = trio.current_time()
     stretches: list[float] = []
 
     async def read(number: int) -> None:
         await accounts[number].ensure_clear_funds()
         place.went_on.append(accounts[number].name)
-        accounts[number].charge_rates(1, 0)
+        charge_rates(accounts[number], 1, 0)
         stretches.extend(waiter.stretch for waiter in place.ledger.waiters)
 
     async with trio.open_nursery() as nursery:
@@ -80,7 +82,7 @@ async def test_who_stands_behind_the_first_for_tokens_is_not_told_of_each(
         assert waited(account) == {"rate": pytest.approx(number, abs=0.01)}
     await trio.sleep(2)
     assert tenant.funds_are_clear()
-    assert not tenant.closed
+    assert not gate_of(tenant).closed
 
 
 def test_what_was_saved_up_before_does_not_pay_for_what_comes_after() -> None:
@@ -90,7 +92,7 @@ def test_what_was_saved_up_before_does_not_pay_for_what_comes_after() -> None:
     account.rate = RateLimit(items_per_s=10, burst_items=5)
     assert account.funds_are_clear()
     place.clock.now += 100
-    account.charge_rates(30, 0)
+    charge_rates(account, 30, 0)
     assert not account.funds_are_clear()
     place.clock.now += 2.4
     assert not account.funds_are_clear()
@@ -112,22 +114,22 @@ async def test_a_tenant_that_wants_no_more_parts_its_own_limit_again() -> None:
         await place.come(nursery, one, two, blue)
         assert place.went_on == []
         two.repay(24, 0)
-        assert red.throttled
-        assert red.wants
+        assert gate_of(red).throttled
+        assert wants_more(red)
         assert red.debt_items == 46
         one.repay(11, 0)
         await wait_all_tasks_blocked()
         place.went_on.clear()
         assert one.debt_items == 24
         await place.come(nursery, one)
-        assert red.throttled
+        assert gate_of(red).throttled
         assert place.went_on == []
         # Half of 60 is 30, and an eighth less is 26.
         blue.repay(60, 0)
         await wait_all_tasks_blocked()
-        assert not server.throttled
-        assert red.throttled
-        assert not red.wants
+        assert not gate_of(server).throttled
+        assert gate_of(red).throttled
+        assert not wants_more(red)
         assert "one" in place.went_on
         nursery.cancel_scope.cancel()
 

@@ -35,6 +35,7 @@ from clearfunds.accounts import (
     Outcome,
     watch_limits,
 )
+from clearfunds.accounts._gate import gate_of
 
 TARGET = 1.0
 HIGH = Limit(items=10_000_000, bytes=1 << 40)
@@ -178,7 +179,7 @@ class World:
 
     def _check(self, account: Account, now: float) -> None:
         # Nobody is left waiting for nothing; the limit stays between its bounds.
-        assert not account.throttled or account.debt_items
+        assert not gate_of(account).throttled or account.debt_items
         limit = account.limit
         self.limits.append(limit)
         if isinstance(self.policy, LatencyLimit):

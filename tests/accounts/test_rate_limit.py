@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit, RateLimit, commit_run
+from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._rate_limit import RATE_TICK, TokenBucket
 from tests.accounts.conftest import Box, publish
 from tests.accounts.gates import Place, waited, waits
@@ -157,9 +158,9 @@ async def test_those_below_a_rate_wait_in_one_line_in_their_order(
             nursery.start_soon(read, number)
             await trio.testing.wait_all_tasks_blocked()
         assert accounts[4].statistics().waiting == 1
-        assert tenant.closed
-        assert not tenant.waits_for_repayment
-        assert not tenant.waits_on_holders
+        assert gate_of(tenant).closed
+        assert not gate_of(tenant).waits_for_repayment
+        assert not gate_of(tenant).waits_on_holders
     assert place.went_on == ["a3", "a1", "a4", "a0", "a2"]
     expected = [1, 2, 3, 4, 5]
     assert [time - began for time in times] == pytest.approx(expected, abs=0.05)
@@ -183,7 +184,7 @@ async def test_a_wait_for_tokens_can_be_cancelled_and_the_next_in_line_takes_ove
     assert trio.current_time() - began == pytest.approx(10.0, abs=0.01)
     assert place.went_on == ["account"]
     assert account.waiting == 0
-    assert not account.waited_for
+    assert not account.line
 
 
 async def test_a_rate_that_is_set_counts_at_once(autojump_clock: MockClock) -> None:

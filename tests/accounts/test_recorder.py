@@ -166,7 +166,9 @@ def test_several_loans_at_once_are_repaid_as_one_by_one(ledger: Ledger, recorded
     boxes = [Box(ledger, "one"), Box(ledger, "two")]
     account.borrow(5, 50)
     account.close()
-    account.repay_delivered([(boxes[0], 2, 20, 1.0), (boxes[1], 3, 30, 2.0)])
+    if ledger.recorder is not None:
+        ledger.recorder.delivered(account, [(boxes[0], 2, 20, 1.0), (boxes[1], 3, 30, 2.0)])
+    account.repay(5, 50, holder=boxes[0], lent=True, recorded=True)
     assert (server.debt_items, server.debt_bytes) == (0, 0)
     assert "a" not in ledger.accounts  # it was paid off, and forgotten
     assert ledger.repaid_items[Outcome.DELIVERED] == 5
@@ -186,7 +188,7 @@ async def test_several_loans_at_once_let_readers_go_on(autojump_clock: MockClock
     async with trio.open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await trio.sleep(3)
-        account.repay_delivered([(boxes[0], 2, 20, 1.0), (boxes[1], 3, 30, 2.0)])
+        account.repay(5, 50, holder=boxes[0], lent=True, recorded=True)
     assert account.statistics().blame == {"one": 3.0}
     ledger.audit()
 

@@ -9,8 +9,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit
+from clearfunds.accounts._gate import gate_of
+from clearfunds.accounts.limits._shares import wants_more
 from tests.accounts.conftest import Box, Recording, publish
-from tests.accounts.gates import Place, waited, waits
+from tests.accounts.gates import Place, is_full, is_tight, waited, waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +59,7 @@ def test_a_child_at_its_share_goes_on_and_one_above_it_does_not() -> None:
     statements = [each.statistics() for each in (a, b, c)]
     assert [each.share_items for each in statements] == [25, 50, 25]
     assert [each.share_bytes for each in statements] == [None] * 3
-    assert parent.throttled
+    assert gate_of(parent).throttled
     assert parent.statistics().state == "throttled"
     # `room` is what is left of the share.
     assert (a.room()[0], b.room()[0], c.room()[0]) == (-1, 0, 0)
@@ -76,7 +78,7 @@ async def test_what_some_leave_over_is_for_those_who_want_more() -> None:
         c.borrow(1, 0)
         await place.come(nursery, c)
         # Fifteen sixteenths of 45, and the one less that each was above.
-        assert b.goes_on_at()[0] == c.goes_on_at()[0] == 41
+        assert gate_of(b).goes_on_at()[0] == gate_of(c).goes_on_at()[0] == 41
         b.repay(5, 0)
         await wait_all_tasks_blocked()
         c.repay(5, 0)
@@ -90,22 +92,27 @@ async def test_who_is_squeezed_waits_until_it_is_a_sixteenth_below_its_share() -
     b.borrow(33, 0)
     async with trio.open_nursery() as nursery:
         await place.come(nursery, b)
-        assert (b.squeezed, b.state, b.closed, parent.closed) == (True, "throttled", True, False)
-        assert b.waits_for_repayment
+        assert (gate_of(b).squeezed, b.state, gate_of(b).closed, gate_of(parent).closed) == (
+            True,
+            "throttled",
+            True,
+            False,
+        )
+        assert gate_of(b).waits_for_repayment
         await place.come(nursery, a)
         assert place.went_on == ["c0"]
         # (100 - 75) / 1 is its level, of which fifteen sixteenths are 23.4; and of what it was
         # above, a sixteenth of the level at the most is taken off.
-        assert b.goes_on_at()[0] == 21
+        assert gate_of(b).goes_on_at()[0] == 21
         b.repay(11, 0)
         await wait_all_tasks_blocked()
         assert place.went_on == ["c0"]
         b.repay(1, 0)
     assert place.went_on == ["c0", "c1"]
-    assert not b.squeezed
+    assert not gate_of(b).squeezed
     assert b.state == "owing"
     assert waits(place.ledger) == {"share": 1}
-    assert parent.throttled
+    assert gate_of(parent).throttled
 
 
 async def test_the_one_furthest_over_its_share_goes_on_last() -> None:
@@ -148,11 +155,11 @@ async def test_all_go_on_when_the_shared_account_is_at_its_lower_mark() -> None:
     async with trio.open_nursery() as nursery:
         c.borrow(1, 0)
         await place.come(nursery, b)
-        assert b.squeezed
+        assert gate_of(b).squeezed
         a.repay(50, 0)
         b.repay(11, 0)
         await wait_all_tasks_blocked()
-    assert not parent.throttled
+    assert not gate_of(parent).throttled
     assert parent.shares is not None
     assert not parent.shares.active
     assert place.went_on == ["c1"]
@@ -169,10 +176,10 @@ async def test_above_twice_the_limit_everybody_waits_as_without_shares() -> None
     stuck.borrow(1, 0)
     async with trio.open_nursery() as nursery:
         await place.come(nursery, a, b)
-        assert parent.full
-        assert parent.closed
-        assert parent.waits_for_repayment
-        assert parent.goes_on_at()[0] == 150
+        assert is_full(parent)
+        assert gate_of(parent).closed
+        assert gate_of(parent).waits_for_repayment
+        assert gate_of(parent).goes_on_at()[0] == 150
         assert a.room() == (-1, -1)
         assert clear(c) == [False]
         assert waits(place.ledger) == {"parent": 2}
@@ -181,8 +188,8 @@ async def test_above_twice_the_limit_everybody_waits_as_without_shares() -> None
         assert place.went_on == []
         stuck.repay(1, 0)  # 150: fifteen eighths
     assert place.went_on == ["c0", "c1"]
-    assert not parent.full
-    assert parent.throttled
+    assert not is_full(parent)
+    assert gate_of(parent).throttled
 
 
 async def test_bytes_have_shares_as_items_do() -> None:
@@ -214,13 +221,18 @@ async def test_shares_at_each_level_of_the_tree(limit: Limit) -> None:
         await place.come(nursery, reds[0], *blues, reds[1])
         # Red's share is 50, of which the first had 47: it waits alone. Blue's is as much.
         assert place.went_on == ["blue/1", "blue/2", "red/2"]
-        assert (red.squeezed, red.tight, red.closed, reds[0].squeezed) == (True, True, False, True)
+        assert (
+            gate_of(red).squeezed,
+            is_tight(red),
+            gate_of(red).closed,
+            gate_of(reds[0]).squeezed,
+        ) == (True, True, False, True)
         assert waits(place.ledger) == {"share": 1}
         blues[0].borrow(1, 0)
         await place.come(nursery, *blues)
         # Blue's limit is not shared: both wait where it is squeezed.
         assert waits(place.ledger) == {"share": 3}
-        assert (blue.squeezed, blue.waited_for, blue.tight) == (True, True, False)
+        assert (gate_of(blue).squeezed, bool(blue.line), is_tight(blue)) == (True, True, False)
         blues[0].repay(9, 0)
         await wait_all_tasks_blocked()
         assert place.went_on[3:] == ["blue/1", "blue/2"]
@@ -232,9 +244,9 @@ async def test_shares_at_each_level_of_the_tree(limit: Limit) -> None:
         assert place.went_on[5:] == ["red/1"]
         # It still wants more: what its children have is parted until it owes half as much.
         reds[0].repay(1, 0)
-        assert (red.squeezed, red.wants, red.tight) == (False, True, True)
+        assert (gate_of(red).squeezed, wants_more(red), is_tight(red)) == (False, True, True)
         reds[0].repay(18, 0)
-        assert (red.wants, red.tight, red.gated) == (False, False, False)
+        assert (wants_more(red), is_tight(red), red.gated) == (False, False, False)
 
 
 async def test_a_larger_share_of_a_tenant_is_for_those_below_it() -> None:
@@ -251,12 +263,12 @@ async def test_a_larger_share_of_a_tenant_is_for_those_below_it() -> None:
     blue.borrow(60, 0)
     async with trio.open_nursery() as nursery:
         await place.come(nursery, first, second, blue)
-        assert (place.went_on, red.squeezed, blue.squeezed) == ([], True, True)
+        assert (place.went_on, gate_of(red).squeezed, gate_of(blue).squeezed) == ([], True, True)
         blue.repay(60, 0)
         await wait_all_tasks_blocked()
         # Red is above fifteen sixteenths of all, and stays squeezed; but each of two may owe 46.
         assert sorted(place.went_on) == ["blue", "second"]
-        assert red.squeezed
+        assert gate_of(red).squeezed
         first.repay(15, 0)
     assert place.went_on[2:] == ["first"]
 
@@ -336,10 +348,10 @@ async def test_sharing_can_begin_and_end_while_somebody_waits() -> None:
         parent.shared = True
         await wait_all_tasks_blocked()
         assert place.went_on == ["b"]
-        assert a.squeezed
+        assert gate_of(a).squeezed
         parent.shared = False
         await wait_all_tasks_blocked()
-        assert not a.squeezed
+        assert not gate_of(a).squeezed
         await place.come(nursery, b)
         assert place.went_on == ["b"]
         parent.shared = True
@@ -377,11 +389,11 @@ async def test_accounts_that_go_leave_nothing_behind() -> None:
     assert list(parent.shares.active) == [b, c]
     assert parent.below is not None
     assert list(parent.below) == [b, c]
-    assert parent.throttled
+    assert gate_of(parent).throttled
     c.repay(9, 0)
     b.repay(60, 0)
     assert not parent.below
-    assert not parent.throttled
+    assert not gate_of(parent).throttled
     assert not place.ledger.unusual
     assert parent.shares.weight == 0
 

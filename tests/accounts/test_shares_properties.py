@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
-from clearfunds.accounts.limits._shares import HARD, HARD_STEP, OVER, RELEASE, RISE
+from clearfunds.accounts._gate import gate_of
+from clearfunds.accounts.limits._shares import HARD, HARD_STEP, OVER, RELEASE, RISE, wants_more
+from tests.accounts.gates import is_full, is_tight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +57,7 @@ def part_of(child: Account, parent: Account) -> float:
 def marks_of(account: Account) -> tuple[float, float]:
     """Return what there is at least to share below an account: its limit, or its own part."""
     parent = account.parent
-    if not account.wants or parent is None:
+    if not wants_more(account) or parent is None:
         return account.mark_items, account.mark_bytes
     part = part_of(account, parent)
     items, nbytes = marks_of(parent)
@@ -137,22 +139,24 @@ class Tree:
             if account.shares is not None:
                 self.check_parts(account, account.below or ())
             else:
-                assert not any(child.squeezed for child in account.below or ())
+                assert not any(gate_of(child).squeezed for child in account.below or ())
         for waiter in self.ledger.waiters:
             # When nothing moves, nobody stands where nothing is closed.
             assert waiter.at is not None
-            assert waiter.at.closed
+            assert gate_of(waiter.at).closed
             assert waiter.at.gated
 
     @staticmethod
     def check_books(account: Account) -> None:
         shares = account.shares
         children = account.below or {}
-        assert account.tight == (shares is not None and (account.throttled or account.wants))
-        wanting = {child for child in children if child.wants}
-        if shares is None or not account.tight:
+        assert is_tight(account) == (
+            shares is not None and (gate_of(account).throttled or wants_more(account))
+        )
+        wanting = {child for child in children if wants_more(child)}
+        if shares is None or not is_tight(account):
             assert not wanting
-            assert not any(child.squeezed for child in children)
+            assert not any(gate_of(child).squeezed for child in children)
             assert shares is None or not (shares.active or shares.wanting)
             return
         assert wanting == set(shares.wanting)
@@ -160,35 +164,37 @@ class Tree:
         assert shares.active.keys() <= children.keys()
         assert shares.wanting.keys() <= children.keys()
         assert shares.weight == pytest.approx(sum(child.weight for child in shares.active))
-        squeezed = {child for child in children if child.squeezed}
+        squeezed = {child for child in children if gate_of(child).squeezed}
         assert {c for c, want in shares.wanting.items() if want.entry is not None} == squeezed
         assert shares.squeezed == len(squeezed)
         for child, want in shares.wanting.items():
             assert (want.items, want.bytes) <= (child.debt_items, child.debt_bytes)
-        assert not account.full or is_above(account, marks_of(account), shares.hard - HARD_STEP)
+        assert not is_full(account) or is_above(account, marks_of(account), shares.hard - HARD_STEP)
 
     @staticmethod
     def check_parts(account: Account, children: Iterable[Account]) -> None:
         """Nobody is held to less than its weight's part of the limit."""
         shares = account.shares
-        if shares is None or not account.tight or account.closed:
+        if shares is None or not is_tight(account) or gate_of(account).closed:
             return
         if is_above(account, marks_of(account), shares.hard):
             return
         # Of a part's own parts a child hears when they have become so much larger.
-        late = RISE if account.wants else 1
+        late = RISE if wants_more(account) else 1
         for child in children:
             items, nbytes = marks_of(account)
             part = part_of(child, account)
             marks = part * items, part * nbytes
-            if child.squeezed:
+            if gate_of(child).squeezed:
                 assert is_above(child, marks, (RELEASE - OVER) / late)
             elif not is_above(child, marks) and not (
                 is_above(child, (child.mark_items, child.mark_bytes))
             ):
                 # It goes on, unless something above is closed to it.
                 above = account.parent
-                if not child.closed and (above is None or not is_above(above, marks_of(above))):
+                if not gate_of(child).closed and (
+                    above is None or not is_above(above, marks_of(above))
+                ):
                     assert child.funds_are_clear()
 
 
@@ -213,7 +219,10 @@ def test_whatever_happens_nobody_is_stuck_and_nobody_gets_less_than_its_part(
                 tree.check()
             assert not tree.ledger.waiters
             assert not any(
-                account.gated or account.throttled or account.squeezed or account.tight
+                account.gated
+                or gate_of(account).throttled
+                or gate_of(account).squeezed
+                or is_tight(account)
                 for account in tree.ledger.accounts.values()
             )
             nursery.cancel_scope.cancel()

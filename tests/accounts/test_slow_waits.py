@@ -19,6 +19,7 @@ from clearfunds.accounts import (
     RateLimit,
     watch_slow_waits,
 )
+from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, balance, boxes, publish
 
 
@@ -107,7 +108,7 @@ async def test_the_line_says_what_else_than_its_limit_it_waits_for(
     publish(other, [other_box], items=16)
     fast.rate = RateLimit(items_per_s=10, burst_items=1)
     publish(fast, [], items=40)
-    blocked.block("queue")
+    gate_of(blocked).block("queue")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         for account in (greedy, fast, blocked):

@@ -24,7 +24,9 @@ from clearfunds.accounts import (
     RateLimit,
     SettledError,
     Turn,
+    borrow_run,
     commit_run,
+    pass_run,
 )
 from tests.accounts.conftest import Box, boxes, owed, publish
 
@@ -485,9 +487,9 @@ def test_a_run_that_is_delivered_at_once_has_the_same_books(
             account.funds_are_clear()  # closes the gate of one that is shared, if it is over
             for copies, items, nbytes in runs:
                 if in_one_walk:
-                    account.pass_run(items, nbytes, copies, box if copies else None)
+                    pass_run(account, items, nbytes, copies, box if copies else None)
                 else:
-                    account.borrow_run(items, nbytes, copies)
+                    borrow_run(account, items, nbytes, copies)
                     if copies:
                         box.ages.counts[0] += copies * items
                         account.repay(copies * items, copies * nbytes, Outcome.DELIVERED, box)

@@ -14,6 +14,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
+from clearfunds.accounts._gate import gate_of
+from clearfunds.accounts._line import readers_of
 from tests.accounts.conftest import run_seeded
 
 pytestmark = pytest.mark.rule(6)
@@ -61,7 +63,7 @@ class Bank:
         for account in self.ledger.accounts.values():
             assert account.waiting == 0
             assert not account.line
-            assert account.gated == account.throttled
+            assert account.gated == gate_of(account).throttled
         self.ledger.audit()
         for loan in self.loans:
             if loan.items:
@@ -96,7 +98,7 @@ async def one_that_borrows_past_the_limit_keeps_the_rest_waiting(bank: Bank) -> 
         debt.settle()
         await wait_all_tasks_blocked()
         assert bank.went_on == ["1", "greedy"]
-        assert account.throttled
+        assert gate_of(account).throttled
         # In place: who comes now stands behind those who looked again and stayed.
         await bank.arrive(nursery, account, "newcomer")
         assert account.waiting == 3
@@ -115,7 +117,7 @@ async def a_newcomer_stands_behind(bank: Bank) -> None:
         await bank.arrive(nursery, account, "1", "2", "3")
         debt.settle()
         # The account is open again and those in line have not run yet: no overtaking.
-        assert not account.throttled
+        assert not gate_of(account).throttled
         nursery.start_soon(bank.read, "newcomer", account, 0)
     assert bank.went_on == ["1", "2", "3", "newcomer"]
 
@@ -227,7 +229,7 @@ async def throttled_again_in_between(bank: Bank) -> None:
             debt = bank.owe(account, 11)  # before anyone could look
             await wait_all_tasks_blocked()
             assert bank.went_on == []
-            assert account.throttled
+            assert gate_of(account).throttled
         await bank.arrive(nursery, account, "3")
         debt.settle()
     assert bank.went_on == ["1", "2", "3"]
@@ -250,9 +252,9 @@ async def a_throttled_account_without_readers_opens_by_itself(bank: Bank) -> Non
     debt = bank.owe(account, 11)
     with trio.move_on_after(0):
         await account.ensure_clear_funds()
-    assert account.throttled
+    assert gate_of(account).throttled
     debt.settle(7)
-    assert not account.throttled
+    assert not gate_of(account).throttled
     await bank.read("1", account, 0)
     assert bank.went_on == ["1"]
 
@@ -397,17 +399,17 @@ def check_lines(ledger: Ledger) -> None:
     assert totals.accounts == {state: states.count(state) for state in totals.accounts}
     assert totals.waiting == sum(account.waiting for account in ledger.accounts.values())
     for account in ledger.accounts.values():
-        for waiter in account.readers or ():
+        for waiter in readers_of(account):
             assert waiter.at is not None
             assert waiter.at in account.chain
-            closed = waiter.at.throttled or waiter.at.halted
+            closed = gate_of(waiter.at).throttled or waiter.at.halted
             assert closed, f"a reader of {account} is left behind at {waiter.at}"
         line = account.line.waiters if account.line else []
         tickets = [w.ticket for w in line]
         assert tickets == sorted(tickets)
         assert all(w.at is account for w in line)
-        assert account.gated == (account.throttled or bool(account.halted) or bool(line))
-        if account.throttled:
+        assert account.gated == (gate_of(account).throttled or bool(account.halted) or bool(line))
+        if gate_of(account).throttled:
             low = (account.low_items, account.low_bytes)
             assert account.debt_items > low[0] or account.debt_bytes > low[1]
 

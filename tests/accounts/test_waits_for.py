@@ -28,6 +28,7 @@ from clearfunds.accounts import (
     wait_for_graph,
 )
 from clearfunds.accounts._cooperative import STEP
+from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.watch._waits_for import rings_in_steps
 from tests.accounts.conftest import Box, balance, publish
 
@@ -505,7 +506,7 @@ async def test_two_on_a_ring_whose_shares_are_full_of_each_other(
     publish(scene.accounts["c"], [box], items=10)
     async with scene.waiting("a b c"):
         await trio.sleep(5)
-        assert all(account.squeezed for account in scene.accounts.values())
+        assert all(gate_of(account).squeezed for account in scene.accounts.values())
         (ring,) = rings(timed)
         assert ring.members == ("a!", "b!")
         assert ring.sentence() == (

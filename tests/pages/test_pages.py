@@ -25,7 +25,7 @@ from clearfunds.accounts import (
     Outcome,
     StuckPolicy,
 )
-from clearfunds.accounts._account import MAX_BLAMED
+from clearfunds.accounts._line import MAX_BLAMED, line_of
 from clearfunds.accounts._waiters import REASONS
 from clearfunds.accounts.watch._audit import audit_in_steps
 from clearfunds.pages import (
@@ -277,7 +277,7 @@ async def test_a_holder_is_waited_for_since_somebody_waits_or_it_made_progress()
 async def test_a_full_statement_promises_no_more_series() -> None:
     ledger = Ledger()
     account = ledger.open("a")
-    account.blame = {f"holder {number}": 1.0 for number in range(MAX_BLAMED)}
+    line_of(account).blame = {f"holder {number}": 1.0 for number in range(MAX_BLAMED)}
     box = Box(ledger, "box")
     send(account, box, 1, 1)
     seen = await samples(Pages(ledger), "/metrics/detailed?family=blame")
@@ -821,7 +821,7 @@ async def get(url: str, target: str) -> tuple[str, str]:
 async def test_promtool_finds_nothing_to_say(target: str) -> None:
     counts = {"mqtt": TransportCounts()}
     scene = Scene()
-    scene.alice.blame = {"slow": 1.0}
+    line_of(scene.alice).blame = {"slow": 1.0}
     pages = Pages(
         scene.ledger,
         limits={"server": Limit()},

@@ -10,6 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit
+from clearfunds.accounts._line import line_of
 from clearfunds.accounts._waiters import REASONS
 from clearfunds.pages import Pages, Request
 from clearfunds.testing import Box
@@ -75,7 +76,7 @@ async def test_who_comes_first_is_who_is_asked_for() -> None:
             await wait_all_tasks_blocked()
             scene.now += 1.0
         # Who has waited, however long, comes after those who wait.
-        scene.accounts[19].waited = [1000.0, *[0.0] * (len(REASONS) - 1)]
+        line_of(scene.accounts[19]).waited = [1000.0, *[0.0] * (len(REASONS) - 1)]
         scene.boxes[28].settled()
         answers = {
             by: (await scene.ask(f"?top=12&by={by}"))[1] for by in ("debt", "waited", "held")

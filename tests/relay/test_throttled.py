@@ -167,7 +167,7 @@ async def test_who_does_not_read_what_it_is_told_holds_up_nobody(
         account = relay.ledger.accounts[NOTICES_ACCOUNT]
         assert account.parent is None
         assert account.debt_items == 5
-        assert not account.children
+        assert not account.below
         relay.audit()
 
 

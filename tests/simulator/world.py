@@ -38,6 +38,7 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from clearfunds.accounts._backlog import BEHIND
+from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._shares import HARD
 from clearfunds.accounts.watch._patience import WATCH_SECONDS
 from clearfunds.dataspace import (
@@ -487,7 +488,7 @@ class World:
         if waited:
             self.log.add("went on", account.name, waited)
         for each in account.chain:
-            assert not each.closed
+            assert not gate_of(each).closed
             times = HARD if each.shared else 1
             assert each.debt_items <= times * each.mark_items
             assert each.debt_bytes <= times * each.mark_bytes

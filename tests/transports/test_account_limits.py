@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import Limit
+from clearfunds.accounts._gate import gate_of
 from clearfunds.transports import AccountLimit, AccountLimits
 from tests.transports.peers import connected, dial, running, until
 
@@ -122,7 +123,7 @@ async def test_who_comes_back_has_the_same_limit_and_is_held_to_it() -> None:
                     await publisher.publish("t", bytes(60_000))
 
             nursery.start_soon(flood)
-            await until(lambda: relay.account("pub").throttled)
+            await until(lambda: gate_of(relay.account("pub")).throttled)
             assert 4 < relay.account("pub").debt_items < 20
             nursery.cancel_scope.cancel()
         async with connected(relay.port, "pub"):

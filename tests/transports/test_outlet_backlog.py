@@ -463,7 +463,7 @@ async def test_answers_that_are_not_read_do_not_hold_up_who_shares_a_limit(
         elsewhere = other.lend([b""], items=30)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other.ensure_clear_funds)
-            await until(lambda: bool(other.readers))
+            await until(lambda: bool(other.waiting))
             w.outlet.relieve("it is stuck")
             assert w.outlet.closed is cut
             elsewhere.settle()
@@ -501,7 +501,7 @@ async def test_whom_the_watch_ends_does_not_depend_on_a_trace(traced: bool) -> N
             for _ in range(5):
                 w.say()
             nursery.start_soon(w.own.ensure_clear_funds)
-            await until(lambda: bool(w.own.readers))
+            await until(lambda: bool(w.own.waiting))
             nursery.start_soon(partial(watch_patience, w.ledger, every=0.01))
             await trio.sleep(0.1)
             assert w.broken == []

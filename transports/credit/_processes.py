@@ -23,6 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 from ...accounts import Account, Credit, CreditFlow, Holder
+from ...accounts._gate import gate_of
 
 if TYPE_CHECKING:
     from ._scheme import CreditScheme
@@ -92,14 +93,14 @@ class ReaderFlow(CreditFlow[Process]):
         super().block(peer)
         if peer not in self._told:
             self._told[peer] = name = peer.name
-            self._account.block(name)
+            gate_of(self._account).block(name)
 
     def unblock(self, peer: Process) -> None:
         super().unblock(peer)
         if peer in self._told and peer not in self.blockers:
             name = self._told.pop(peer)
             if name not in self._told.values():
-                self._account.unblock(name)
+                gate_of(self._account).unblock(name)
 
 
 class Reader(Process):

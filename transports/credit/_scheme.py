@@ -3,7 +3,7 @@
 Rules of this file:
 1. Debt is counted as without credit: pages show who holds whose, and patience and policies are the
    same. But no reader waits for a limit: it waits while a station has no credit for it
-   (`Account.block`), whatever it may send to others. So an unaffected topic on the same connection
+   (`Gate.block`), whatever it may send to others. So an unaffected topic on the same connection
    waits, too.
 2. All input of a holder passes its station (`_stations.py`), and the ledger's recorder
    (`_recorder.py`) reports all repayments. So no way out of a holder can be forgotten.

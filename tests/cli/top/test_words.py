@@ -30,6 +30,7 @@ from clearfunds.accounts import (
     RateLimit,
     StuckPolicy,
 )
+from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.watch._incidents import GivenUp
 from clearfunds.pages import Pages, Request
 
@@ -388,7 +389,7 @@ async def test_who_has_no_credit_left_is_who_is_waited_for() -> None:
     other = Box(scene.ledger, "other", patience=1.0)
     scene.send(3)
     scene.send(500, box=other)
-    scene.publisher.block("sub")
+    gate_of(scene.publisher).block("sub")
     page = await scene.look_while_waiting(0.5)
     assert page["accounts"][0]["state"] == "flow"
     assert first_line(page) == (
@@ -402,13 +403,13 @@ async def test_who_has_no_credit_left_is_who_is_waited_for() -> None:
     )
     held = {row["name"]: row["waited_items"] for row in page["holders"]}
     assert held == {"sub": 3, "other": 0}
-    scene.publisher.block("other")
+    gate_of(scene.publisher).block("other")
     page = await scene.look_while_waiting(2.0)
     assert "(nor has 1 more)" in first_line(page)
     assert "pub goes on then" not in first_line(page)
-    scene.publisher.unblock("sub")
-    scene.publisher.unblock("other")
-    scene.publisher.block("the store")
+    gate_of(scene.publisher).unblock("sub")
+    gate_of(scene.publisher).unblock("other")
+    gate_of(scene.publisher).block("the store")
     page = await scene.look_while_waiting(2.0)
     assert first_line(page) == "pub waits for credit, for 2.0 s: the store has none left."
 

@@ -134,7 +134,9 @@ async def test_a_sample_of_what_is_delivered_together(tmp_path: Path) -> None:
         for number in range(6_000):
             scene.alice.borrow(9, 27)
             now = scene.ledger.clock()
-            scene.alice.repay_delivered([(box, 1, 3, now) for box in boxes])
+            assert scene.ledger.recorder is not None
+            scene.ledger.recorder.delivered(scene.alice, [(box, 1, 3, now) for box in boxes])
+            scene.alice.repay(9, 27, holder=boxes[0], lent=True, recorded=True)
             if not number % 500:
                 await trio.lowlevel.checkpoint()
         assert journal.figures().one_in > 4

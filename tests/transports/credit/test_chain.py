@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from clearfunds.accounts import CREDIT_2015, STORE_CREDIT, Credit
+from clearfunds.accounts._gate import gate_of
 from clearfunds.transports.credit import CreditScheme
 from clearfunds.transports.credit._processes import QueueStation, Reader
 from clearfunds.transports.mqtt import ConnAck, Connect, PubAck, Publish, encode
@@ -84,7 +85,7 @@ async def held_back(relay: RunningRelay) -> None:
     _, queue = the_two(relay)
     account = relay.account("pub")
     await until(lambda: account.waiting)
-    assert account.blockers == (queue.name,)
+    assert gate_of(account).blockers == (queue.name,)
 
 
 async def drained(client: BareClient, first: int, last: int) -> None:
@@ -176,7 +177,7 @@ async def test_an_outlet_that_is_not_read_blocks_though_the_queue_does_not(tmp_p
                 nursery.start_soon(pub.stream.send_all, stream(200, 100_000))
                 account = relay.account("pub")
                 name = relay.account("stuck").name
-                while account.blockers != (name,) or not account.waiting:
+                while gate_of(account).blockers != (name,) or not account.waiting:
                     hurry(relay)
                     await trio.sleep(0.05)
                 _, queue = the_two(relay)
@@ -207,7 +208,7 @@ async def test_who_goes_while_all_are_blocked_leaves_nothing(who: str, tmp_path:
                 assert sessions is not None
                 sessions.discard("kept")
                 assert queue.down
-                assert account.blockers == ()
+                assert gate_of(account).blockers == ()
                 # Nobody is there for the rest.
                 await drained(pub, 1, 300)
                 assert scheme(r).store.flow.credit_to == {}

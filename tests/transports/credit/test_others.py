@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from clearfunds.accounts import Credit
+from clearfunds.accounts._gate import gate_of
 from clearfunds.transports.credit import CreditScheme
 from clearfunds.transports.mqtt import Publish, encode
 from tests.transports.peers import BareClient, RunningRelay, connected, log_of, running, until
@@ -101,7 +102,7 @@ async def test_two_clients_that_block_each_other_are_a_ring_of_two(
         # One is given up, and the other goes on.
         await until(lambda: len(relay.relay.mqtt.sessions) == 1)
         (left,) = relay.relay.mqtt.sessions
-        await until(lambda: not relay.account(left).blockers)
+        await until(lambda: not gate_of(relay.account(left)).blockers)
         relay.audit()
         nursery.cancel_scope.cancel()
 
@@ -118,7 +119,7 @@ async def test_what_readers_of_ranges_have_not_acknowledged_takes_credit() -> No
             for upto in (21, 41, 61, 81):
                 await until(lambda upto=upto: subscription.next == upto)  # type: ignore[misc]
                 await until(lambda: account.waiting)
-                assert account.blockers == (subscription.name,)
+                assert gate_of(account).blockers == (subscription.name,)
                 subscription.ack(upto)
             await until(lambda: subscription.next == 101)
             subscription.ack(101)
@@ -142,9 +143,11 @@ async def test_peers_of_syndicate_wait_for_credit_too(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peer.send_raw, wire(published("t", bytes(100_000))) * 100)
             await until(lambda: account.waiting)
-            await until(lambda: account.blockers == (served.running.account("stuck").name,))
+            await until(
+                lambda: gate_of(account).blockers == (served.running.account("stuck").name,)
+            )
             assert SMALL.more_after < account.debt_items <= SMALL.initial
             nursery.start_soon(stuck.publications, 100)
         await until(lambda: not account.debt_items)
-        assert not account.blockers
+        assert not gate_of(account).blockers
         served.audit()

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from clearfunds.accounts import Credit
+from clearfunds.accounts._gate import gate_of
 from clearfunds.relay import RelaySettings, serve_relay
 from clearfunds.transports import AccountLimit, ListenError, Tenant
 from clearfunds.transports.credit import CreditScheme
@@ -44,7 +45,7 @@ async def blocked(relay: RunningRelay, client_id: str, by: str) -> None:
     account = relay.account(client_id)
     name = relay.account(by).name
     # At first the kernel takes some more.
-    while not account.waiting or account.blockers != (name,):
+    while not account.waiting or gate_of(account).blockers != (name,):
         await until(lambda: account.waiting)
         await trio.sleep(0.1)
 
@@ -165,7 +166,7 @@ async def test_what_the_kernel_takes_lets_the_reader_go_on_and_all_arrives_in_or
             due = SMALL.more_after - station.flow.credit_to[reader]
             assert left + due == SMALL.initial
         assert not reader.flow.blocked
-        assert relay.account("pub").blockers == ()
+        assert gate_of(relay.account("pub")).blockers == ()
 
 
 @pytest.mark.parametrize("how", ["reset", "given up"])
@@ -185,7 +186,7 @@ async def test_a_subscriber_that_goes_blocks_nobody_any_more(
             relay.relay.mqtt.sessions["stuck"].cut("the test wants it")
         assert (await innocent.publication()).payload == b"x"
         assert "stuck" not in relay.relay.mqtt.sessions
-        assert relay.account("pub").blockers == ()
+        assert gate_of(relay.account("pub")).blockers == ()
         reader = scheme(relay).readers[relay.account("pub")]
         assert len(reader.flow.credit_from) == 2  # its own outlet, and the innocent's
         assert bool(log_of(caplog, "pub waits for")) == (how == "given up")
@@ -213,7 +214,7 @@ async def test_who_publishes_and_goes_is_forgotten_when_it_owes_nothing() -> Non
             async with connected(relay.port, "pub"):
                 # It has come back before its messages were taken: there is no new credit (rule 14).
                 assert relay.account("pub") is account
-                assert account.blockers
+                assert gate_of(account).blockers
             (station,) = account_blockers
             assert isinstance(station, Station)
             await slow.publications(station.received - 2)  # but for CONNACK and SUBACK
@@ -292,9 +293,9 @@ async def test_a_tenant_that_pays_for_a_topic_is_a_reader_of_its_own() -> None:
             name = relay.account("pub").name
             await until(lambda: f"{name}@weather" in relay.ledger.accounts)
             payer = relay.ledger.accounts[f"{name}@weather"]
-            while payer.blockers != (relay.account("stuck").name,) or not payer.waiting:  # noqa: ASYNC110
+            while gate_of(payer).blockers != (relay.account("stuck").name,) or not payer.waiting:  # noqa: ASYNC110
                 await trio.sleep(0.05)
-            assert not relay.account("pub").blockers
+            assert not gate_of(relay.account("pub")).blockers
             assert await innocent.silent(0.1)
             relay.relay.mqtt.sessions["stuck"].cut("the test wants it")
             assert (await innocent.publication()).payload == b"x"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from clearfunds.accounts import NO_LIMIT, Account, Credit, Ledger, LoanQueue, Outcome
+from clearfunds.accounts._gate import gate_of
 from clearfunds.transports.credit import CreditScheme, CreditSettings, hearing
 from clearfunds.transports.credit._processes import OutletStation
 from clearfunds.transports.credit._scheme import SWEEP_FROM
@@ -57,7 +58,7 @@ def send(account: Account, boxes: list[Box], items: int = 1) -> None:
 
 def blockers(account: Account) -> tuple[str, ...]:
     """By whom it is blocked now. (Asked for anew: it changes behind the checker's back.)"""
-    return account.blockers
+    return gate_of(account).blockers
 
 
 @pytest.fixture
@@ -134,10 +135,10 @@ def test_a_journal_is_told_as_well() -> None:
         account = ledger.open("pub", limit=NO_LIMIT)
         box = Box(scheme, "sub")
         send(account, [box], 3)
-        assert account.blockers
-        account.repay_delivered([(box, 2, 0, 0.0)])
+        assert gate_of(account).blockers
+        account.repay(2, 0, Outcome.DELIVERED, box)
         box.queue[0].items -= 2
-        assert not account.blockers
+        assert not gate_of(account).blockers
         box.end()
     assert told.items == 3
     assert ledger.recorder is told
@@ -230,7 +231,7 @@ class Books(RuleBasedStateMachine):
                 assert left + handled + box.held_of(account) == initial
                 if left <= 0:
                     expected.add(box.name)
-            assert set(account.blockers) == expected
+            assert set(gate_of(account).blockers) == expected
             assert account.debt_items or account.name in self.open
         for box in self.boxes:
             assert all(reader in self.scheme.readers.values() for reader in box.station.senders)

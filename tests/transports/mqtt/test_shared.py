@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from clearfunds.accounts._gate import gate_of
 from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import (
     Disconnect,
@@ -659,7 +660,7 @@ async def test_with_credit_the_publisher_waits_on_the_group() -> None:
             for n in range(2_000):
                 await publisher.publish("t/x", b"%d" % n, 1, packet_id=n + 1)
             await until(lambda: relay.account("p").waiting)
-            assert relay.account("p").blockers
+            assert gate_of(relay.account("p")).blockers
             seen = 0
             with trio.fail_after(20):
                 while seen < 2_000:

@@ -34,6 +34,7 @@ import attrs
 import trio
 
 from ....accounts import NO_LIMIT
+from ....accounts._gate import gate_of
 from ....accounts._waiters import CREDIT, REASONS, Waiter
 from ....accounts.watch._slow_waits import SHARE_MAX, Held, add_up
 from ....dataspace import Publication
@@ -149,11 +150,12 @@ class ThrottledNotices:
     ) -> None:
         account = waiter.account
         self._told[client] = _Told(account.name, waiter.since)
-        why = at.why(account)
+        gate = gate_of(at)
+        why = gate.why(account)
         on: list[dict[str, Any]] = []
         if why == CREDIT:
-            on = [{"holder": name} for name in at.blockers]
-        elif at.waits_for_repayment:
+            on = [{"holder": name} for name in gate.blockers]
+        elif gate.waits_for_repayment:
             holders = sorted(held.values(), key=lambda each: (-each.items, -each.bytes))
             on = [
                 {
@@ -173,7 +175,7 @@ class ThrottledNotices:
                 "seconds": round(self._server.ledger.clock() - waiter.since, 3),
                 "reason": REASONS[why],
                 "at": at.name,
-                "alarms": list(at.halted),
+                "alarms": list(gate.halted),
                 "on": on[:MAX_NAMED],
                 "on_more": max(0, len(on) - MAX_NAMED),
             },
