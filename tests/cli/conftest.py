@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import re
@@ -12,6 +13,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from clearfunds._cli import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,5 +135,24 @@ def clearfunds() -> Callable[..., subprocess.CompletedProcess[str]]:
             timeout=SECONDS,
             **options,
         )
+
+    return command
+
+
+@pytest.fixture
+def complaint(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs one command that fails, in this process.
+
+    To start another takes half a second of CPU; the command's first lines are the same.
+    """
+    # A command closes the log's handlers, and replaces them: pytest's are still needed.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+    def command(*argv: str) -> subprocess.CompletedProcess[str]:
+        status = run(argv)
+        told = capfd.readouterr()
+        return subprocess.CompletedProcess(argv, status, told.out, told.err)
 
     return command

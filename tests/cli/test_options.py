@@ -39,6 +39,8 @@ def settle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settle:
         return 0
 
     monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
+    # The collector is that of all tests to come.
+    monkeypatch.setattr("clearfunds._cli._relay._spare_the_collector", lambda: None)
 
     def settle(*options: str, env: dict[str, str] | None = None, toml: str = "") -> RelaySettings:
         for name, value in (env or {}).items():
@@ -188,16 +190,26 @@ def option(setting: str) -> str:
     return "sturdy_key_file" if setting == "sturdy_key" else setting
 
 
-@pytest.mark.parametrize("field", KINDS)
-def test_command_line_over_environment_over_file_over_default(field: str, settle: Settle) -> None:
-    line, variable, toml, of_line, of_environment, of_file = KINDS[field]
-    file = f"[relay]\n{field} = {toml}\n"
-    env = {f"CLEARFUNDS_RELAY_{field.upper()}": variable}
-    assert getattr(settle(), field) == getattr(DEFAULTS, field)
-    assert getattr(settle(toml=file), field) == of_file
-    assert getattr(settle(toml=file.replace("_", "-")), field) == of_file
-    assert getattr(settle(toml=file, env=env), field) == of_environment
-    assert getattr(settle(*line, toml=file, env=env), field) == of_line
+def test_command_line_over_environment_over_file_over_default(settle: Settle) -> None:
+    toml = {field: kind[2] for field, kind in KINDS.items()}
+    file = "\n".join(("[relay]", *(f"{field} = {value}" for field, value in toml.items())))
+    dashed = "\n".join(
+        ("[relay]", *(f"{field.replace('_', '-')} = {value}" for field, value in toml.items()))
+    )
+    env = {f"CLEARFUNDS_RELAY_{field.upper()}": kind[1] for field, kind in KINDS.items()}
+    line = [option for kind in KINDS.values() for option in kind[0]]
+
+    def given(settings: RelaySettings) -> dict[str, object]:
+        return {field: getattr(settings, field) for field in KINDS}
+
+    of_line, of_environment, of_file = (
+        {field: kind[place] for field, kind in KINDS.items()} for place in (3, 4, 5)
+    )
+    assert settle() == DEFAULTS
+    assert given(settle(toml=file)) == of_file
+    assert given(settle(toml=dashed)) == of_file
+    assert given(settle(toml=file, env=env)) == of_environment
+    assert given(settle(*line, toml=file, env=env)) == of_line
 
 
 def test_sources_mix_option_by_option(settle: Settle) -> None:

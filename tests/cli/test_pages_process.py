@@ -65,7 +65,7 @@ def curl(*argv: str) -> tuple[int, str]:
 
 @needs("curl")
 def test_tokens_and_tls_with_curl_top_and_trace(
-    start_relay: StartRelay, clearfunds: Clearfunds, tmp_path: Path
+    start_relay: StartRelay, clearfunds: Clearfunds, complaint: Clearfunds, tmp_path: Path
 ) -> None:
     papers = papers_in(tmp_path / "papers")
     shown = papers.for_server()
@@ -103,11 +103,11 @@ def test_tokens_and_tls_with_curl_top_and_trace(
         ((*believes, "--username", "x", "--token", TOKEN), 2, "give one of them"),
         ((*believes, "--password", "x"), 2, "--password needs --username NAME"),
     ):
-        run = clearfunds("top", url, "--once", *options)
+        run = complaint("top", url, "--once", *options)
         assert run.returncode == status
         assert said in run.stderr
         assert run.stderr.count("\n") == 1
-    plain = clearfunds("top", url.replace("https", "http"), "--once", *believes)
+    plain = complaint("top", url.replace("https", "http"), "--once", *believes)
     assert plain.returncode == 2
     assert "--tls-ca needs TLS" in plain.stderr
 

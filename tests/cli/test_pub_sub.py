@@ -270,9 +270,9 @@ def test_options_from_environment_and_file(
     ],
 )
 def test_wrong_use_is_status_2_and_one_line(
-    clearfunds: Clearfunds, argv: list[str], said: str
+    complaint: Clearfunds, argv: list[str], said: str
 ) -> None:
-    run = clearfunds(*argv)
+    run = complaint(*argv)
     assert run.returncode == 2
     assert run.stdout == ""
     assert run.stderr.count("\n") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from tests.transports.conftest import SecureMosquitto, mosquitto_tls
 from tests.transports.peers import SECONDS, running
 
 __all__ = ["mosquitto_tls"]
+
+Clearfunds = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -108,8 +110,10 @@ async def test_whom_one_does_not_believe_is_status_1_and_one_line(
         (["-u", "mqtts://"], "is not HOST, HOST:PORT, mqtt+tcp://HOST:PORT, mqtt+tls://"),
     ],
 )
-async def test_wrong_use_is_status_2_and_one_line(options: list[str], said: str) -> None:
-    run = await command("sub", "t", *options)
+def test_wrong_use_is_status_2_and_one_line(
+    complaint: Clearfunds, options: list[str], said: str
+) -> None:
+    run = complaint("sub", "t", *options)
     assert run.returncode == 2
-    assert run.stderr.count(b"\n") == 1
-    assert said in run.stderr.decode()
+    assert run.stderr.count("\n") == 1
+    assert said in run.stderr

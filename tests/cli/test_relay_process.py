@@ -292,11 +292,11 @@ def test_the_access_control_list_is_read_again_at_sighup(
     ],
 )
 def test_a_list_that_is_wrong_is_a_usage_error(
-    clearfunds: Clearfunds, tmp_path: Path, options: tuple[str, str], error: str
+    complaint: Clearfunds, tmp_path: Path, options: tuple[str, str], error: str
 ) -> None:
     (tmp_path / "acl").write_text("bert\n")
     name, value = options
-    run = clearfunds("relay", "--listen", "mqtt+tcp://127.0.0.1:0", name, value.format(tmp_path))
+    run = complaint("relay", "--listen", "mqtt+tcp://127.0.0.1:0", name, value.format(tmp_path))
     assert run.returncode in (1, 2)
     assert run.stdout == ""
     assert run.stderr.count("\n") == 1
@@ -405,8 +405,8 @@ def test_a_websocket_listener_shakes_hands(start_relay: StartRelay) -> None:
 @pytest.mark.parametrize(
     "address", ["gopher://127.0.0.1:70", "mqtt+tcp://127.0.0.1:x", "mqtt+wss://127.0.0.1:1", "here"]
 )
-def test_an_address_that_is_none_is_a_usage_error(clearfunds: Clearfunds, address: str) -> None:
-    run = clearfunds("relay", "--listen", address)
+def test_an_address_that_is_none_is_a_usage_error(complaint: Clearfunds, address: str) -> None:
+    run = complaint("relay", "--listen", address)
     assert run.returncode == 2
     assert run.stdout == ""
     assert run.stderr.count("\n") == 1

@@ -111,8 +111,8 @@ def test_an_interrupted_demo_leaves_no_relay_behind() -> None:
 @pytest.mark.parametrize(
     "option", [["--days", "32"], ["--days", "0"], ["--pause", "-1"], ["--limit-items", "0"]]
 )
-def test_wrong_use(clearfunds: Clearfunds, option: list[str]) -> None:
-    run = clearfunds("demo", *option)
+def test_wrong_use(complaint: Clearfunds, option: list[str]) -> None:
+    run = complaint("demo", *option)
     assert run.returncode == 2
     assert run.stderr.count("\n") == 1
     assert option[0] in run.stderr

@@ -152,7 +152,7 @@ def test_a_relay_that_is_not_there_is_one_line(clearfunds: Clearfunds, options: 
         (b"", "breaks off"),
     ],
 )
-def test_what_is_no_relay_is_one_line(clearfunds: Clearfunds, answer: bytes, said: str) -> None:
+def test_what_is_no_relay_is_one_line(complaint: Clearfunds, answer: bytes, said: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -163,7 +163,7 @@ def test_what_is_no_relay_is_one_line(clearfunds: Clearfunds, answer: bytes, sai
 
         thread = threading.Thread(target=serve)
         thread.start()
-        run = clearfunds("top", f"127.0.0.1:{server.getsockname()[1]}", "--once")
+        run = complaint("top", f"127.0.0.1:{server.getsockname()[1]}", "--once")
         thread.join()
     assert run.returncode == 1
     assert run.stdout == ""
@@ -178,8 +178,8 @@ def test_what_is_no_relay_is_one_line(clearfunds: Clearfunds, answer: bytes, sai
         *(["--limit", "0"], ["--limit", "101"], ["--sort", "name"], ["--interval", "-1"]),
     ],
 )
-def test_a_wrong_call_is_one_line(clearfunds: Clearfunds, options: list[str]) -> None:
-    run = clearfunds("top", *options)
+def test_a_wrong_call_is_one_line(complaint: Clearfunds, options: list[str]) -> None:
+    run = complaint("top", *options)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.count("\n") == 1
 

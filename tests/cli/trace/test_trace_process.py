@@ -165,30 +165,30 @@ def test_who_is_throttled_sends_nothing_and_it_says_on_whom_he_waits(
         assert json.loads(done.stdout)["waits"][0]["on"][0]["holder"] == scene.name("slo")
 
 
-def test_what_cannot_be_followed(scene: Scene, clearfunds: Clearfunds) -> None:
+def test_what_cannot_be_followed(scene: Scene, complaint: Clearfunds) -> None:
     with scene.client("pub") as pub:
         while not pub.is_connected():
             time.sleep(0.01)
         here = ("--url", scene.http)
-        done = clearfunds("trace", "pab", *here)
+        done = complaint("trace", "pab", *here)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(
             f"clearfunds trace: {scene.http}: No account is called 'pab', or matches that. The "
             "most like it, of "
         )
         assert scene.name("pub") in done.stderr
-        done = clearfunds("trace", scene.name("pub"), *here, "--wait", "0.1")
+        done = complaint("trace", scene.name("pub"), *here, "--wait", "0.1")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             f"clearfunds trace: nothing came from {scene.name('pub')} within 0.1 s\n"
         )
-        done = clearfunds("trace", "*" * 201, *here)
+        done = complaint("trace", "*" * 201, *here)
         assert done.returncode == 1
         assert "The pattern has 201 characters" in done.stderr
-    done = clearfunds("trace", "pub", "--url", "127.0.0.1:1")
+    done = complaint("trace", "pub", "--url", "127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr.startswith("clearfunds trace: cannot reach http://127.0.0.1:1: ")
     for wrong in (("--wait", "61"), ("--wait", "0"), ("--events", "0"), ("--url", "ftp://x")):
-        done = clearfunds("trace", "pub", *wrong)
+        done = complaint("trace", "pub", *wrong)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
