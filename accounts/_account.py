@@ -14,7 +14,8 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from . import _books
+from ._books import borrow as post_borrow
+from ._books import repay as post_repay
 from ._errors import ClosedAccountError
 from ._gate import gate_of, lets_through, room_closer, share_of
 from ._line import blame_of, readers_of, wait_for_clear_funds, waited_of
@@ -358,8 +359,8 @@ class Account:
             msg = f"account {self.name} is closed; open it again to send on its behalf"
             raise ClosedAccountError(msg)
 
-    borrow = _books.borrow
-    repay = _books.repay
+    borrow = post_borrow
+    repay = post_repay
 
     def lend(self, item: T, *, items: int = 1, nbytes: int | None = None) -> LoanedItem[T]:
         """Return a loan of `item` charged to this account, loose until a holder takes it."""

@@ -172,7 +172,7 @@ TRIPS: Final[dict[str, Callable[[], list[list[Calls]]]]] = {
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the calls, too")
     listed = parser.parse_args().list
     print(f"{'':44}", *(f"{heading:>12}" for heading in HEADINGS))

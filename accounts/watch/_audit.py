@@ -22,7 +22,7 @@ import attrs
 from .._loan import LOOSE, LoanedItem
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from .._account import Account
     from .._holder import Holder
@@ -135,14 +135,16 @@ class _Look:
         if surplus is not None:
             self._note(f"{holder.name} holds {surplus[0]} {surplus[1]} that no loan covers")
 
-    def _count_loans(self, holder: str, loans: list[Any]) -> Generator[None, None, bool]:
+    def _count_loans(
+        self, holder: str, loans: Sequence[LoanedItem[Any]]
+    ) -> Generator[None, None, bool]:
         """Count the loans of a holder; return whether some are over."""
         seen = self._seen
         over = False
         for number, loan in enumerate(loans, 1):
             if not number % STEP:
                 yield
-            if not isinstance(loan, LoanedItem):
+            if not isinstance(loan, LoanedItem):  # pyright: ignore[reportUnnecessaryIsInstance]
                 self._note(f"{holder} holds {loan!r}, which is not a loan")
             elif id(loan) in seen and loan.opened <= self._began:
                 # A later one is another loan, at the same address.

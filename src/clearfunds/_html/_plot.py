@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ._words import text
@@ -34,7 +35,8 @@ class Series(NamedTuple):
     """For expected values beside measured ones."""
 
 
-class Scale(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Scale:
     """The positions of values on an axis."""
 
     marks: Sequence[float]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from clearfunds.ranges.client import _writer
 from tests.ports import lasting_port
 from tests.ranges.server.sink_load import Clients, SinkLoad
 from tests.relay.faithful import Life
@@ -21,7 +20,7 @@ from tests.transports.peers import RunningRelay, until
 @pytest.fixture(autouse=True)
 def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of many blocks, so that a fault comes in between."""
-    monkeypatch.setattr(_writer, "FRAME_BYTES", 150)
+    monkeypatch.setattr("clearfunds.ranges.client._writer.FRAME_BYTES", 150)
 
 
 async def everything_is_taken(relay: RunningRelay) -> None:
