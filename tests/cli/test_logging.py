@@ -159,6 +159,8 @@ FOLDERS = (
     "accounts",
     "dataspace",
     "transports",
+    "persistence",
+    "ranges",
     "pages",
     "relay",
     "pipeline/journal",
