@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
-from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
+from ..accounts import Account, Ledger, Limit, StuckPolicy
 from ..dataspace.sinks import SinkLimits
 from ..dataspace.subscriptions import RangeSubscription, SubscriptionLimits
 from ..store import StoreSettings
@@ -22,7 +21,6 @@ from ..transports.mqtt.server._persistent_sessions import (
     CLOCK_KEY,
     PersistenceSettings,
     PersistentSessions,
-    SessionQueue,
 )
 from ..transports.mqtt.server._server import MqttServer
 from ..transports.queues import RamShelves, Shelves, open_ram_shelves, open_shelves
@@ -30,8 +28,7 @@ from ..transports.queues._spool import forget_spools
 from ..transports.subscriptions import Doorkeeper, SubscriptionServer, SubscriptionSettings
 from ..transports.subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
 from ..transports.subscriptions._sink_disk import PREFIX as SINK_PREFIX
-from ._alarms import AlarmSettings, memory_limit
-from ._memory import memory_used
+from ._parts import Parts
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -65,13 +62,9 @@ def keep_sessions(
     mqtt: MqttServer,
     keeping: Shelves | RamShelves,
     settings: KeepingSettings,
-    *,
-    queue: Callable[..., SessionQueue] = SessionQueue,
+    parts: Parts,
 ) -> None:
-    """Let `mqtt` keep persistent sessions, and restore those that are there already.
-
-    `queue` makes the queue of a session.
-    """
+    """Let `mqtt` keep persistent sessions, and restore those that are there already."""
     ledger: Ledger = mqtt.ledger
     at_rest = _at_rest(ledger, keeping, settings)
     values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
@@ -93,8 +86,8 @@ def keep_sessions(
             outlives=isinstance(keeping, Shelves),
             verified=mqtt.settings.verifies,
         ),
-        backing=_paging(mqtt.account, settings),
-        queue=queue,
+        backing=parts.backing,
+        queue=parts.queue,
         wall=clock,
         groups=mqtt.groups,
         authority=mqtt.authority,
@@ -138,26 +131,6 @@ def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSet
     name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
     place = "disk" if on_disk else "ram"
     return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
-
-
-def _paging(server: Account, settings: KeepingSettings) -> BackingFactory:
-    """Return the paging policy of queues; see `KeepingSettings.paging`.
-
-    `server` is the account that alarms halt.
-    """
-    if settings.paging == "steady":
-        return SteadyBacking
-    mark = AlarmSettings(memory=settings.memory_alarm).memory_mark(memory_limit())
-    if mark is None:
-        return classic()
-    return classic(
-        monitor=MemoryMonitor(
-            clock=server.ledger.clock,
-            used=memory_used,
-            limit=mark,
-            disk_short=lambda: DISK in server.halted,
-        )
-    )
 
 
 def has_subscriptions(keeping: Shelves | RamShelves) -> bool:

@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS = ("accounts", "dataspace", "store", "transports", "pages", "relay", "perf", "pipeline")
 #: The folders of transports/mqtt, each with those that it may import.
 OF_MQTT = {"codec": (), "client": ("codec",), "server": ("codec",)}
+#: On top of all: nothing that is installed imports it, nor do the examples.
+EXPERIMENTS = "experiments"
 #: Knows bytes and numbers only: it imports no other layer.
 ALONE = ("store",)
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
@@ -242,8 +244,16 @@ def test_every_folder_with_sources_is_a_package(layer: str) -> None:
         assert (path.parent / "__init__.py").is_file()
 
 
+def test_nothing_below_the_experiments_imports_them() -> None:
+    below = [*SOURCES, *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    for path in below:
+        tree = ast.parse(path.read_text("utf-8"))
+        names = [name for _, name in imported(tree, (path.stem,))]
+        assert not [name for name in names if name.split(".")[0] == EXPERIMENTS], label(path)
+
+
 def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
-    for folder in ("src/clearfunds", "tests", "examples", "benchmarks"):
+    for folder in ("src/clearfunds", "tests", "examples", "benchmarks", EXPERIMENTS):
         for path in (ROOT / folder).rglob("*.py"):
             found = BARE_NAME.search(path.read_text("utf-8"))
             assert found is None, f"{label(path)}: {found[0]}"

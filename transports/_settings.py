@@ -89,10 +89,6 @@ class KeepingSettings:
     queued messages, and wait."""
     kept_limit: int | None = DEFAULT_KEPT_LIMIT
     """The same in RAM, without a store."""
-    paging: Literal["steady", "classic"] = "steady"
-    """The paging policy, which decides which of a queue's messages are in RAM: as many as its
-    consumers take in two seconds, as RabbitMQ's classic queues v2; or as many as memory has room
-    for, as RabbitMQ did before."""
     session_expiry: float | None = 86_400.0
     """How long the persistent session of a client that does not come back is kept; None: for ever.
     A day, as in RabbitMQ's MQTT plugin."""

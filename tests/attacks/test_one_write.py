@@ -56,7 +56,7 @@ def say_it_all(port: int, seconds: float) -> int:
 
 
 @attack
-@pytest.mark.parametrize("options", [[], ["--flow", "credit"], ["--store"]])
+@pytest.mark.parametrize("options", [[], ["--store"]])
 def test_whole_packets_in_one_write_end_nobody_else(
     options: list[str], seconds: float, tmp_path: Path
 ) -> None:

@@ -12,12 +12,10 @@ import pytest
 
 from clearfunds._cli import run
 from clearfunds._cli._acl_options import Authorisation
-from clearfunds._cli._credit_options import Flow
 from clearfunds._cli._pages_options import PagesAccess
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
 from clearfunds._cli._tls_options import Tls
 from clearfunds._cli._token_options import TokenOptions
-from clearfunds.accounts import Credit
 from clearfunds.relay import RelaySettings
 from clearfunds.transports import AccountLimit, AccountRate, SubscriptionPolicy, Tenant
 from tests.transports.certificates import papers_in
@@ -131,19 +129,6 @@ KINDS = {
     "throttled_after": (["--throttled-after", "0.5"], "none", "2", 0.5, None, 2.0),
     "server_limit_items": (["--server-limit-items", "none"], "21", "22", None, 21, 22),
     "server_limit_bytes": (["--server-limit-bytes", "31"], "None", "32", 31, None, 32),
-    "flow": (["--flow", "credit"], "debt", '"credit"', "credit", "debt", "credit"),
-    "credit_reader_outlet": (
-        *(["--credit-reader-outlet", "200,50"], "1_000,500", '"0,0"'),
-        *(Credit(200, 50), Credit(1000, 500), Credit(0, 0)),
-    ),
-    "credit_reader_queue": (
-        *(["--credit-reader-queue", "4,2"], "5,2", '"6,2"'),
-        *(Credit(4, 2), Credit(5, 2), Credit(6, 2)),
-    ),
-    "credit_queue_store": (
-        *(["--credit-queue-store", "2000,500"], "8,2", '"9,2"'),
-        *(Credit(2000, 500), Credit(8, 2), Credit(9, 2)),
-    ),
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
     "busy_poll": (["--busy-poll", "0.001"], "0.002", "0.5", 0.001, 0.002, 0.5),
     "patience": (["--patience", "4"], "5.5", "6.5", 4.0, 5.5, 6.5),
@@ -291,26 +276,6 @@ def test_what_cannot_be_is_said_in_one_line(
     assert len(error.splitlines()) == 1
 
 
-def test_credit_is_shown_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["relay", "--help"]) == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--credit-reader-outlet" in told
-    assert ".initial" not in told
-    assert "400,200]" in told
-    assert "4000,800]" in told
-    assert "Credit(" not in told
-
-
-@pytest.mark.parametrize("value", ["400", "400,", "a,b", "200,400", "-1,0", "4,2,1", "none"])
-def test_credit_that_is_none_is_told_of_in_one_line(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["relay", "--flow", "credit", f"--credit-reader-outlet={value}"]) == 2
-    told = capsys.readouterr().err
-    assert len(told.splitlines()) <= 2
-    assert "INITIAL,MORE_AFTER" in told or "must not be above" in told
-
-
 def test_an_empty_list_of_limits_is_none(settle: Settle) -> None:
     assert settle(toml="[relay]\naccount_limit = []").account_limit == ()
 
@@ -324,7 +289,7 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 
 def test_every_setting_has_an_option() -> None:
     groups = (
-        *(PagesAccess, Tls, Authorisation, TokenOptions, Debt, Flow, Patience, Peers),
+        *(PagesAccess, Tls, Authorisation, TokenOptions, Debt, Patience, Peers),
         *(Keeping, Syndicate),
     )
     grouped = {field.name for group in groups for field in attrs.fields(group)}

@@ -4,10 +4,10 @@ import gc
 import json
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import attrs
 import trio
@@ -23,7 +23,6 @@ from clearfunds.transports import BearerTokens, ListenURLError, TransportError
 from clearfunds.transports.mqtt import Passwords
 
 from ._acl_options import Authorisation
-from ._credit_options import Flow
 from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
@@ -48,6 +47,21 @@ _OLD: Final = 100
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
 _RUNNING: Final = Group("Running", sort_key=7)
+
+
+class Serve(Protocol):
+    """Serves a relay, as `serve_relay` does."""
+
+    def __call__(
+        self,
+        settings: RelaySettings,
+        *,
+        task_status: trio.TaskStatus[RelayAddresses],
+        stop: trio.Event,
+        beside: Companion | None,
+    ) -> Awaitable[RelayReport]:
+        """Run a relay until `stop` is set."""
+        ...
 
 
 def relay(
@@ -106,7 +120,6 @@ def relay(
     authorisation: Authorisation = Authorisation(),  # noqa: B008
     tokens: TokenOptions = TokenOptions(),  # noqa: B008
     debt: Debt = Debt(),  # noqa: B008
-    flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
     peers: Peers = Peers(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
@@ -147,6 +160,7 @@ def relay(
             group=_RUNNING, help="Log format: a line of text per event, or a JSON object per line."
         ),
     ] = "text",
+    serve: Annotated[Serve, Parameter(parse=False)] = serve_relay,
 ) -> int:
     """Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.
 
@@ -182,7 +196,6 @@ def relay(
             busy_poll=busy_poll,
             otel_every=otel_every,
             **attrs.asdict(debt, recurse=False),
-            **attrs.asdict(flow, recurse=False),
             **attrs.asdict(patience, recurse=False),
             **attrs.asdict(peers),
             **kept,
@@ -205,7 +218,7 @@ def relay(
     _spare_the_collector()
     settings = within_descriptors(settings, journal=beside is not None)
     let_go_of_large()
-    return run_async(_serve, settings, beside)
+    return run_async(partial(_serve, serve), settings, beside)
 
 
 def _is_secure(url: str) -> bool:
@@ -223,13 +236,13 @@ def _spare_the_collector() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
-async def _serve(settings: RelaySettings, beside: Companion | None) -> int:
+async def _serve(serve: Serve, settings: RelaySettings, beside: Companion | None) -> int:
     stop = trio.Event()
     status = 0
     async with trio.open_nursery() as nursery:
 
         async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
-            report = await serve_relay(settings, task_status=task_status, stop=stop, beside=beside)
+            report = await serve(settings, task_status=task_status, stop=stop, beside=beside)
             _report(report)
             nursery.cancel_scope.cancel()
 

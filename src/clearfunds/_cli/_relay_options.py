@@ -415,13 +415,6 @@ class Keeping:
         OptionalSize,
         Parameter(help="Memory quota of messages without a store, in bytes; none: no limit."),
     ] = DEFAULTS.kept_limit
-    paging: Annotated[
-        Literal["steady", "classic"],
-        Parameter(
-            help="Paging policy of queues. steady: in memory are as many messages as consumers "
-            "take in two seconds; classic: as many as memory has room for."
-        ),
-    ] = DEFAULTS.paging
     session_expiry: Annotated[
         OptionalSeconds,
         Parameter(
