@@ -307,9 +307,9 @@ class RelaySettings(KeepingSettings):
     """Bytes of the caveats of one Syndicate reference."""
     resolve_answer: Literal["ok", "accepted"] = "ok"
     """How a gatekeeper answers `<resolve ...>`; syndicate-py 0.19.3 expects `accepted`."""
-    credit: Literal["off", "accept", "request"] = "accept"
-    """Whether Syndicate's experimental credit is not answered, given to peers who ask for it, or
-    also asked for."""
+    turn_credit: Literal["off", "accept", "request"] = "accept"
+    """Whether Syndicate's experimental credit for turns is not answered, given to peers who ask for
+    it, or also asked for."""
     sturdy_oid: str = "syndicate"
     """What the dataspace is called in sturdyrefs."""
     sturdy_key: bytes | None = attrs.field(default=None, repr=False)
@@ -648,7 +648,7 @@ def _syndicate_server(
             behind=Limit(items=settings.behind_items, bytes=settings.behind_bytes),
             behind_limit=settings.behind_limit,
             resolve_answer=settings.resolve_answer,
-            credit=settings.credit,
+            turn_credit=settings.turn_credit,
             oid=settings.sturdy_oid,
             key=settings.sturdy_key,
             origins=settings.origin,

@@ -165,7 +165,7 @@ KINDS = {
         *(["--resolve-answer", "accepted"], "ok", '"accepted"'),
         *("accepted", "ok", "accepted"),
     ),
-    "credit": (["--credit", "off"], "request", '"accept"', "off", "request", "accept"),
+    "turn_credit": (["--turn-credit", "off"], "request", '"accept"', "off", "request", "accept"),
     "sturdy_oid": (["--sturdy-oid", "a b"], "c d", '"e"', "a b", "c d", "e"),
 }
 
@@ -594,7 +594,7 @@ def test_a_file_of_passwords_that_is_not_there_is_one_line(
         (["--subscription-policy", "a #=wait,-1"], "", ['"-1" is not a number of seconds']),
         (["--subscription-policy", "a #=wait,"], "", ['"" is not a number of seconds']),
         ([], "[relay]\nsubscription_policy = ['a #=wait', 'b']", ["subscription_policy", '"b"']),
-        (["--credit", "ask"], "", ["--credit", "ask", "off", "accept", "request"]),
+        (["--turn-credit", "ask"], "", ["--turn-credit", "ask", "off", "accept", "request"]),
         (["--resolve-answer", "yes"], "", ["--resolve-answer", "yes", "ok", "accepted"]),
         (["--max-depth", "0"], "", ["--max-depth", "0"]),
         (["--sturdy-key", "00"], "", ["--sturdy-key", "--sturdy-key-file"]),

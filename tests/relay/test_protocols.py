@@ -98,7 +98,7 @@ async def test_every_setting_reaches_the_protocol() -> None:
         "subscription_policies": (SubscriptionPolicy("a", "#", "disconnect"),),
         "behind_limit": 25,
         "resolve_answer": "accepted",
-        "credit": "off",
+        "turn_credit": "off",
         "oid": "x",
         "key": KEY,
         "origins": ("https://here.example",),

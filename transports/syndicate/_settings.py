@@ -42,9 +42,10 @@ class SyndicateSettings(ServerSettings):
     """The form of a gatekeeper's answer to `<resolve ...>`: `<ok ref>` and `<error reason>`, the
     protocol since September 2024 (gatekeeper.prs, rpc.prs), or `<accepted ref>` and
     `<rejected reason>`, the form before, which syndicate-py 0.19.3 still expects."""
-    credit: Literal["off", "accept", "request"] = "accept"
-    """The experimental credit on the wire (protocol.prs): not answered, given to peers that ask for
-    it, or also asked for. Asking is not the default: no other implementation is known to answer."""
+    turn_credit: Literal["off", "accept", "request"] = "accept"
+    """Credit for turns, an experimental extension (protocol.prs): not answered, given to peers
+    that ask for it, or also asked for. Asking is not the default: no other implementation is known
+    to answer."""
     oid: str = "syndicate"
     """The name of the dataspace in sturdyrefs; as in syndicate-rs's configuration for its
     examples."""

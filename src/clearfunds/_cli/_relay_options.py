@@ -490,13 +490,14 @@ class Syndicate:
             "syndicate-py 0.19.3 and other older clients."
         ),
     ] = DEFAULTS.resolve_answer
-    credit: Annotated[
+    turn_credit: Annotated[
         Literal["off", "accept", "request"],
         Parameter(
-            help="Credit-based flow control on the wire (experimental). off: not answered; accept: "
-            "granted to peers that ask for it; request: also requested from peers."
+            help="Credit for turns, backpressure that Syndicate's peers can see where their "
+            "transport hides it (experimental). off: not answered; accept: granted to peers that "
+            "ask for it; request: also requested from peers."
         ),
-    ] = DEFAULTS.credit
+    ] = DEFAULTS.turn_credit
     max_text_size: Annotated[
         Size, Parameter(help="Maximum size of a packet written as text, in bytes.")
     ] = DEFAULTS.max_text_size

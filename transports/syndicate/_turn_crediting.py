@@ -1,4 +1,4 @@
-"""Credit on the wire for one connection, in both directions (see `_wire_credit.py`)."""
+"""Credit for the turns of one connection, in both directions (see `_turn_credit.py`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...accounts import Account
-from ._wire_credit import DO, WILL, Credited, CreditGiven, credit, credit_of
+from ._turn_credit import DO, WILL, Credited, CreditGiven, credit, credit_of
 
 if TYPE_CHECKING:
     from .._flusher import Flusher
@@ -47,7 +47,7 @@ class Crediting:
 
     def ask(self) -> None:
         """Ask the peer to give credit, if the settings say so."""
-        if self._settings.credit == "request":
+        if self._settings.turn_credit == "request":
             self._asked = True
             self._sender.say(DO)
 
@@ -55,7 +55,7 @@ class Crediting:
         """Handle an extension; return whether it was about credit."""
         settings = self._settings
         sender = self._sender
-        if packet == DO and settings.credit != "off":
+        if packet == DO and settings.turn_credit != "off":
             if self._giving is None:
                 self._giving = CreditGiven()
             sender.say(WILL)

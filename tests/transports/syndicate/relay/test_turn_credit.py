@@ -1,4 +1,4 @@
-"""Credit on the wire: given when a debt is clear, and waited for where a peer gives it."""
+"""Credit for turns: given when a debt is clear, and waited for where a peer gives it."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ async def test_nobody_gets_credit_that_did_not_ask() -> None:
 
 @pytest.mark.parametrize("text", [False, True])
 async def test_switched_off_it_is_not_answered(text: bool) -> None:
-    async with relay(credit="off") as served, served.peer(text=text) as peer:
+    async with relay(turn_credit="off") as served, served.peer(text=text) as peer:
         await peer.send(DO, says("1"), WILL, gives(1), says("2"))
         assert await peer.sync() == []
         assert await peer.silent(0.25)
@@ -387,7 +387,7 @@ async def test_who_leaves_before_its_credit_came(how: str, unix: str) -> None:
 
 
 async def test_the_relay_asks_first_where_it_is_to() -> None:
-    async with relay(credit="request") as served, served.peer() as peer:
+    async with relay(turn_credit="request") as served, served.peer() as peer:
         raw = bytes.fromhex("b4b302646fb4b3136372656469742d666c6f772d636f6e74726f6cb00303170a8484")
         assert await peer.raw_packet() == raw
         await peer.send(DO)  # it may be asked, too
@@ -400,7 +400,7 @@ async def test_the_relay_asks_first_where_it_is_to() -> None:
 async def test_without_an_agreement_nothing_waits_for_credit(how: str) -> None:
     setting = {"unasked": "accept", "off": "off"}.get(how, "request")
     async with (
-        relay(credit=setting) as served,
+        relay(turn_credit=setting) as served,
         served.peer() as observer,
         served.peer() as publisher,
     ):
@@ -425,7 +425,7 @@ async def test_without_an_agreement_nothing_waits_for_credit(how: str) -> None:
 async def test_what_was_sent_is_owed_until_credit_comes(kind: str, text: bool) -> None:
     """By who published it; of whom the observer is known to have it."""
     async with (
-        relay(credit="request") as served,
+        relay(turn_credit="request") as served,
         served.peer(text=text) as observer,
         served.peer() as publisher,
     ):
@@ -473,7 +473,7 @@ async def test_what_was_sent_is_owed_until_credit_comes(kind: str, text: bool) -
 async def test_credit_for_runs_and_turns_of_several_publishers() -> None:
     """In the order in which they were sent, whoever it was."""
     async with (
-        relay(credit="request") as served,
+        relay(turn_credit="request") as served,
         served.peer() as observer,
         served.peer() as one,
         served.peer() as two,
@@ -501,7 +501,7 @@ async def test_credit_for_runs_and_turns_of_several_publishers() -> None:
 async def test_a_publisher_waits_for_credit_not_for_buffers() -> None:
     """All of it is small enough for the kernel to take; and its own credit waits for that, too."""
     async with (
-        relay(credit="request", limit_items=10, patience=60) as served,
+        relay(turn_credit="request", limit_items=10, patience=60) as served,
         served.peer() as observer,
         served.peer() as publisher,
     ):
@@ -533,7 +533,7 @@ async def three_of_whom_one_is_stuck(
 ) -> AsyncGenerator[tuple[SyndicateRelay, Peer, Peer, Peer]]:
     """Run a relay with credit on request; give it, who is stuck, who hears others, and another."""
     async with (
-        relay(listen=(TCP, unix), credit="request", limit_items=3, patience=60) as served,
+        relay(listen=(TCP, unix), turn_credit="request", limit_items=3, patience=60) as served,
         served.peer(1) as stuck,
         served.peer() as both,
         served.peer() as other,
@@ -596,7 +596,7 @@ async def test_two_who_wait_for_each_others_credit_go_on() -> None:
     """Each publishes what the other observes, over its limit; credit is behind publications."""
     count = 300
     async with (
-        relay(credit="request", limit_items=5, patience=60) as served,
+        relay(turn_credit="request", limit_items=5, patience=60) as served,
         served.peer() as one,
         served.peer() as two,
     ):
@@ -623,7 +623,7 @@ async def test_two_who_wait_for_each_others_credit_go_on() -> None:
 async def test_credit_for_what_has_not_left_settles_nothing(unix: str) -> None:
     """Or a peer that does not read would make the relay keep what nobody owes for."""
     async with (
-        relay(listen=(TCP, unix), credit="request", patience=60) as served,
+        relay(listen=(TCP, unix), turn_credit="request", patience=60) as served,
         served.peer(1) as liar,
         served.peer() as publisher,
     ):
@@ -656,7 +656,7 @@ async def test_credit_for_what_has_not_left_settles_nothing(unix: str) -> None:
 @pytest.mark.parametrize("how", ["leave", "reset", "error", "fault"])
 async def test_who_leaves_settles_what_had_no_credit(who: str, how: str) -> None:
     async with (
-        relay(credit="request", limit_items=20, patience=60) as served,
+        relay(turn_credit="request", limit_items=20, patience=60) as served,
         served.peer() as observer,
         served.peer() as publisher,
     ):
@@ -699,7 +699,7 @@ async def test_who_leaves_settles_what_had_no_credit(who: str, how: str) -> None
 
 async def test_who_never_gives_credit_is_cut_by_name(caplog: pytest.LogCaptureFixture) -> None:
     async with (
-        relay(credit="request", limit_items=5, patience=0.5) as served,
+        relay(turn_credit="request", limit_items=5, patience=0.5) as served,
         served.peer() as mean,
         served.peer() as fair,
         served.peer() as publisher,
@@ -733,7 +733,7 @@ async def test_who_never_gives_credit_may_go_on_if_nobody_waits(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
-        relay(credit="request", patience=0.1) as served,
+        relay(turn_credit="request", patience=0.1) as served,
         served.peer() as mean,
         served.peer() as publisher,
     ):
@@ -748,7 +748,7 @@ async def test_who_never_gives_credit_may_go_on_if_nobody_waits(
 
 async def test_with_wait_credit_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     async with (
-        relay(credit="request", limit_items=5, patience=0.1, stuck="wait") as served,
+        relay(turn_credit="request", limit_items=5, patience=0.1, stuck="wait") as served,
         served.peer() as slow,
         served.peer() as publisher,
     ):
@@ -766,7 +766,7 @@ async def test_with_wait_credit_is_waited_for(caplog: pytest.LogCaptureFixture) 
 async def test_an_orderly_stop_waits_for_credit(kind: str) -> None:
     each = 3 if kind == "turns" else 1
     async with (
-        relay(credit="request", grace=20) as served,
+        relay(turn_credit="request", grace=20) as served,
         served.peer() as observer,
         served.peer() as publisher,
     ):
@@ -795,7 +795,7 @@ async def test_an_orderly_stop_waits_for_credit(kind: str) -> None:
 @pytest.mark.parametrize("how", ["nothing", "some", "leave"])
 async def test_but_no_longer_than_the_grace(how: str) -> None:
     async with (
-        relay(credit="request", grace=0.4 if how != "leave" else 20) as served,
+        relay(turn_credit="request", grace=0.4 if how != "leave" else 20) as served,
         served.peer() as observer,
         served.peer() as publisher,
     ):
@@ -870,7 +870,7 @@ async def test_credit_is_given_over_websocket(kind: str, unix: str) -> None:
 async def test_credit_is_waited_for_over_websocket(kind: str) -> None:
     each = 3 if kind == "turns" else 1
     async with (
-        relay(listen=(WS,), credit="request", limit_items=200) as served,
+        relay(listen=(WS,), turn_credit="request", limit_items=200) as served,
         AsyncExitStack() as s,
     ):
         observer = await s.enter_async_context(web(served))
@@ -901,7 +901,7 @@ async def test_credit_is_waited_for_over_websocket(kind: str) -> None:
 
 async def test_over_websocket_credit_passes_what_waits(unix: str) -> None:
     async with (
-        relay(listen=(TCP, WS, unix), credit="request", limit_items=3, patience=60) as served,
+        relay(listen=(TCP, WS, unix), turn_credit="request", limit_items=3, patience=60) as served,
         served.peer(2) as stuck,
         served.peer() as other,
         web(served, 1) as both,
@@ -934,7 +934,7 @@ async def test_over_websocket_credit_passes_what_waits(unix: str) -> None:
 
 async def test_over_websocket_a_stop_waits_for_credit() -> None:
     async with (
-        relay(listen=(WS,), credit="request", grace=20) as served,
+        relay(listen=(WS,), turn_credit="request", grace=20) as served,
         web(served) as observer,
         web(served) as publisher,
     ):

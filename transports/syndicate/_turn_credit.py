@@ -1,4 +1,4 @@
-"""The experimental credit on the wire, for peers whose transport hides backpressure.
+"""Credit for turns, an experimental extension, for peers whose transport hides backpressure.
 
     <do <credit-flow-control 202506>>      the sender of turns asks for it
     <will <credit-flow-control 202506>>    the receiver agrees; silence refuses

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.transports.syndicate._wire_credit import CreditGiven
+from clearfunds.transports.syndicate._turn_credit import CreditGiven
 
 FOREVER = float("inf")
 
@@ -43,7 +43,7 @@ def test_no_turn_is_credited_before_its_time(
     taken: list[tuple[float, int]] = []
     now = 0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clearfunds.transports.syndicate._wire_credit.MAX_APART", apart)
+        patch.setattr("clearfunds.transports.syndicate._turn_credit.MAX_APART", apart)
         for pause, turns in steps:
             now += pause
             giving.took(turns, now)
