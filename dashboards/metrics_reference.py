@@ -158,7 +158,6 @@ NOTES: Final = """\
   `_share_bytes` exist only while the server's account is above its limit: see
   [fairness.md](fairness.md).
 - A relay with a journal also has the metrics of [ledger.md](ledger.md#the-journal).
-- A relay with `--flow credit` also has the metrics of [credit-flow.md](credit-flow.md#metrics).
 - A relay with a listener for readers of ranges and writers of batches also has the metrics of
   [sinks.md](sinks.md#metrics).
 """
