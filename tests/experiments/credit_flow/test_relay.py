@@ -96,8 +96,8 @@ async def test_who_publishes_to_one_that_does_not_read_is_stopped_at_its_credit(
         assert account.limit.items is None
         statement = account.statistics()
         assert statement.waiting == 1
-        assert statement.waited_by_reason["credit"] > 0
-        assert sum(statement.waited_by_reason.values()) == statement.waited_by_reason["credit"]
+        assert statement.waited_by_reason["blocked"] > 0
+        assert sum(statement.waited_by_reason.values()) == statement.waited_by_reason["blocked"]
         reader = scheme(relay).readers[account]
         assert [station.name for station in reader.flow.blockers] == [relay.account("stuck").name]
         assert list(reader.flow.credit_from.values())[-1] == 0
@@ -327,7 +327,7 @@ async def test_the_pages_tell_who_blocks_whom() -> None:
         assert 'clearfunds_credit_blocked_processes{process="reader"} 1.0' in text
         assert 'clearfunds_credit_messages_total{process="outlet"}' in text
         assert 'clearfunds_accounts{state="flow"} 1.0' in text
-        (waits,) = [n for n in text.splitlines() if 'throttle_events_total{reason="credit"' in n]
+        (waits,) = [n for n in text.splitlines() if 'throttle_events_total{reason="blocked"' in n]
         assert float(waits.rpartition(" ")[2]) >= 1
         top = json.loads(await fetch(f"{relay.addresses.http}/ledger.json?top=5"))
         (wait,) = top["waits"]
