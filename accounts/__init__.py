@@ -17,15 +17,6 @@ from ._backlog import open_behind as open_behind
 from ._books import borrow_run as borrow_run
 from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm
-from ._credit_flow import CREDIT_2015 as CREDIT_2015
-from ._credit_flow import DEFAULT_CREDIT as DEFAULT_CREDIT
-from ._credit_flow import READER_STATE_CHANGE_SECONDS as READER_STATE_CHANGE_SECONDS
-from ._credit_flow import STATE_CHANGE_SECONDS as STATE_CHANGE_SECONDS
-from ._credit_flow import STORE_CREDIT as STORE_CREDIT
-from ._credit_flow import Credit as Credit
-from ._credit_flow import CreditBlock as CreditBlock
-from ._credit_flow import CreditFlow as CreditFlow
-from ._credit_flow import CreditFlowStatistics as CreditFlowStatistics
 from ._errors import AccountError as AccountError
 from ._errors import AuditError as AuditError
 from ._errors import ClosedAccountError as ClosedAccountError

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from ._waiters import (
     ALARM,
-    CREDIT,
+    BLOCKED,
     NOBODY,
     PLAIN,
     RATE,
@@ -177,7 +177,7 @@ class Gate:
         """Return who is to blame regardless of repayments: alarm, blocker or rate; or None."""
         if self.cause == ALARM:
             return self.alarm_name
-        if self.cause == CREDIT and self.blockers:
+        if self.cause == BLOCKED and self.blockers:
             return self.blockers[0]
         return RATE_LIMIT if self.cause == RATE else None
 
@@ -232,7 +232,7 @@ class Gate:
         if self.halted:
             cause = ALARM
         elif self.blockers:
-            cause = CREDIT
+            cause = BLOCKED
         elif self.holds_all:
             cause = PLAIN
         elif self.squeezed and shares is None:
@@ -516,7 +516,7 @@ class Gate:
             return
         account = self.account
         line = account.line
-        if self.cause == CREDIT and line is not None and len(line):
+        if self.cause == BLOCKED and line is not None and len(line):
             line.blame_on(name, account.ledger.clock())
         left = tuple(each for each in self.blockers if each != name)
         if not left:

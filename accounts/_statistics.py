@@ -69,7 +69,7 @@ class AccountStatistics:
     waited_by_reason: dict[str, float]
     """The same seconds by reason: `account`, at this account itself; `parent`, at one above it; at
     either, `alarm`, during an alarm; `share`, above its share of the limit of the account above;
-    `rate`, above a rate limit; `credit`, while a holder had no credit for it."""
+    `rate`, above a rate limit; `blocked`, while a holder blocked it."""
     blame: dict[str, float]
     """Blocked seconds by holder: each stretch of a wait counts for the holder whose repayment
     ended it. Ended waits, and the ended stretches of waits that go on."""

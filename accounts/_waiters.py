@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from ._account import Account
 
 
-REASONS: Final = ("account", "parent", "alarm", "share", "rate", "credit")
+REASONS: Final = ("account", "parent", "alarm", "share", "rate", "blocked")
 """Reasons for backpressure: the reader's own account is throttled (or others stand in line there);
 an account above it is; an alarm, whatever the debt (`Account.halt`); it is above its share of the
 limit of the account above (`_shares.py`); it is above its rate limit (`_rate_limit.py`); a holder
-has no credit left for it (`Gate.block`)."""
+blocks it (`Gate.block`)."""
 
 PLAIN: Final = 0
 """The index of the first of them, and, for readers of accounts below, it means the second."""
 ALARM: Final = 2
 SHARE: Final = 3
 RATE: Final = 4
-CREDIT: Final = 5
+BLOCKED: Final = 5
 
 NOBODY: Final = -1
 """The ticket of a reader that has not waited: every reader in line stands before it."""

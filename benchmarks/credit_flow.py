@@ -29,6 +29,7 @@ schemes in turn, and then again; the tables have medians. The results are writte
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import select
@@ -51,7 +52,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 from benchmarks.credit_flow_plots import draw
 from benchmarks.fanout import Cores, machine
 from benchmarks.loadgen import GeneratorError, Load, run
-from benchmarks.servers import Relay, ServerError, pinned
+from benchmarks.servers import CREDIT_FLOW, Relay, ServerError, pinned
 from clearfunds.transports.mqtt import Connect, Publish, Subscribe, encode
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -68,12 +69,12 @@ UNLIMITED: Final = (
     "--stuck=wait",
 )
 """A relay without backpressure, drops and disconnects."""
-SCHEMES: Final[dict[str, tuple[str, ...]]] = {
-    "debt": ("--flow=debt",),
-    "credit": ("--flow=credit",),
-    "nothing": ("--flow=debt", *UNLIMITED),
+SCHEMES: Final[dict[str, Relay]] = {
+    "debt": Relay(protocols=("mqtt",)),
+    "credit": Relay(protocols=("mqtt",), program=CREDIT_FLOW),
+    "nothing": Relay(protocols=("mqtt",), options=UNLIMITED),
 }
-"""The relay's options for each scheme; all others have their defaults."""
+"""The relay of each scheme; all other options have their defaults."""
 BESIDE: Final = ("debt", "credit")
 FAN_OUTS: Final = (1, 3, 10, 30, 100)
 LOADS: Final = ("keep-up", "stall", "queues")
@@ -306,13 +307,14 @@ class Point:
 
     def relay(self, scratch: Path) -> Relay:
         """Return the relay that it is measured with."""
-        options = list(SCHEMES[self.scheme])
+        relay = SCHEMES[self.scheme]
+        options = list(relay.options)
         if self.load != "keep-up":
             options += ["--listen", f"mqtt+unix://{scratch}/sock"]
         if self.load == "queues":
             options += ["--store", str(scratch / "store")]
             options += ["--fsync-interval", str(SLOW_STORE_SECONDS)]
-        return Relay(protocols=("mqtt",), options=tuple(options))
+        return dataclasses.replace(relay, options=tuple(options))
 
 
 def keep_up(point: Point, port: int, pid: int, seconds: float) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def sampled(server: AnyServer, output: Path) -> Relay:
         raise ProfileError(f"only the relay of this checkout has a sampler, not {server.name}")
     if sys.platform != "linux":
         raise ProfileError("a timer for a process's user time is looked for on Linux only")
-    return dataclasses.replace(server, program=(str(PROGRAM), str(output)))
+    return dataclasses.replace(server, program=(str(PROGRAM), str(output), "relay"))
 
 
 def begin(pid: int) -> None:

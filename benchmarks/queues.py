@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -42,7 +43,14 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.fanout import Cores, machine, positive
 from benchmarks.queue_plots import draw, rows
-from benchmarks.servers import Relay, ServerError, lines_until, pinned
+from benchmarks.servers import (
+    CLASSIC_PAGING,
+    Relay,
+    ServerError,
+    from_the_root,
+    lines_until,
+    pinned,
+)
 from clearfunds.dataspace.queues import AckBatcher
 from examples.work_queue import NUMBER, PREFETCH, Client, Frames, connect, frame
 
@@ -50,7 +58,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLE = ROOT / "examples" / "work_queue.py"
+EXAMPLE: tuple[str, ...] = (str(ROOT / "examples" / "work_queue.py"),)
+CLASSIC_EXAMPLE = ("-m", "experiments.classic_paging.work_queue")
 DATA = ROOT / "docs" / "data"
 HOST = "127.0.0.1"
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -113,7 +122,10 @@ def scratch(where: Path | None, needed: int) -> Generator[Path]:
 
 @contextlib.contextmanager
 def work_queue(
-    directory: Path | None, *options: str, core: int | None = None
+    directory: Path | None,
+    *options: str,
+    program: tuple[str, ...] = EXAMPLE,
+    core: int | None = None,
 ) -> Generator[tuple[int, Process]]:
     """Run the example's server, on that core if one is given; give its port, and it.
 
@@ -121,10 +133,12 @@ def work_queue(
         ServerError: It did not start.
     """
     where = [] if directory is None else [f"--directory={directory}"]
-    command = [sys.executable, str(EXAMPLE), "serve", f"{HOST}:0", *where, *options]
+    command = [sys.executable, *program, "serve", f"{HOST}:0", *where, *options]
     with tempfile.TemporaryFile() as log:
         with pinned(core):
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **from_the_root()}
+            )
         assert process.stdout is not None
         try:
             for line in lines_until(process.stdout, time.monotonic() + START_SECONDS):
@@ -368,9 +382,13 @@ def measure_backlog(
     # Three copies of each, and what is copied forward before it is removed.
     most = settings.backlog + int(settings.queues * settings.rate * settings.limit_seconds)
     with scratch(where, 2 * most * (settings.size + 100)) as directory:
-        options = (f"--paging={settings.paging}", f"--memory={settings.memory}", DISK_LIMIT)
+        options, program = [DISK_LIMIT], EXAMPLE
+        if settings.paging == "classic":
+            options.append(f"--memory={settings.memory}")
+            program = CLASSIC_EXAMPLE
+        serving = work_queue(directory / "store", *options, program=program, core=cores.server)
         with (
-            work_queue(directory / "store", *options, core=cores.server) as (port, server),
+            serving as (port, server),
             pinned(cores.generator),
         ):
             run = Backlog(settings, port, server, report)
@@ -490,8 +508,10 @@ def ten_million(given: argparse.Namespace) -> None:
     no_limits = ("max-queued", "max-queued-bytes", "disk-limit")
     with scratch(given.scratch, needed) as directory:
         options = [f"--store={directory / 'store'}", *(f"--{name}=none" for name in no_limits)]
-        options += ["--session-expiry=none", f"--paging={given.paging}", "--max-inflight=1000"]
+        options += ["--session-expiry=none", "--max-inflight=1000"]
         relay = Relay(protocols=("mqtt",), options=tuple(options))
+        if given.paging == "classic":
+            relay = dataclasses.replace(relay, program=CLASSIC_PAGING)
         with relay.running(directory, None) as running:
             server = Process(running.pid)
             subscriber = mqtt_connect(running.port, b"away")

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
+ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 
@@ -309,6 +310,17 @@ class CommandServer:
             yield running
 
 
+CREDIT_FLOW = ("-m", "experiments.credit_flow")
+CLASSIC_PAGING = ("-m", "experiments.classic_paging")
+"""What the interpreter runs for a relay with one of these, in place of the package's own."""
+
+
+def from_the_root() -> dict[str, str]:
+    """Return what an interpreter needs in its environment to find `experiments` from anywhere."""
+    paths = (str(ROOT), os.environ.get("PYTHONPATH"))
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Relay:
     """The clearfunds relay of this checkout, with its default limits."""
@@ -319,7 +331,7 @@ class Relay:
     options: tuple[str, ...] = ()
     """Further options of ``clearfunds relay``."""
 
-    program: tuple[str, ...] = ("-m", "clearfunds")
+    program: tuple[str, ...] = ("-m", "clearfunds", "relay")
     """What the interpreter runs."""
 
     wildcards: bool = True
@@ -349,9 +361,12 @@ class Relay:
             ServerError: It did not become ready, did not end, or ended with a status but 0.
         """
         listen = [f"--listen={protocol}+tcp://127.0.0.1:0" for protocol in self.protocols]
-        command = [sys.executable, *self.program, "relay", *listen]
+        command = [sys.executable, *self.program, *listen]
         command += ["--http=127.0.0.1:0", *self.options]
-        with started(self.name, command, scratch, core, piped=True) as process:
+        environment = from_the_root()
+        with started(
+            self.name, command, scratch, core, piped=True, environment=environment
+        ) as process:
             assert process.stdout is not None
             ports, page = self._ports(process.stdout)
             yield Running(ports, process.pid, page)

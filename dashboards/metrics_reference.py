@@ -101,10 +101,10 @@ LABELS: Final = {
     "reason": f"Why readers wait: `{REASONS[0]}`, for the debt of their own account; "
     f"`{REASONS[1]}`, for the debt of an account above it. At either, `{REASONS[2]}`: an alarm is "
     f"up; `{REASONS[3]}`: the account is above its share of the limit above it; `{REASONS[4]}`: "
-    f"more came in than the rate limit allows; `{REASONS[5]}`: a holder has no credit left for it.",
+    f"more came in than the rate limit allows; `{REASONS[5]}`: a holder blocks it.",
     "state": f"Of accounts, in this order: {', '.join(f'`{state}`' for state in STATES)}: owes "
     "nothing; owes something; is above its limit (high-water mark) or its share, and not yet back "
-    "at its lower mark; is closed and still owes; has no credit. Of moving limits: "
+    "at its lower mark; is closed and still owes; is blocked by a holder. Of moving limits: "
     f"{', '.join(f'`{state}`' for state in LIMIT_STATES)}; see [latency-limit.md]"
     "(latency-limit.md#its-states). Of messages in queues: `ready`, not delivered yet; `unacked`, "
     "delivered and not acknowledged. Of sessions: `connected`, `away`. Of the store's bytes: "
@@ -158,7 +158,6 @@ NOTES: Final = """\
   `_share_bytes` exist only while the server's account is above its limit: see
   [fairness.md](fairness.md).
 - A relay with a journal also has the metrics of [ledger.md](ledger.md#the-journal).
-- A relay with `--flow credit` also has the metrics of [credit-flow.md](credit-flow.md#metrics).
 - A relay with a listener for readers of ranges and writers of batches also has the metrics of
   [sinks.md](sinks.md#metrics).
 """

@@ -42,13 +42,11 @@ from clearfunds.dataspace.queues import (
     Confirms,
     Delivery,
     InflightWindow,
-    MemoryMonitor,
     PrefetchWindow,
     Queue,
     QueueSettings,
     SteadyBacking,
     Verdict,
-    classic,
     dead_letter_to,
 )
 from clearfunds.persistence import Shelves, open_shelves
@@ -115,10 +113,8 @@ class Options:
     """The directory of the jobs; None: in memory."""
     fsync_interval: float = 0.2
     """Seconds until jobs are on disk and confirmed; 0: at once."""
-    paging: str = "steady"
-    """The policy for jobs in memory: `steady` or `classic`, see docs/queues.md."""
-    memory: int = 512 << 20
-    """Bytes of memory that the classic policy aims below: it pages from half of them on."""
+    backing: BackingFactory = SteadyBacking
+    """The paging policy: which jobs are in memory."""
     disk_limit: int = 1 << 30
     """Most bytes of jobs on disk; further jobs are charged to their publishers."""
     queues: tuple[tuple[str, str], ...] = ()
@@ -137,11 +133,7 @@ class Server:
         self.ledger = Ledger()
         self.dataspace = Dataspace(self.ledger)
         self.disk = self.ledger.open("disk", limit=Limit(items=None, bytes=options.disk_limit))
-        self.backing: BackingFactory = SteadyBacking
-        if options.paging == "classic":
-            clock = self.ledger.clock
-            monitor = MemoryMonitor(clock=clock, used=memory_used, limit=options.memory)
-            self.backing = classic(monitor=monitor)
+        self.backing = options.backing
         self.queues: dict[str, tuple[Queue, str]] = {}
         self.to_confirm: set[Connection] = set()
         self.something_to_confirm = trio.Event()
@@ -381,11 +373,6 @@ class Connection:
         if not self.outlet.closed:
             self.send(*parts)
             self.server.flusher.ready()
-
-
-def memory_used() -> int:
-    """Return the resident memory of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 async def serve(host: str, port: int, options: Options) -> None:
@@ -629,8 +616,6 @@ def arguments() -> argparse.ArgumentParser:
         help="declare a queue, with this topic filter; may be given several times",
     )
     server.add_argument("--fsync-interval", type=float, default=Options().fsync_interval)
-    server.add_argument("--paging", choices=("steady", "classic"), default="steady")
-    server.add_argument("--memory", type=int, default=Options().memory)
     server.add_argument("--disk-limit", type=int, default=Options().disk_limit)
     publisher = commands.add_parser("put", help="publish the lines of stdin")
     publisher.add_argument("address", type=address, help="HOST:PORT")
@@ -644,15 +629,14 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-async def main(given: argparse.Namespace) -> None:
-    """Run the chosen command."""
+async def main(given: argparse.Namespace, backing: BackingFactory) -> None:
+    """Run the chosen command; `backing` is the paging policy of a server."""
     host, port = given.address
     if given.command == "serve":
         options = Options(
             directory=given.directory,
             fsync_interval=given.fsync_interval,
-            paging=given.paging,
-            memory=given.memory,
+            backing=backing,
             disk_limit=given.disk_limit,
             queues=tuple(given.queue),
         )
@@ -669,10 +653,15 @@ def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
     return first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-if __name__ == "__main__":
+def run(given: argparse.Namespace, backing: BackingFactory = SteadyBacking) -> None:
+    """Run the chosen command until it ends, or until Ctrl-C.
+
+    Raises:
+        SystemExit: It failed; the message says why.
+    """
     failure: Exception | None = None
     try:
-        trio.run(main, arguments().parse_args())
+        trio.run(main, given, backing)
     except* KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     except* (
@@ -681,3 +670,7 @@ if __name__ == "__main__":
         failure = first_of(failures)
     if failure is not None:
         sys.exit(f"work_queue: {failure}")
+
+
+if __name__ == "__main__":
+    run(arguments().parse_args())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -84,21 +84,7 @@ class _Page:
         return data
 
 
-class Flow(Protocol):
-    """The scheme that makes publishers wait, if it is not debt."""
-
-    def row(self) -> dict[str, Any]:
-        """Return its row."""
-        ...
-
-    def blocked(self) -> list[dict[str, Any]]:
-        """Return a row for each blocked process."""
-        ...
-
-
-async def write_ledger(
-    ledger: Ledger, pace: Pace, flow: Flow | None = None
-) -> AsyncGenerator[bytes, None]:
+async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None]:
     """Write the page, in pieces."""
     page = _Page()
     # A new stretch: the totals must be read in one, however many accounts there are.
@@ -169,16 +155,6 @@ async def write_ledger(
                 yield page.take()
         page.write("]}")
     page.end()
-    if flow is not None:
-        await pace.pause()
-        page.write(f',\n"flow": {_encode(flow.row())}')
-        page.begin("blocked")
-        for row in flow.blocked():
-            await pace.breathe()
-            page.row(row)
-            if page.full:
-                yield page.take()
-        page.end()
     # A new stretch, for the same reason.
     await pace.pause()
     result = await run_paced(audit_in_steps(ledger), pace)

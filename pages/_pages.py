@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from ..accounts import Account, Ledger, Limit
     from ..transports.tls import ServerTls
-    from ._ledger_json import Flow
     from ._persistence_collector import KeptCollector
 
 LONG_PAGES_MAX: Final = 4
@@ -70,7 +69,6 @@ class Pages:
         limits: The limits on debt, by level, shown beside it: see `DebtCollector`.
         collectors: Further collectors for `/metrics`, such as a `RelayCollector`.
         kept: The collector for persistent sessions and the store, if there are any.
-        flow: The scheme that makes publishers wait, if it is not debt.
     """
 
     def __init__(
@@ -80,7 +78,6 @@ class Pages:
         limits: Mapping[str, Limit | Account] | None = None,
         collectors: Iterable[Collector] = (),
         kept: KeptCollector | None = None,
-        flow: Flow | None = None,
     ) -> None:
         self._ledger = ledger
         # A registry refuses two collectors that would serve the same name.
@@ -89,7 +86,6 @@ class Pages:
         self._loop_lag = LoopLag()
         self._process = ProcessFigures()
         self._kept = kept
-        self._flow = flow
         self._collectors: list[Collector] = [
             self._debts,
             *collectors,
@@ -164,7 +160,7 @@ class Pages:
         if query is not None:
             pieces = write_top(self._ledger, Pace(), query)
             return self._long(pieces, _ledger_json.CONTENT_TYPE)
-        pieces = write_ledger(self._ledger, Pace(), self._flow)
+        pieces = write_ledger(self._ledger, Pace())
         return self._long(pieces, _ledger_json.CONTENT_TYPE)
 
     async def healthz(self, request: Request) -> Response:

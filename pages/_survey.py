@@ -177,7 +177,7 @@ class WaitRow(TypedDict):
     alarms: list[str]
     """Alarms raised there: then readers wait for those, and for holders to free memory."""
     reason: str
-    """`debt`, or `alarm`, `share`, `rate`, `credit`."""
+    """`debt`, or `alarm`, `share`, `rate`, `blocked`."""
     rate: str | None
     """The rate limit, if it was exceeded: then readers wait on no holder."""
     blockers: list[str]

@@ -4,6 +4,8 @@ from ._alarms import AlarmSettings as AlarmSettings
 from ._alarms import watch_alarms as watch_alarms
 from ._companion import Companion as Companion
 from ._pages import parse_address as parse_address
+from ._parts import Parts as Parts
+from ._parts import PartsMaker as PartsMaker
 from ._relay import Relay as Relay
 from ._relay import RelayAddresses as RelayAddresses
 from ._relay import RelayReport as RelayReport

@@ -13,7 +13,6 @@ import trio
 from ..accounts import Limit
 from ..transports._input import INPUT_ACCOUNT
 from ..transports._listener import ListenError, ListenURLError
-from ..transports.credit import CreditCollector, CreditPage
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -161,13 +160,11 @@ def _pages(relay: Relay) -> Pages:
         collectors=[
             RelayCollector(relay.counts),
             *_sink_collectors(relay),
-            *_credit_collectors(relay),
             AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
             DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],
         kept=KeptCollector(relay.mqtt.kept, store, relay.mqtt.groups),
-        flow=None if relay.credit is None else CreditPage(relay.credit),
     )
 
 
@@ -176,7 +173,3 @@ def _sink_collectors(relay: Relay) -> list[Collector]:
     from ..ranges.server._sink_collector import SinkCollector
 
     return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]
-
-
-def _credit_collectors(relay: Relay) -> list[Collector]:
-    return [] if relay.credit is None else [CreditCollector(relay.credit)]

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
-from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
+from ..accounts import Account, Ledger, Limit, StuckPolicy
 from ..persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
 from ..persistence._range_disk import PREFIX as SUBSCRIPTION_PREFIX
 from ..persistence._sink_disk import PREFIX as SINK_PREFIX
@@ -23,14 +22,9 @@ from ..transports._flusher import Flusher
 from ..transports._passed import Noted, PassedTime
 from ..transports._settings import PersistenceSettings
 from ..transports.mqtt.server._persistent_retained import keep_retained
-from ..transports.mqtt.server._persistent_sessions import (
-    CLOCK_KEY,
-    PersistentSessions,
-    SessionQueue,
-)
+from ..transports.mqtt.server._persistent_sessions import CLOCK_KEY, PersistentSessions
 from ..transports.mqtt.server._server import MqttServer
-from ._alarms import AlarmSettings, memory_limit
-from ._memory import memory_used
+from ._parts import Parts
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -60,16 +54,8 @@ async def open_keeping(
         yield shelves
 
 
-def keep_sessions(
-    mqtt: MqttServer,
-    keeping: Shelves | RamShelves,
-    *,
-    queue: Callable[..., SessionQueue] = SessionQueue,
-) -> None:
-    """Let `mqtt` keep persistent sessions, and restore those that are there already.
-
-    `queue` makes the queue of a session.
-    """
+def keep_sessions(mqtt: MqttServer, keeping: Shelves | RamShelves, parts: Parts) -> None:
+    """Let `mqtt` keep persistent sessions, and restore those that are there already."""
     ledger: Ledger = mqtt.ledger
     at_rest = _at_rest(ledger, keeping, mqtt.settings)
     values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
@@ -81,8 +67,8 @@ def keep_sessions(
         at_rest,
         mqtt.settings,
         outlives=isinstance(keeping, Shelves),
-        backing=_paging(mqtt.account, mqtt.settings),
-        queue=queue,
+        backing=parts.backing,
+        queue=parts.queue,
         wall=clock,
         groups=mqtt.groups,
         authority=mqtt.authority,
@@ -128,26 +114,6 @@ def _at_rest(
     name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
     place = "disk" if on_disk else "ram"
     return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
-
-
-def _paging(server: Account, settings: PersistenceSettings) -> BackingFactory:
-    """Return the paging policy of queues; see `PersistenceSettings.paging`.
-
-    `server` is the account that alarms halt.
-    """
-    if settings.paging == "steady":
-        return SteadyBacking
-    mark = AlarmSettings(memory=settings.memory_alarm).memory_mark(memory_limit())
-    if mark is None:
-        return classic()
-    return classic(
-        monitor=MemoryMonitor(
-            clock=server.ledger.clock,
-            used=memory_used,
-            limit=mark,
-            disk_short=lambda: DISK in server.halted,
-        )
-    )
 
 
 def has_subscriptions(keeping: Shelves | RamShelves) -> bool:

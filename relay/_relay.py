@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,6 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
-from ..ranges.log import RangeSubscription
 from ..transports._account_tree import AccountTree
 from ..transports._admission import Admission
 from ..transports._connect_rate import ConnectRate
@@ -40,15 +38,6 @@ from ..transports._server import Server
 from ..transports._subscription_policies import (
     SubscriptionPolicies,
 )
-from ..transports.credit import (
-    CreditQueue,
-    CreditScheme,
-    CreditSettings,
-    CreditSubscription,
-    hearing,
-    use_credit,
-)
-from ..transports.mqtt.server._persistent_sessions import SessionQueue
 from ..transports.mqtt.server._server import MqttServer
 from ..transports.mqtt.server._throttle_notices import watch_throttled
 from ._alarms import AlarmSettings, watch_alarms
@@ -57,6 +46,7 @@ from ._busy_poll import BusyPoll
 from ._companion import Companion, nothing
 from ._memory_holders import MemoryHolders
 from ._pages import check_pages, serve_relays_pages
+from ._parts import Parts, PartsMaker
 from ._persistence import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._settings import RelaySettings
 
@@ -115,24 +105,18 @@ class Relay:
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes publications whether they can be read or not.
-        credit: The credit between connections and holders; None without credit flow.
         input: The book of its peers' unfinished input.
         busy_poll: Keeps the loop awake; None: nothing does.
         pages: Its pages over HTTP, if it has any.
     """
 
     def __init__(
-        self, settings: RelaySettings, flusher: Flusher, keeping: Shelves | RamShelves
+        self,
+        settings: RelaySettings,
+        flusher: Flusher,
+        keeping: Shelves | RamShelves,
+        make_parts: PartsMaker | None = None,
     ) -> None:
-        if settings.flow == "credit":
-            # Debt is counted, and nobody waits for it.
-            settings = attrs.evolve(
-                settings,
-                limit_items=None,
-                limit_bytes=None,
-                server_limit_items=None,
-                server_limit_bytes=None,
-            )
         self.settings = settings
         self.keeping = keeping
         quota = Quota(settings.quota_items, settings.quota_bytes, settings.quota_shapes)
@@ -167,18 +151,14 @@ class Relay:
         self.authority = authority_of(settings, self.tree.rules)
         self.mqtt = MqttServer(self.dataspace, flusher, server, settings, admission, self.tree)
         self.mqtt.authority = self.authority
-        self.credit: CreditScheme | None = None
-        queue: Callable[..., SessionQueue] = SessionQueue
-        subscription: Callable[..., RangeSubscription] = RangeSubscription
-        if settings.flow == "credit":
-            self.credit = CreditScheme(self.ledger, _credit_settings(settings))
-            queue = partial(CreditQueue, self.credit)
-            subscription = partial(CreditSubscription, self.credit)
-        keep_sessions(self.mqtt, keeping, queue=queue)
+        parts = Parts() if make_parts is None else make_parts(server)
+        keep_sessions(self.mqtt, keeping, parts)
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
-            self.readers = subscription_server(self.mqtt, keeping, admission, make=subscription)
+            self.readers = subscription_server(
+                self.mqtt, keeping, admission, make=parts.subscription
+            )
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
             # Imported here: only the [relay] extra brings its dependencies.
@@ -198,8 +178,8 @@ class Relay:
         for side in self.sides:
             side.authority = self.authority
             side.input = self.input
-            if self.credit is not None:
-                use_credit(self.credit, side)
+            if parts.on_side is not None:
+                parts.on_side(side)
         self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
@@ -309,10 +289,6 @@ class Relay:
             websocket=url.is_websocket,
         )
 
-    def hearing(self) -> AbstractContextManager[None]:
-        """Notify connections that wait for credit of repayments, for the length of a block."""
-        return nullcontext() if self.credit is None else hearing(self.credit)
-
     def close(self) -> None:
         """Release the state in this process, when every connection has ended."""
         for side in self.sides:
@@ -349,14 +325,6 @@ def _session_counts(side: Server[Any, Any], unowned: int = 0) -> dict[str, int]:
     }
 
 
-def _credit_settings(settings: RelaySettings) -> CreditSettings:
-    return CreditSettings(
-        reader_outlet=settings.credit_reader_outlet,
-        reader_queue=settings.credit_reader_queue,
-        queue_store=settings.credit_queue_store,
-    )
-
-
 def _urls(settings: RelaySettings) -> list[ListenURL]:
     return [ListenURL.parse(url, PROTOCOLS) for url in settings.listen]
 
@@ -384,7 +352,6 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
             raise ListenURLError(msg)
     check_pages(settings)
     check_acl(settings, urls)
-    _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
     if any(url.is_websocket for url in urls):
@@ -410,30 +377,9 @@ def _check_extra(what: str, module: str) -> None:
         raise ListenError(msg) from exc
 
 
-_TENANTS_LIMITS: Final = ("items", "bytes", "user_items", "user_bytes", "latency")
-
-
 def _moves_limits(settings: RelaySettings) -> bool:
     latencies = (settings.limit_latency, *(tenant.latency for tenant in settings.tenant))
     return any(latency is not None for latency in latencies)
-
-
-def _check_flow(settings: RelaySettings) -> None:
-    """Raise ListenError for limits that would have no effect."""
-    if settings.flow == "debt":
-        return
-    given = ["--account-limit"] if settings.account_limit else []
-    if settings.limit_latency is not None:
-        given.append("--limit-latency")
-    for tenant in settings.tenant:
-        if any(getattr(tenant, name) is not None for name in _TENANTS_LIMITS):
-            given.append(f"those of tenant {tenant.name}")
-    if given:
-        msg = (
-            f"limits have no effect with --flow credit, but some are given: {', '.join(given)}; "
-            "remove them"
-        )
-        raise ListenError(msg)
 
 
 def _check_syndicate_policy(settings: RelaySettings) -> None:
@@ -460,6 +406,7 @@ async def serve_relay(
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
     beside: Companion | None = None,
+    make_parts: PartsMaker | None = None,
 ) -> RelayReport:
     """Run a relay until `stop` is set, or until cancelled.
 
@@ -469,6 +416,7 @@ async def serve_relay(
         stop: Ends it in an orderly way: it accepts and reads nothing more, sends everything owed
             within `settings.grace` seconds, and then closes every connection.
         beside: A companion that runs beside it: a journal.
+        make_parts: Makes the parts of the relay that another program replaces; None: its own.
 
     Cancellation: ends it at once; every connection is closed, and nothing is owed afterwards.
 
@@ -489,16 +437,15 @@ async def serve_relay(
             if settings.tcp_keep_alive is not None:
                 listener.keep_alive(settings.tcp_keep_alive)
         async with open_flusher() as flusher, open_keeping(settings, flusher) as keeping:
-            relay = Relay(settings, flusher, keeping)
+            relay = Relay(settings, flusher, keeping, make_parts)
             ending = trio.Event() if stop is None else stop
             async with (beside or nothing)(relay.ledger) as collector:
                 if collector is not None:
                     relay.collectors.append(collector)
-                with relay.hearing():
-                    try:
-                        return await _run(relay, listeners, ending, task_status)
-                    finally:
-                        relay.close()
+                try:
+                    return await _run(relay, listeners, ending, task_status)
+                finally:
+                    relay.close()
     finally:
         for listener in listeners:
             listener.close()

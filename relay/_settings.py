@@ -1,14 +1,12 @@
 """The options that only a relay has; all others are in `transports`."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import attrs
 
-from ..accounts import DEFAULT_CREDIT, Credit
 from ..transports._settings import ServerSettings
 from ..transports._units import Between, Count, Seconds
 from ..transports.acl import AclDefault
-from ..transports.credit import STORE_CREDIT_TODAY
 
 if TYPE_CHECKING:
     from ..transports._bearer_tokens import BearerTokens
@@ -73,15 +71,3 @@ class RelaySettings(ServerSettings, PagesSettings, AuthorisationSettings, Runnin
     Raises:
         ValueError: A value is out of its range, or tenants contradict each other.
     """
-
-    flow: Literal["debt", "credit"] = "debt"
-    """The flow control scheme: a publisher waits while its outstanding work is above a limit; or,
-    as in RabbitMQ, for credit from each destination. With credit connections have no limits; what
-    they owe is counted all the same."""
-    credit_reader_outlet: Credit = DEFAULT_CREDIT
-    """With credit: what a connection may have under way to one outlet, and after how many that have
-    left there is more. As RabbitMQ's credit_flow_default_credit."""
-    credit_reader_queue: Credit = DEFAULT_CREDIT
-    """The same to the queue of one kept session."""
-    credit_queue_store: Credit = STORE_CREDIT_TODAY
-    """What one queue may have under way to the store. As RabbitMQ's msg_store_credit_disc_bound."""

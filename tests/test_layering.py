@@ -39,6 +39,8 @@ ALONE: dict[str, tuple[str, ...]] = {
 }
 #: Spark's workers import these: the standard library is enough.
 STANDARD = ("ranges.wire", "ranges.client")
+#: On top of all: nothing that is installed imports it, nor do the examples.
+EXPERIMENTS = "experiments"
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
 #: blocking clients; the journal, which the relay writes, also what the relay keeps books with.
 CLIENT = "pipeline"
@@ -291,8 +293,16 @@ def test_every_folder_with_sources_is_a_package(folder: str) -> None:
         assert (path.parent / "__init__.py").is_file()
 
 
+def test_nothing_below_the_experiments_imports_them() -> None:
+    below = [*SOURCES, *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    for path in below:
+        tree = ast.parse(path.read_text("utf-8"))
+        names = [name for _, name in imported(tree, (path.stem,))]
+        assert not [name for name in names if name.split(".")[0] == EXPERIMENTS], label(path)
+
+
 def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
-    for folder in ("src/clearfunds", "tests", "examples", "benchmarks"):
+    for folder in ("src/clearfunds", "tests", "examples", "benchmarks", EXPERIMENTS):
         for path in (ROOT / folder).rglob("*.py"):
             found = BARE_NAME.search(path.read_text("utf-8"))
             assert found is None, f"{label(path)}: {found[0]}"

@@ -324,10 +324,6 @@ class PersistenceSettings:
     # One client's full queue.
     kept_limit: Size | None = 64 << 20
     """Memory quota of messages without a store, in bytes; none: no limit."""
-    # Steady is as RabbitMQ's classic queues v2, classic as RabbitMQ before.
-    paging: Literal["steady", "classic"] = "steady"
-    """Paging policy of queues. steady: in memory are as many messages as consumers take in two
-    seconds; classic: as many as memory has room for."""
     # A day, as in RabbitMQ's MQTT plugin.
     session_expiry: Seconds | None = 86_400.0
     """Session expiry, in seconds: how long the session of an absent client is kept; none: for
@@ -378,9 +374,10 @@ class SyndicateSettings:
     """Success reply of a gatekeeper. ok: the current protocol's; accepted: for syndicate-py 0.19.3
     and other older clients."""
     # To request it is not the default: no other implementation is known to answer.
-    credit: Literal["off", "accept", "request"] = "accept"
-    """Credit-based flow control on the wire (experimental). off: not answered; accept: granted to
-    peers that ask for it; request: also requested from peers."""
+    turn_credit: Literal["off", "accept", "request"] = "accept"
+    """Credit for turns, backpressure that Syndicate's peers can see where their transport hides it
+    (experimental). off: not answered; accept: granted to peers that ask for it; request: also
+    requested from peers."""
     max_text_size: Size = 16 << 10
     """Maximum size of a packet written as text, in bytes."""
     max_depth: Count = 64

@@ -398,9 +398,10 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
     - `at`: the account that owes too much: the reader's own, or one above it. (`slow_wait`)
     - `items`, `bytes`: the debt of that account; at the end, of the reader's account.
     - `limit_items`, `limit_bytes`: its limit, or its share if it waits for that. (`slow_wait`)
-    - `reason`: why it waits: `account`, `parent`, `alarm`, `share`, `rate`, `credit`. (`slow_wait`)
+    - `reason`: why it waits: `account`, `parent`, `alarm`, `share`, `rate`, `blocked`.
+      (`slow_wait`)
     - `alarms`: the alarms up there; if any, it waits for these. (`slow_wait`)
-    - `blockers`: holders with no credit left for it; if any, it waits for these. (`slow_wait`)
+    - `blockers`: holders that block it; if any, it waits for these. (`slow_wait`)
     - `clear`: whether it went on; false when it was cancelled. (`slow_wait_ended`)
     - `holders`: the five that matter most, each with `holder`, `blamed_seconds` (in the stretches
       of this wait that a repayment ended) and `share`: of the items owed at `at`, or, at the end,

@@ -15,9 +15,6 @@ from ._backing import Keeper as Keeper
 from ._binding import Binding as Binding
 from ._channel import Channel as Channel
 from ._channel import Delivery as Delivery
-from ._classic import ClassicBacking as ClassicBacking
-from ._classic import classic as classic
-from ._classic_parts import ClassicSettings as ClassicSettings
 from ._coalesce import coalesce as coalesce
 from ._confirms import Answer as Answer
 from ._confirms import Confirms as Confirms
@@ -35,8 +32,6 @@ from ._errors import UnknownTagError as UnknownTagError
 from ._group import Group as Group
 from ._group import Member as Member
 from ._group import MemberStatistics as MemberStatistics
-from ._memory_monitor import MemoryMonitor as MemoryMonitor
-from ._memory_monitor import MemoryMonitorStatistics as MemoryMonitorStatistics
 from ._message import Death as Death
 from ._message import DeathReason as DeathReason
 from ._message import Message as Message

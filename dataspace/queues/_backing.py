@@ -68,7 +68,7 @@ class BackingStatistics:
     """The places of a queue's messages."""
 
     policy: str
-    """The backing's name: `steady`, `classic`."""
+    """The backing's name, such as `steady`."""
     ready: int
     """Messages that wait for a consumer."""
     ready_in_ram: int
@@ -197,7 +197,8 @@ class Backing(abc.ABC):
     def durable(self, ticket: int) -> None:  # noqa: B027 (most need not know)
         """Note that all writes up to this ticket are durable now.
 
-        The queue has already settled its messages' loans. For policies that give the shelf credit.
+        The queue has already settled its messages' loans. For policies that limit the writes that
+        are under way.
         """
 
     def relieve(self) -> None:  # noqa: B027 (most need not know)

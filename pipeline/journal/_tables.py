@@ -189,7 +189,7 @@ STALLS: Final = Table(
         Column(
             "culprit", "string", "The holder that the reader waited on, or a name in place of one."
         ),
-        Column("reason", "string", "`account`, `parent`, `alarm`, `share`, `rate` or `credit`."),
+        Column("reason", "string", "`account`, `parent`, `alarm`, `share`, `rate` or `blocked`."),
     ),
 )
 

@@ -38,8 +38,8 @@ async def test_readers_wait_until_everybody_who_blocks_has_unblocked() -> None:
     assert alice.state == "clear"
     assert place.ledger.statistics().accounts["flow"] == 0
     assert alice.funds_are_clear()
-    assert waited(alice) == waited(place.ledger) == {"credit": 10.0}
-    assert waits(place.ledger) == {"credit": 2}
+    assert waited(alice) == waited(place.ledger) == {"blocked": 10.0}
+    assert waits(place.ledger) == {"blocked": 2}
     # Each stretch is blamed on the one whose grant has ended it; by the line, as repayments are.
     assert alice.statistics().blame == {"outlet": 2.0, "queue": 3.0}
     assert not alice.gated
@@ -57,7 +57,7 @@ async def test_what_an_account_is_blocked_for_stops_those_below() -> None:
         await place.pass_(1)
         gate_of(server).unblock("store")
     assert late.funds_are_clear()
-    assert waited(alice) == {"credit": 1.0}
+    assert waited(alice) == {"blocked": 1.0}
     assert alice.statistics().blame == {"store": 1.0}
 
 
@@ -81,14 +81,14 @@ async def test_who_repays_meanwhile_is_not_to_blame_and_a_recorder_hears_why() -
         gate_of(alice).unblock("queue")
         await place.pass_(16)
         box.work(1)
-    assert waited(alice) == {"account": 17.0, "credit": 10.0, "alarm": 4.0}
+    assert waited(alice) == {"account": 17.0, "blocked": 10.0, "alarm": 4.0}
     assert alice.statistics().blame == {"box": 17.0, "queue": 10.0, "(alarm: disk)": 4.0}
     told = {(culprit, reason): 0.0 for _, _, culprit, _, _, reason in recording.stalls}
     for _, _, culprit, seconds, _, reason in recording.stalls:
         told[culprit, reason] += seconds
     assert told == {
         ("box", "account"): 17.0,
-        ("queue", "credit"): 10.0,
+        ("queue", "blocked"): 10.0,
         ("(alarm: disk)", "alarm"): 4.0,
     }
 

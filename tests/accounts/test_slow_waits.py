@@ -130,7 +130,7 @@ async def test_the_line_says_what_else_than_its_limit_it_waits_for(
         "blocked waits, for 1.0 s so far, for credit of queue: it owes 0 items and 0 bytes, held "
         "by nobody any more"
     )
-    assert (credit.reason, credit.blockers) == ("credit", ["queue"])
+    assert (credit.reason, credit.blockers) == ("blocked", ["queue"])
     assert end.message == (
         "fast goes on after 3.9 s, for which it waited on (rate limit) (3.9 s, 100%); it owes 0 "
         "items and 0 bytes"

@@ -68,6 +68,9 @@ REST = 60.0
 
 HEALTHY = Path(__file__).with_name("healthy.py")
 
+PACKAGE = ("clearfunds", "relay")
+"""The module of a relay, as `python -m` runs it."""
+
 
 def resident(pid: int) -> int:
     """Return the resident bytes of a process."""
@@ -86,9 +89,14 @@ def cpu_seconds(pid: int) -> float:
 class RelayProcess:
     """A relay as a user starts it, with its pages; ended by `close`."""
 
-    def __init__(self, *options: str, listen: str = "mqtt+tcp://127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        *options: str,
+        listen: str = "mqtt+tcp://127.0.0.1:0",
+        program: tuple[str, ...] = PACKAGE,
+    ) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
-        argv = [sys.executable, "-m", "clearfunds", "relay", "--listen", listen]
+        argv = [sys.executable, "-m", *program, "--listen", listen]
         argv += ["--http", "127.0.0.1:0", "--grace", "1", *options]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CLEARFUNDS_")}
         self.process = subprocess.Popen(
@@ -240,9 +248,11 @@ class Scene:
 
 
 @contextmanager
-def relay_process(*options: str, listen: str = "mqtt+tcp://127.0.0.1:0") -> Generator[RelayProcess]:
+def relay_process(
+    *options: str, listen: str = "mqtt+tcp://127.0.0.1:0", program: tuple[str, ...] = PACKAGE
+) -> Generator[RelayProcess]:
     """Run a relay as a process for the length of a block."""
-    relay = RelayProcess(*options, listen=listen)
+    relay = RelayProcess(*options, listen=listen, program=program)
     try:
         yield relay
     finally:
@@ -256,6 +266,7 @@ def attacked(
     listen: str = "mqtt+tcp://127.0.0.1:0",
     pair: tuple[str, ...] = (),
     lives: bool = True,
+    program: tuple[str, ...] = PACKAGE,
 ) -> Generator[Scene]:
     """Run a relay with these options, and beside it a healthy pair, while the block attacks it.
 
@@ -264,7 +275,7 @@ def attacked(
     `healthy.py`.
     """
     with ExitStack() as stack:
-        relay = stack.enter_context(relay_process(*options, listen=listen))
+        relay = stack.enter_context(relay_process(*options, listen=listen, program=program))
         healthy = HealthyPair(relay.port, *pair)
         stack.callback(healthy.close)
         time.sleep(0.5)

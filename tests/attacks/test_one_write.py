@@ -19,7 +19,7 @@ from clearfunds.transports.mqtt import (
     encode,
     encode5,
 )
-from tests.attacks.kit import attack, attacked
+from tests.attacks.kit import PACKAGE, attack, attacked
 
 
 def write(port: int, version: int, client_id: str, *packets: Packet, kept: bool) -> None:
@@ -56,11 +56,12 @@ def say_it_all(port: int, seconds: float) -> int:
 
 
 @attack
-@pytest.mark.parametrize("options", [[], ["--flow", "credit"], ["--store"]])
+@pytest.mark.parametrize("options", [[], ["credit"], ["--store"]])
 def test_whole_packets_in_one_write_end_nobody_else(
     options: list[str], seconds: float, tmp_path: Path
 ) -> None:
-    given = [*options, str(tmp_path / "store")] if options == ["--store"] else options
-    with attacked(seconds, *given) as scene:
+    given = [*options, str(tmp_path / "store")] if options == ["--store"] else []
+    program = ("experiments.credit_flow",) if options == ["credit"] else PACKAGE
+    with attacked(seconds, *given, program=program) as scene:
         assert say_it_all(scene.port, seconds)
     scene.survived()

@@ -101,18 +101,23 @@ def test_a_relay_without_limits_has_none_and_others_have_their_defaults(
 
     monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
     assert clearfunds_run(["relay"]) == 0
-    for scheme in ("debt", "credit", "nothing"):
-        assert clearfunds_run(["relay", *Point("keep-up", scheme, 1).relay(tmp_path).options]) == 0
+    relays = [Point("keep-up", name, 1).relay(tmp_path) for name in ("debt", "credit", "nothing")]
+    for relay in relays:
+        assert clearfunds_run(["relay", *relay.options]) == 0
     defaults, debt, credit, nothing = found
-    assert debt == defaults
-    assert credit == attrs.evolve(defaults, flow="credit")
+    assert debt == credit == defaults
+    assert [relay.program[1] for relay in relays] == [
+        "clearfunds",
+        "experiments.credit_flow",
+        "clearfunds",
+    ]
     none = [name for name, value in attrs.asdict(nothing).items() if value is None]
     limits = {
         *("limit_items", "limit_bytes", "server_limit_items", "server_limit_bytes", "max_queued"),
         *("max_queued_bytes", "disk_limit", "memory_alarm", "disk_alarm"),
     }
     assert limits <= set(none)
-    assert (nothing.flow, nothing.stuck) == ("debt", "wait")
+    assert nothing.stuck == "wait"
 
 
 def test_a_load_ends_when_the_server_has_too_much() -> None:

@@ -158,6 +158,8 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (
     "accounts",
     "dataspace",
+    "persistence",
+    "ranges",
     "transports",
     "persistence",
     "ranges",

@@ -11,11 +11,9 @@ import attrs
 import pytest
 
 from clearfunds._cli import run
-from clearfunds._cli._credit_options import Flow
 from clearfunds._cli._relay_options import Options
 from clearfunds._cli._tls_options import Tls
 from clearfunds._cli._token_options import TokenOptions
-from clearfunds.accounts import Credit
 from clearfunds.relay import RelaySettings
 from clearfunds.transports import AccountLimit, AccountRate, SubscriptionPolicy, Tenant
 from tests.transports.certificates import papers_in
@@ -131,19 +129,6 @@ KINDS = {
     "throttled_after": (["--throttled-after", "0.5"], "none", "2", 0.5, None, 2.0),
     "server_limit_items": (["--server-limit-items", "none"], "21", "22", None, 21, 22),
     "server_limit_bytes": (["--server-limit-bytes", "31"], "None", "32", 31, None, 32),
-    "flow": (["--flow", "credit"], "debt", '"credit"', "credit", "debt", "credit"),
-    "credit_reader_outlet": (
-        *(["--credit-reader-outlet", "200,50"], "1_000,500", '"0,0"'),
-        *(Credit(200, 50), Credit(1000, 500), Credit(0, 0)),
-    ),
-    "credit_reader_queue": (
-        *(["--credit-reader-queue", "4,2"], "5,2", '"6,2"'),
-        *(Credit(4, 2), Credit(5, 2), Credit(6, 2)),
-    ),
-    "credit_queue_store": (
-        *(["--credit-queue-store", "2000,500"], "8,2", '"9,2"'),
-        *(Credit(2000, 500), Credit(8, 2), Credit(9, 2)),
-    ),
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
     "busy_poll": (["--busy-poll", "0.001"], "0.002", "0.5", 0.001, 0.002, 0.5),
     "patience": (["--patience", "4"], "5.5", "6.5", 4.0, 5.5, 6.5),
@@ -180,7 +165,7 @@ KINDS = {
         *(["--resolve-answer", "accepted"], "ok", '"accepted"'),
         *("accepted", "ok", "accepted"),
     ),
-    "credit": (["--credit", "off"], "request", '"accept"', "off", "request", "accept"),
+    "turn_credit": (["--turn-credit", "off"], "request", '"accept"', "off", "request", "accept"),
     "sturdy_oid": (["--sturdy-oid", "a b"], "c d", '"e"', "a b", "c d", "e"),
 }
 
@@ -301,26 +286,6 @@ def test_what_cannot_be_is_said_in_one_line(
     assert len(error.splitlines()) == 1
 
 
-def test_credit_is_shown_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["relay", "--help"]) == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--credit-reader-outlet" in told
-    assert ".initial" not in told
-    assert "400,200]" in told
-    assert "4000,800]" in told
-    assert "Credit(" not in told
-
-
-@pytest.mark.parametrize("value", ["400", "400,", "a,b", "200,400", "-1,0", "4,2,1", "none"])
-def test_credit_that_is_none_is_told_of_in_one_line(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["relay", "--flow", "credit", f"--credit-reader-outlet={value}"]) == 2
-    told = capsys.readouterr().err
-    assert len(told.splitlines()) <= 2
-    assert "INITIAL,MORE_AFTER" in told or "must not be above" in told
-
-
 def test_an_empty_list_of_limits_is_none(settle: Settle) -> None:
     assert settle(toml="[relay]\naccount_limit = []").account_limit == ()
 
@@ -334,9 +299,7 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 
 def test_every_setting_has_an_option() -> None:
     grouped = {
-        option(field.name)
-        for each in (Options, Tls, TokenOptions, Flow)
-        for field in attrs.fields(each)
+        option(field.name) for each in (Options, Tls, TokenOptions) for field in attrs.fields(each)
     }
     named = {option(field.name) for field in attrs.fields(RelaySettings)}
     # Made of several options each.
@@ -635,7 +598,7 @@ def test_a_file_of_passwords_that_is_not_there_is_one_line(
         (["--subscription-policy", "a #=wait,-1"], "", ['"-1" is not a number of seconds']),
         (["--subscription-policy", "a #=wait,"], "", ['"" is not a number of seconds']),
         ([], "[relay]\nsubscription_policy = ['a #=wait', 'b']", ["subscription_policy", '"b"']),
-        (["--credit", "ask"], "", ["--credit", "ask", "off", "accept", "request"]),
+        (["--turn-credit", "ask"], "", ["--turn-credit", "ask", "off", "accept", "request"]),
         (["--resolve-answer", "yes"], "", ["--resolve-answer", "yes", "ok", "accepted"]),
         (["--max-depth", "0"], "", ["--max-depth", "0"]),
         (["--sturdy-key", "00"], "", ["--sturdy-key", "--sturdy-key-file"]),

@@ -22,7 +22,9 @@ from examples.work_queue import (
     frame,
 )
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "work_queue.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (str(ROOT / "examples" / "work_queue.py"),)
+CLASSIC = ("-m", "experiments.classic_paging.work_queue")
 HOST = "127.0.0.1"
 
 
@@ -33,11 +35,14 @@ class Running:
 
 
 @asynccontextmanager
-async def running(directory: Path | None, *options: str) -> AsyncGenerator[Running]:
+async def running(
+    directory: Path | None, *options: str, program: tuple[str, ...] = EXAMPLE
+) -> AsyncGenerator[Running]:
     """Run the server on a free port, and see that it ends as it should."""
     where = [] if directory is None else [f"--directory={directory}", "--fsync-interval=0.01"]
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-W", "error", str(EXAMPLE), "serve", f"{HOST}:0", *where, *options],
+        [sys.executable, "-W", "error", *program, "serve", f"{HOST}:0", *where, *options],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -109,12 +114,12 @@ def test_a_frame_that_is_empty_or_too_large_is_refused(size: int) -> None:
         frames.take()
 
 
-@pytest.mark.parametrize("paging", ["steady", "classic"])
+@pytest.mark.parametrize("program", [EXAMPLE, CLASSIC])
 async def test_jobs_are_confirmed_together_and_shared_among_workers(
-    tmp_path: Path, paging: str
+    tmp_path: Path, program: tuple[str, ...]
 ) -> None:
     count = 3_000
-    async with running(tmp_path / "jobs", f"--paging={paging}") as server:
+    async with running(tmp_path / "jobs", program=program) as server:
         done: list[int] = []
         shares = [0, 0]
         answers: list[int] = []
@@ -339,7 +344,7 @@ async def test_a_connection_publishes_or_works() -> None:
 async def test_the_commands(tmp_path: Path) -> None:
     async with running(tmp_path / "jobs") as server:
         address = f"{HOST}:{server.port}"
-        command = [sys.executable, "-W", "error", str(EXAMPLE)]
+        command = [sys.executable, "-W", "error", *EXAMPLE]
         worker = await trio.lowlevel.open_process(
             [*command, "work", address, "resize", "--filter=jobs/+", "--ack-every=5"],
             stdout=subprocess.PIPE,
@@ -376,7 +381,7 @@ async def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedPr
     """Run one of the commands to its end."""
     with trio.fail_after(60):
         return await trio.run_process(
-            [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
+            [sys.executable, "-W", "error", *EXAMPLE, *arguments],
             stdin=stdin,
             capture_stdout=True,
             capture_stderr=True,
@@ -395,7 +400,7 @@ async def test_the_commands_in_the_order_of_the_docstring(tmp_path: Path, on_dis
         put = await command("put", address, "jobs/resize", stdin=JOBS)
         assert (put.returncode, put.stdout) == (0, b"100 confirmed, 0 refused\n"), put.stderr
         worker = await trio.lowlevel.open_process(
-            [sys.executable, str(EXAMPLE), "work", address, "resize", "--prefetch=10"],
+            [sys.executable, *EXAMPLE, "work", address, "resize", "--prefetch=10"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )

@@ -13,7 +13,6 @@ import trio
 
 from clearfunds.persistence import open_shelves
 from clearfunds.relay import Relay, RelayAddresses, RelaySettings, serve_relay
-from clearfunds.transports import Flusher
 from tests.ports import lasting_port
 from tests.store.disk import FakeFiles, refuse
 from tests.transports.peers import RunningRelay
@@ -29,8 +28,8 @@ async def powered(files: FakeFiles, **settings: Any) -> AsyncGenerator[RunningRe
     made: list[Relay] = []
 
     class Kept(Relay):
-        def __init__(self, settings: RelaySettings, flusher: Flusher, keeping: Any) -> None:
-            super().__init__(settings, flusher, keeping)
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
             made.append(self)
 
     settings.setdefault("listen", (f"mqtt+tcp://127.0.0.1:{lasting_port()}",))

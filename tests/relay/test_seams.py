@@ -21,7 +21,6 @@ from clearfunds.persistence._spool import Spool
 from clearfunds.transports import Link
 from clearfunds.transports._listener import ListenURL, open_listeners
 from clearfunds.transports._outlet import Outlet
-from clearfunds.transports.credit import CreditScheme
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
@@ -49,6 +48,8 @@ from clearfunds.transports.mqtt.server._sender import Sender
 from clearfunds.transports.mqtt.server._server import MqttServer
 from clearfunds.transports.mqtt.server._session import MqttSession
 from clearfunds.transports.mqtt.server._throttle_notices import ThrottledNotices
+from experiments.credit_flow import CreditScheme
+from tests.experiments.credit_flow.relays import on_credit
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import (
     BareClient,
@@ -641,7 +642,7 @@ async def test_credit_that_cannot_be_given(seam: Seam, caplog: pytest.LogCapture
 
     seam.at(CreditScheme, "repaid_several", of=of)
     async with (
-        relay_with_pair(seam, caplog, flow="credit") as relay,
+        relay_with_pair(seam, caplog, serve=on_credit()) as relay,
         connected(relay.port, VICTIM) as victim,
         connected(relay.port, "other") as other,
         connected(relay.port, "pub") as pub,

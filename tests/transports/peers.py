@@ -134,8 +134,12 @@ class RunningRelay:
 
 
 @asynccontextmanager
-async def running(*, strangers: int = 0, **settings: Any) -> AsyncGenerator[RunningRelay]:
+async def running(
+    *, strangers: int = 0, serve: Any = serve_relay, **settings: Any
+) -> AsyncGenerator[RunningRelay]:
     """Run a relay for the length of a block, then stop it; it has to leave nothing behind.
+
+    `serve` is what runs it: `serve_relay`, or the like of an experiment.
 
     It listens on any TCP port, unless `listen` says otherwise. Not more descriptors may be open at
     the end than at the start, but for those of `strangers`, who may close theirs when they like.
@@ -143,8 +147,8 @@ async def running(*, strangers: int = 0, **settings: Any) -> AsyncGenerator[Runn
     made: list[Relay] = []
 
     class Kept(Relay):
-        def __init__(self, settings: RelaySettings, flusher: Flusher, keeping: Any) -> None:
-            super().__init__(settings, flusher, keeping)
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
             made.append(self)
 
     settings.setdefault("listen", ("mqtt+tcp://127.0.0.1:0",))
@@ -152,15 +156,13 @@ async def running(*, strangers: int = 0, **settings: Any) -> AsyncGenerator[Runn
     before = descriptors()
     reports: list[RelayReport] = []
 
-    async def serve(task_status: trio.TaskStatus[RelayAddresses]) -> None:
-        reports.append(
-            await serve_relay(RelaySettings(**settings), task_status=task_status, stop=stop)
-        )
+    async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
+        reports.append(await serve(RelaySettings(**settings), task_status=task_status, stop=stop))
 
     async with trio.open_nursery() as nursery:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("clearfunds.relay._relay.Relay", Kept)
-            addresses: RelayAddresses = await nursery.start(serve)
+            addresses: RelayAddresses = await nursery.start(serving)
         relay = RunningRelay(made[0], addresses, stop)
         yield relay
         stop.set()

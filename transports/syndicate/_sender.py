@@ -17,7 +17,7 @@ from ._port import Gathering, Port
 from ._runs import MessageRun, SingleMessage
 
 if TYPE_CHECKING:
-    from ._wire_credit import Credited
+    from ._turn_credit import Credited
     from ._writer import Writer
 
 

@@ -96,7 +96,7 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         self._somebody.set()
 
     def _give_credit(self) -> None:
-        waiting = {s.account: s.credit for s in self.open if s.credit.uncredited}
+        waiting = {s.account: s.turn_credit for s in self.open if s.turn_credit.uncredited}
         if not waiting:
             return
         oldest = dict.fromkeys(waiting, float("inf"))

@@ -39,9 +39,9 @@ from ._receiver import Receiver
 from ._runs import SingleMessage, Template, Templates, ToldAs, find_run, make_template, varying_atom
 from ._scan import MESSAGE, EventParts
 from ._sender import Sender
+from ._turn_credit import DO, Credited
+from ._turn_crediting import Crediting
 from ._values import WireValue, value_at
-from ._wire_credit import DO, Credited
-from ._wire_crediting import Crediting
 from ._writer import Writer
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     Attributes:
         sender: The way out to the peer.
-        credit: The state of credit on the wire with the peer.
+        turn_credit: The state of turn credit with the peer.
     """
 
     __slots__ = (
         "_ahead", "_ahead_bytes", "_answers", "_connection", "_fault", "_forgotten", "_membrane",
         "_messages", "_messages_bytes", "_receiver", "_templates", "_websocket",
-        "credit", "sender",
+        "sender", "turn_credit",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -131,7 +131,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             max_deliveries=settings.max_turn_deliveries,
             complain=self.complain,
         )
-        self.credit = Crediting(self.account, self.sender, server.flusher, settings, cut=link.cut)
+        self.turn_credit = Crediting(
+            self.account, self.sender, server.flusher, settings, cut=link.cut
+        )
         self._answers: set[Answer] = set()
         self._templates = Templates()
         self._forgotten = 0
@@ -140,7 +142,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._ahead_bytes = 0
         self._fault: RemoteProtocolError | None = None
         if not websocket:
-            self.credit.ask()
+            self.turn_credit.ask()
 
     def __repr__(self) -> str:
         return f"<SyndicateSession {self.name}: {self._connection.state.value}, {self._membrane!r}>"
@@ -154,7 +156,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     def _after_sending(self) -> None:
         """See `Session._after_sending`: debt for output that left at once is settled."""
-        self.credit.give()
+        self.turn_credit.give()
         self._answer_websocket()
 
     def _received(self, data: bytes) -> None:
@@ -176,7 +178,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 self._messages_bytes += len(message)
         self._answer_websocket()
         if websocket.established and not established:
-            self.credit.ask()
+            self.turn_credit.ask()
         if websocket.closed:
             self._eof = True
 
@@ -354,7 +356,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             frame = self._ahead[before]
             packet = frame.packet
             # Not a request for credit: that concerns the turns after it, and needs an answer.
-            if isinstance(packet, Extension) and packet != DO and self.credit.handle(packet):
+            if isinstance(packet, Extension) and packet != DO and self.turn_credit.handle(packet):
                 del self._ahead[before]
                 self._ahead_bytes -= frame.end - frame.start
             else:
@@ -444,7 +446,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         elif isinstance(packet, Turn):
             self._take(self._receiver.take_events(packet.events, frame.end - frame.start))
         elif isinstance(packet, Extension):
-            self.credit.handle(packet)
+            self.turn_credit.handle(packet)
         elif isinstance(packet, Error):
             self._server.logger.warning(
                 "%s says: %.200r %.200r",
@@ -457,7 +459,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _take(self, steps: Iterator[trio.Event | None]) -> bool:
         done = self._go_on(steps)
         if done:
-            self.credit.took(1)
+            self.turn_credit.took(1)
         return done
 
     # -- runs of messages -----------------------------------------------------------------------
@@ -492,7 +494,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 connection.skip_to(end)
                 server.counters.received += run.count
                 self._last = server.ledger.clock()
-                self.credit.took(run.count)
+                self.turn_credit.took(run.count)
             if cut:
                 return True
             if self._work.is_over():
@@ -518,7 +520,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         nbytes = frame.end - frame.start
         dataspace.route_run(self.account, SingleMessage(body, value, nbytes), ports)
         server.counters.received += 1
-        self.credit.took(1)
+        self.turn_credit.took(1)
         self._learn(frame, part, value)
         return True
 

@@ -4,7 +4,7 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -41,7 +41,7 @@ Options come from the command line, else from the environment
 """
 
 
-def _build(argv: Sequence[str]) -> App:
+def _build(argv: Sequence[str], given: Mapping[str, object]) -> App:
     app = App(
         name="clearfunds",
         help=_HELP,
@@ -70,7 +70,7 @@ def _build(argv: Sequence[str]) -> App:
         ] = None,
     ) -> Any:
         app.config = sources(config, _COMMANDS)
-        return app(tokens, exit_on_error=False, print_error=False)
+        return _call(app, tokens, given)
 
     return app
 
@@ -89,22 +89,29 @@ def _needs_launcher(argv: Sequence[str]) -> bool:
     )
 
 
-def run(argv: Sequence[str]) -> int:
+def _call(app: App, tokens: Sequence[str], given: Mapping[str, object]) -> Any:
+    command, bound, unparsed = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    more = {name: given[name] for name in unparsed if name in given}
+    return command(*bound.args, **bound.kwargs, **more)
+
+
+def run(argv: Sequence[str], **given: object) -> int:
     """Run one command to its end and return the exit status.
 
+    `given` are arguments of the command that are no options (`Parameter(parse=False)`), by name.
     0 success, 1 failure, 2 usage error, 130 interrupted. With 1 and 2, one line on stderr has the
     reason.
     """
     name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
     try:
-        app = _build(argv)
+        app = _build(argv, given)
         if _needs_launcher(argv):
-            app = app.meta
+            result = app.meta(
+                list(argv), exit_on_error=False, print_error=False, result_action="return_value"
+            )
         else:
             app.config = sources(None, _COMMANDS)
-        result = app(
-            list(argv), exit_on_error=False, print_error=False, result_action="return_value"
-        )
+            result = _call(app, argv, given)
         # Here, and not at the interpreter's end, where a closed pipe can only be a traceback.
         sys.stdout.flush()
     except (UsageError, CycloptsError) as error:

@@ -4,11 +4,10 @@ import gc
 import json
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
-import attrs
 import trio
 from cyclopts import Parameter
 
@@ -19,7 +18,6 @@ from clearfunds.store import StoreError
 from clearfunds.transports import BearerTokens, ListenURLError, TransportError
 from clearfunds.transports.mqtt import Passwords
 
-from ._credit_options import Flow
 from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
@@ -39,12 +37,26 @@ _MIDDLE: Final = 20
 _OLD: Final = 100
 
 
+class Serve(Protocol):
+    """Serves a relay, as `serve_relay` does."""
+
+    def __call__(
+        self,
+        settings: RelaySettings,
+        *,
+        task_status: trio.TaskStatus[RelayAddresses],
+        stop: trio.Event,
+        beside: Companion | None,
+    ) -> Awaitable[RelayReport]:
+        """Run a relay until `stop` is set."""
+        ...
+
+
 def relay(
     *,
     options: Options = Options(),  # noqa: B008  (frozen)
     tls: Tls = Tls(),  # noqa: B008
     tokens: TokenOptions = TokenOptions(),  # noqa: B008
-    flow: Flow = Flow(),  # noqa: B008
     journal: Journal = Journal(),  # noqa: B008
     log_level: Annotated[
         LogLevel, Parameter(group=RUNNING, help="Minimum log level; logs go to stderr.")
@@ -55,6 +67,7 @@ def relay(
             group=RUNNING, help="Log format: a line of text per event, or a JSON object per line."
         ),
     ] = "text",
+    serve: Annotated[Serve, Parameter(parse=False)] = serve_relay,
 ) -> int:
     """Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.
 
@@ -68,9 +81,7 @@ def relay(
     if options.anonymous and options.passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
     try:
-        settings = options.settings(
-            tls=tls.of_server(), tokens=tokens.read(), **attrs.asdict(flow, recurse=False)
-        )
+        settings = options.settings(tls=tls.of_server(), tokens=tokens.read())
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -89,7 +100,7 @@ def relay(
     _spare_the_collector()
     settings = within_descriptors(settings, journal=beside is not None)
     let_go_of_large()
-    return run_async(_serve, settings, beside)
+    return run_async(partial(_serve, serve), settings, beside)
 
 
 def _is_secure(url: str) -> bool:
@@ -107,13 +118,13 @@ def _spare_the_collector() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
-async def _serve(settings: RelaySettings, beside: Companion | None) -> int:
+async def _serve(serve: Serve, settings: RelaySettings, beside: Companion | None) -> int:
     stop = trio.Event()
     status = 0
     async with trio.open_nursery() as nursery:
 
         async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
-            report = await serve_relay(settings, task_status=task_status, stop=stop, beside=beside)
+            report = await serve(settings, task_status=task_status, stop=stop, beside=beside)
             _report(report)
             nursery.cancel_scope.cancel()
 

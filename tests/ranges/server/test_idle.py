@@ -10,6 +10,7 @@ import trio
 
 from clearfunds.ranges.client import DataLossError, RangeReader
 from clearfunds.transports.mqtt import Publish
+from tests.experiments.credit_flow.relays import on_credit
 from tests.ranges.server.relays import blocking
 from tests.ranges.server.test_users import (
     LISTEN,
@@ -183,7 +184,7 @@ async def test_the_same_when_nobody_is_attached(tmp_path: Path) -> None:
 
 async def test_the_same_where_publishers_wait_for_credit() -> None:
     async with running(
-        listen=LISTEN, passwords=QUICK, flow="credit", reader_patience=0.3, behind_items=80
+        listen=LISTEN, passwords=QUICK, serve=on_credit(), reader_patience=0.3, behind_items=80
     ) as relay:
         idle = await attach(relay, "idle", MALLORY, filters=["#"])
         async with till(relay) as publisher:

@@ -42,15 +42,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from clearfunds.accounts import (
-    MEMORY,
-    Account,
-    Alarms,
-    Credit,
-    StuckPolicy,
-    UnfitPolicyError,
-    Watermark,
-)
+from clearfunds.accounts import MEMORY, Account, Alarms, StuckPolicy, UnfitPolicyError, Watermark
 from clearfunds.dataspace import Batch, Publication
 from clearfunds.dataspace.queues import Group, Queue
 from clearfunds.ranges.log import RangeSubscription
@@ -69,6 +61,8 @@ from clearfunds.transports.mqtt import (
     Unsubscribe,
 )
 from clearfunds.transports.mqtt.server._inflight import Inflight
+from experiments.credit_flow import Credit
+from tests.experiments.credit_flow.relays import on_credit
 from tests.transports.mqtt.mixed_clients import Client, Reader, Writer
 from tests.transports.mqtt.users import user_line
 from tests.transports.mqtt.whole_packets import now_and_then, quietly
@@ -151,10 +145,9 @@ RELAYS: Final[dict[str, dict[str, Any]]] = {
         ),
     },
     "credit": {
-        "flow": "credit",
-        "credit_reader_outlet": Credit(4, 2),
-        "credit_reader_queue": Credit(4, 2),
-        "credit_queue_store": Credit(4, 2),
+        "serve": on_credit(
+            reader_outlet=Credit(4, 2), reader_queue=Credit(4, 2), queue_store=Credit(4, 2)
+        ),
         "store": True,
         "fsync_interval": 0.0,
         "subscription_policy": POLICIES,
@@ -310,6 +303,7 @@ class Machine:
         settings = dict(self._settings, acl=Acl(RULES[0]), passwords=self._passwords)
         if self._has_store:
             settings["store"] = str(self._store)
+        run_it = settings.pop("serve", serve_relay)
         made: list[Relay] = []
         reports: list[RelayReport] = []
         ends: list[str] = []
@@ -321,7 +315,7 @@ class Machine:
 
         async def serve(task_status: trio.TaskStatus[Any]) -> None:
             reports.append(
-                await serve_relay(RelaySettings(**settings), task_status=task_status, stop=stop)
+                await run_it(RelaySettings(**settings), task_status=task_status, stop=stop)
             )
 
         stop = trio.Event()
@@ -666,8 +660,9 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
     """Make one of `RELAYS`, whose steps are short, so that many things come in between."""
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for module in ("_flusher", "_session", "_direct_send", "credit._session"):
+        for module in ("_flusher", "_session", "_direct_send"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
+        patch.setattr("experiments.credit_flow._session.OUTLETS_A_STEP", 1)
         patch.setattr("clearfunds.transports._server.TICK_SECONDS", 0.02)
         patch.setattr(Work, "is_over", now_and_then())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import trio
 import trio.lowlevel
 
 from clearfunds.accounts._gate import gate_of
+from clearfunds.relay import serve_relay
 from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import (
     Disconnect,
@@ -31,6 +32,7 @@ from clearfunds.transports.mqtt import (
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.codec._reasons import Reason
 from clearfunds.transports.mqtt.server._shared import SharedGroup, SharedGroups
+from tests.experiments.credit_flow.relays import on_credit
 from tests.transports.mqtt.peers5 import Client5, connected5
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 
@@ -79,10 +81,10 @@ async def kept5(port: int, client_id: str, **properties: Any) -> AsyncGenerator[
         yield client
 
 
-@pytest.mark.parametrize("flow", ["debt", "credit"])
+@pytest.mark.parametrize("serve", [serve_relay, on_credit()])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_each_message_goes_to_one_member(qos: int, flow: str) -> None:
-    async with running(flow=flow) as relay:
+async def test_each_message_goes_to_one_member(qos: int, serve: Callable[..., Any]) -> None:
+    async with running(serve=serve) as relay:
         async with (
             connected(relay.port, "p") as publisher,
             connected(relay.port, "a") as a,
@@ -654,7 +656,7 @@ async def test_it_stands_on_the_quota_of_its_client() -> None:
 
 
 async def test_with_credit_the_publisher_waits_on_the_group() -> None:
-    async with running(flow="credit", max_inflight=10) as relay:
+    async with running(serve=on_credit(), max_inflight=10) as relay:
         async with connected(relay.port, "p") as publisher, connected(relay.port, "a") as a:
             await a.subscribe(G, qos=1)
             for n in range(2_000):

@@ -37,7 +37,6 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from clearfunds.accounts import Credit
 from clearfunds.transports import Link
 from clearfunds.transports._scheduler import Work
 from clearfunds.transports.acl import Acl, parse_acl
@@ -61,6 +60,8 @@ from clearfunds.transports.mqtt import (
     encode,
     encode5,
 )
+from experiments.credit_flow import Credit
+from tests.experiments.credit_flow.relays import on_credit
 from tests.transports.peers import RunningRelay, running, until
 
 SMALL: Final = {
@@ -109,17 +110,13 @@ RELAYS: Final[dict[str, dict[str, Any]]] = {
     "store": {"store": True, "fsync_interval": 0.0},
     "slow store": {"store": True, "fsync_interval": 0.02},
     "credit": {
-        "flow": "credit",
-        "credit_reader_outlet": Credit(4, 2),
-        "credit_reader_queue": Credit(4, 2),
+        "serve": on_credit(reader_outlet=Credit(4, 2), reader_queue=Credit(4, 2)),
         "limit_items": None,
         "limit_bytes": None,
         "server_limit_items": None,
     },
     "credit and store": {
-        "flow": "credit",
-        "credit_reader_outlet": Credit(4, 2),
-        "credit_queue_store": Credit(4, 2),
+        "serve": on_credit(reader_outlet=Credit(4, 2), queue_store=Credit(4, 2)),
         "store": True,
         "fsync_interval": 0.0,
         "limit_items": None,
@@ -466,8 +463,9 @@ async def machine(which: str, look: int = 1) -> AsyncGenerator[Machine]:
     settings: dict[str, Any] = {**SMALL, **RELAYS[which]}
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for module in ("_flusher", "_session", "_direct_send", "credit._session"):
+        for module in ("_flusher", "_session", "_direct_send"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
+        patch.setattr("experiments.credit_flow._session.OUTLETS_A_STEP", 1)
         patch.setattr(Work, "is_over", now_and_then())
         if settings.get("acl"):
             settings["acl"] = Acl(RULES[0])

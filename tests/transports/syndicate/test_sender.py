@@ -18,7 +18,7 @@ from clearfunds.transports._outlet import Outlet
 from clearfunds.transports.syndicate import Connection
 from clearfunds.transports.syndicate._port import Port
 from clearfunds.transports.syndicate._sender import Sender
-from clearfunds.transports.syndicate._wire_credit import Credited
+from clearfunds.transports.syndicate._turn_credit import Credited
 
 EVENT = b"\xb5" + b"event" * 10 + b"\x84"
 TURN = b"\xb5" + EVENT + b"\x84"

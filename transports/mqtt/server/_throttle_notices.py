@@ -35,7 +35,7 @@ import trio
 
 from ....accounts import NO_LIMIT
 from ....accounts._gate import gate_of
-from ....accounts._waiters import CREDIT, REASONS, Waiter
+from ....accounts._waiters import BLOCKED, REASONS, Waiter
 from ....accounts.watch._slow_waits import SHARE_MAX, Held, add_up
 from ....dataspace import Publication
 from ..._ticker import next_tick
@@ -153,7 +153,7 @@ class ThrottledNotices:
         gate = gate_of(at)
         why = gate.why(account)
         on: list[dict[str, Any]] = []
-        if why == CREDIT:
+        if why == BLOCKED:
             on = [{"holder": name} for name in gate.blockers]
         elif gate.waits_for_repayment:
             holders = sorted(held.values(), key=lambda each: (-each.items, -each.bytes))

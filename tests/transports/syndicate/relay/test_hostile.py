@@ -197,7 +197,7 @@ async def test_who_leaves_within_a_packet_does_not_keep_the_relay_busy(
         more: bool = process(self)
         return more
 
-    credit = {"credit": "request"} if last.endswith("credit") else {}
+    credit = {"turn_credit": "request"} if last.endswith("credit") else {}
     async with (
         relay(limit_bytes=1_000, max_packet_size=2 * SIZE, patience=60, **credit) as served,
         served.peer(receive_buffer=LITTLE) as stuck,
@@ -373,16 +373,16 @@ async def test_credit_that_falls_due_when_the_connection_is_closed() -> None:
         assert isinstance(await peer.packet(), object)
         await peer.sync()
         ahead = session(served, peer)
-        await until(lambda: ahead.credit.uncredited == 0)
+        await until(lambda: ahead.turn_credit.uncredited == 0)
         # Two turns that are held in two loans, of which one is done before the other.
         await peer.packet()
         await peer.send(says(f'"{"x" * 300}"'))
-        await until(lambda: ahead.credit.uncredited == 1)
+        await until(lambda: ahead.turn_credit.uncredited == 1)
         await between.send(says('"y"'))
         await between.sync()
         await peer.send_raw(SAYS_LARGE)
         await until(lambda: ahead.account.waiting)
-        assert ahead.credit.uncredited == 2
+        assert ahead.turn_credit.uncredited == 2
         await peer.send_raw(b"\x01garbage")
         await peer.stream.send_eof()
         await until(lambda: inside(ahead, "_eof"))
@@ -393,7 +393,7 @@ async def test_credit_that_falls_due_when_the_connection_is_closed() -> None:
                     await stuck.raw_packet()
 
             nursery.start_soon(read)
-        await until(lambda: ahead.credit.uncredited < 2)
+        await until(lambda: ahead.turn_credit.uncredited < 2)
         await unharmed(between)
         served.audit()
 
@@ -420,7 +420,9 @@ async def test_what_is_asked_before_the_end_that_is_found_ahead(last: str) -> No
 async def test_credit_given_ahead_settles_nothing_that_has_not_been_sent() -> None:
     """Or who gives credit and does not read would have the relay keep what nobody owes for."""
     async with (
-        relay(credit="request", limit_bytes=1_000, max_packet_size=2 * SIZE, patience=60) as served,
+        relay(
+            turn_credit="request", limit_bytes=1_000, max_packet_size=2 * SIZE, patience=60
+        ) as served,
         served.peer(receive_buffer=LITTLE) as generous,
         served.peer() as publisher,
         served.peer() as witness,
@@ -455,7 +457,9 @@ async def test_credit_given_ahead_settles_nothing_that_has_not_been_sent() -> No
 
 async def test_nops_ahead_are_dropped_and_packets_ahead_are_bounded() -> None:
     async with (
-        relay(credit="request", limit_bytes=1_000, max_packet_size=2 * SIZE, patience=60) as served,
+        relay(
+            turn_credit="request", limit_bytes=1_000, max_packet_size=2 * SIZE, patience=60
+        ) as served,
         served.peer(receive_buffer=LITTLE) as stuck,
         served.peer() as filler,
         served.peer() as peer,

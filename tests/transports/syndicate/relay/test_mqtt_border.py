@@ -403,7 +403,7 @@ async def test_a_syndicate_publisher_waits_for_an_mqtt_subscriber(tmp_path: Any)
 
 async def test_an_mqtt_publisher_waits_for_credit_on_the_wire() -> None:
     async with (
-        border(credit="request", limit_items=10, patience=60) as served,
+        border(turn_credit="request", limit_items=10, patience=60) as served,
         served.peer() as observer,
         bare(served, "publisher") as client,
     ):

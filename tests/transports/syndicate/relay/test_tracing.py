@@ -79,7 +79,7 @@ async def test_a_message_like_no_other_and_a_run() -> None:
 
 
 async def test_what_has_no_credit_yet_is_held_until_it_has() -> None:
-    async with relay(credit="request") as served, served.peer() as slow, served.peer() as pub:
+    async with relay(turn_credit="request") as served, served.peer() as slow, served.peer() as pub:
         await slow.expect("<do <credit-flow-control 202506>>")
         await slow.send("<will <credit-flow-control 202506>>", observe(WHOLE_SAYS))
         await slow.sync()

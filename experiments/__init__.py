@@ -1,0 +1,1 @@
+"""Schemes to compare the relay with; not part of the package that is installed."""
