@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from clearfunds.access._admission import Admission
+from clearfunds.access.acl import Denied
+from clearfunds.access.acl._collector import DeniedCollector
 from clearfunds.accounts import LIMIT_STATES, DebtCollector, Ledger, Outcome, StuckPolicy
 from clearfunds.accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from clearfunds.accounts._ledger import STATES
@@ -24,9 +27,6 @@ from clearfunds.pages._persistence_collector import KeptCollector
 from clearfunds.pages._process import ProcessFigures
 from clearfunds.pages._relay_collector import RelayCollector
 from clearfunds.relay._admission_collector import AdmissionCollector
-from clearfunds.transports._admission import Admission
-from clearfunds.transports.acl import Denied
-from clearfunds.transports.acl._collector import DeniedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

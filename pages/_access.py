@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from ..transports._hosts import host_of, is_own
+from ..access._hosts import host_of, is_own
 from ._attempts import Attempts
 from ._messages import Request, Response
 
 if TYPE_CHECKING:
-    from ..transports._bearer_tokens import BearerTokens
-    from ..transports.mqtt.server._passwords import Authenticator
+    from ..access._bearer_tokens import BearerTokens
+    from ..access._passwords import Authenticator
 
 OPEN_PAGES: Final = frozenset({"/healthz", "/readyz"})
 """Pages for probes, which have no secret to send."""

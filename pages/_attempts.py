@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from ..transports._addresses import network
+from ..access._addresses import network
 
 BURST: Final = 10
 """Attempts at once: a browser's tabs, or a person who tries all their passwords."""

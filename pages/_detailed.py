@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ..access._patterns import Patterns, of_peer
 from ..accounts._gate import gate_of
 from ..accounts._line import MAX_BLAMED, blame_of
 from ..accounts._waiters import REASONS
 from ..dataspace.queues import Group, Queue
-from ..transports._patterns import Patterns, of_peer
 from ._exposition import Family, escape
 from ._holdings import BREATH_EVERY, Cell, Holdings
 from ._tenant_rows import tenants_of

@@ -35,7 +35,7 @@ import attrs
 import h11
 import trio
 
-from ..transports._addresses import network
+from ..access._addresses import network
 from ..transports.tls import said
 from ._access import NOBODY, Access
 from ._looks import NO_PAGE, Look, Looks

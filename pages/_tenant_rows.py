@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ..access._account_tree import TENANT_PREFIX
 from ..accounts._line import readers_of
-from ..transports._account_tree import TENANT_PREFIX
 from ._holdings import BREATH_EVERY
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Final, Self
 import attrs
 import trio
 
+from ..access._patterns import of_peer
 from ..accounts import Tracer
 from ..accounts.trace._tracer import anybody
-from ..transports._patterns import of_peer
 from ..transports._trace_label import label_of
 from ._cooperative import Pace
 from ._json import compact as _encode

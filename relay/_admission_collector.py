@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from ..transports._admission import Admission, Refusal
+from ..access._admission import Admission, Refusal
 
 
 class AdmissionCollector(Collector):

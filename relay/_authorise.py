@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from ..access._tenants import TenantRules
+from ..access.acl import AclDefault, Authority
 from ..transports._listener import ListenError, ListenURL, ListenURLError
-from ..transports._tenants import TenantRules
-from ..transports.acl import AclDefault, Authority
-from ..transports.mqtt.server._throttle_notices import topic_of
+from ._throttle_notices import topic_of
 
 if TYPE_CHECKING:
     from ._settings import RelaySettings

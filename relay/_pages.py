@@ -141,8 +141,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _pages(relay: Relay) -> Pages:
+    from ..access.acl._collector import DeniedCollector
     from ..pages import KeptCollector, Pages, RelayCollector
-    from ..transports.acl._collector import DeniedCollector
     from ._admission_collector import AdmissionCollector
 
     limits: dict[str, Limit | Account] = {

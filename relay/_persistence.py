@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from ..access._admission import Admission
 from ..accounts import Account, Ledger, Limit, StuckPolicy
 from ..persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
 from ..persistence._range_disk import PREFIX as SUBSCRIPTION_PREFIX
@@ -17,7 +18,6 @@ from ..ranges.log import RangeSubscription, SubscriptionLimits
 from ..ranges.server import Doorkeeper, SubscriptionServer, SubscriptionSettings
 from ..ranges.sink import SinkLimits
 from ..store import StoreSettings
-from ..transports._admission import Admission
 from ..transports._flusher import Flusher
 from ..transports._passed import Noted, PassedTime
 from ..transports._settings import PersistenceSettings

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
+from ..access._account_tree import AccountTree
+from ..access._admission import Admission
+from ..access._connect_rate import ConnectRate
 from ..accounts import (
     Alarms,
     Ledger,
@@ -23,9 +26,6 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
-from ..transports._account_tree import AccountTree
-from ..transports._admission import Admission
-from ..transports._connect_rate import ConnectRate
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
     InputBook,
@@ -39,7 +39,6 @@ from ..transports._subscription_policies import (
     SubscriptionPolicies,
 )
 from ..transports.mqtt.server._server import MqttServer
-from ..transports.mqtt.server._throttle_notices import watch_throttled
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
@@ -49,6 +48,7 @@ from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
 from ._persistence import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._settings import RelaySettings
+from ._throttle_notices import ThrottledNotices, watch_throttled
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -107,6 +107,7 @@ class Relay:
             durable subscription, which takes publications whether they can be read or not.
         input: The book of its peers' unfinished input.
         busy_poll: Keeps the loop awake; None: nothing does.
+        notices: Sends notices about throttled clients; None: nothing does.
         pages: Its pages over HTTP, if it has any.
     """
 
@@ -182,6 +183,8 @@ class Relay:
                 parts.on_side(side)
         self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
+        after = settings.throttled_after
+        self.notices = None if after is None else ThrottledNotices(self.mqtt, after)
         self.pages: Pages | None = None
         # The metrics of its companion (`beside`).
         self.collectors: list[Collector] = []
@@ -477,9 +480,8 @@ async def _run(
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)
-        if settings.throttled_after is not None:
-            tell = partial(watch_throttled, relay.mqtt, after=settings.throttled_after)
-            keep_going("telling of throttled clients", tell)
+        if relay.notices is not None:
+            keep_going("telling of throttled clients", watch_throttled, relay.notices)
         if relay.busy_poll is not None:
             background.start_soon(relay.busy_poll.run)
         if settings.otel_every is not None:

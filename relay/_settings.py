@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..access.acl import AclDefault
 from ..transports._settings import ServerSettings
 from ..transports._units import Between, Count, Seconds
-from ..transports.acl import AclDefault
 
 if TYPE_CHECKING:
-    from ..transports._bearer_tokens import BearerTokens
-    from ..transports.acl import Acl
-    from ..transports.mqtt.server._passwords import Authenticator
+    from ..access._bearer_tokens import BearerTokens
+    from ..access._passwords import Authenticator
+    from ..access.acl import Acl
 
 
 @attrs.frozen(kw_only=True, slots=False)

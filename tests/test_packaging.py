@@ -15,6 +15,7 @@ LINKS = {
     "persistence": "../../persistence",
     "pipeline": "../../pipeline",
     "store": "../../store",
+    "access": "../../access",
     "pages": "../../pages",
     "ranges": "../../ranges",
     "relay": "../../relay",

@@ -1,10 +1,5 @@
 """Transports: listeners, outlets, and one folder for each wire protocol."""
 
-from ._account_limits import AccountLimit as AccountLimit
-from ._account_limits import AccountLimits as AccountLimits
-from ._account_limits import AccountRate as AccountRate
-from ._bearer_tokens import BearerTokens as BearerTokens
-from ._bearer_tokens import TokenFileError as TokenFileError
 from ._errors import LocalProtocolError as LocalProtocolError
 from ._errors import ProtocolError as ProtocolError
 from ._errors import RemoteProtocolError as RemoteProtocolError
@@ -23,5 +18,4 @@ from ._settings import ServerSettings as ServerSettings
 from ._sizes import parse_size as parse_size
 from ._subscription_policies import StuckWord as StuckWord
 from ._subscription_policies import SubscriptionPolicy as SubscriptionPolicy
-from ._tenants import Tenant as Tenant
 from ._trace_label import label_of as label_of

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from ..access._addresses import network
 from ..accounts import Account, Holder, Limit, LoanedItem, Outcome
-from ._addresses import network
 from ._link import LITTLE_BYTES, READ_BYTES
 
 if TYPE_CHECKING:

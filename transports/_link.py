@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
+from ..access._tenants import NO_USER
 from ._errors import RemoteProtocolError
 from ._scheduler import SLICE_SECONDS
-from ._tenants import NO_USER
 from .tls import common_name, said, shake_hands
 
 if TYPE_CHECKING:

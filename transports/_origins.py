@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from ._hosts import host_of, is_own
+from ..access._hosts import host_of, is_own
 from ._listener import ListenURLError
 
 _ORIGIN: Final = re.compile(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import attrs
 import trio
 
+from ..access._account_tree import AccountTree
+from ..access._admission import Admission
+from ..access.acl import Authority
 from ..accounts import Account
 from ..accounts._cooperative import run_to_end, with_pauses
 from ..dataspace import Dataspace
-from ._account_tree import AccountTree
-from ._admission import Admission
 from ._flusher import Flusher
 from ._input import InputBook
 from ._link import Link
@@ -22,7 +23,6 @@ from ._partings import Partings, Steps
 from ._scheduler import SLICE_SECONDS, Work
 from ._settings import ServerSettings
 from ._ticker import next_tick
-from .acl import Authority
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -118,7 +118,7 @@ class Server(Generic[SettingsT, SessionT]):
         Never raises but for `trio.Cancelled`.
         """
         admission = self.admission
-        why = admission.come(link)
+        why = admission.come(link.peer)
         if why is not None:
             self._refuse(link, why)
             return
@@ -129,12 +129,12 @@ class Server(Generic[SettingsT, SessionT]):
                 if session is not None:
                     await session.run()
         finally:
-            admission.leave(link)
+            admission.leave(link.peer)
             link.close()
 
     async def _its_turn(self, link: Link) -> bool:
         """Wait until a connection may begin (`ConnectRate`); False if it may not at all."""
-        wait = self.admission.turn(link, self.ledger.clock())
+        wait = self.admission.turn(link.peer, self.ledger.clock())
         if wait is None:
             self._refuse(link, "its address connects too often (connect_rate)")
             return False

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
+from ..access._account_limits import AccountLimit, AccountLimits, AccountRate
+from ..access._connect_rate import DEFAULT_CONNECT_RATE
+from ..access._guesses import DELAYS
+from ..access._tenants import Tenant, check_tenants
 from ..accounts import (
     DEFAULT_LIMIT_BYTES,
     DEFAULT_LIMIT_ITEMS,
@@ -35,19 +39,15 @@ from ..dataspace import (
     DEFAULT_MAX_SHAPES,
 )
 from ..ranges.sink import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
-from ._account_limits import AccountLimit, AccountLimits, AccountRate
-from ._connect_rate import DEFAULT_CONNECT_RATE
-from ._guesses import DELAYS
 from ._input import DEFAULT_ADDRESS_INPUT_LIMIT, DEFAULT_INPUT_LIMIT, DEFAULT_USER_INPUT_LIMIT
 from ._origins import origins_of
 from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
 from ._subscription_policies import PolicyRule, StuckWord, SubscriptionPolicy
-from ._tenants import Tenant, check_tenants
 from ._units import Between, Count, Seconds, ShareOrSize, Size, Text, above_nothing
 
 if TYPE_CHECKING:
-    from .mqtt.server._passwords import Authenticator
-    from .mqtt.server._tokens import Tokens
+    from ..access._passwords import Authenticator
+    from ..access._tokens import Tokens
     from .tls import ServerTls
 
 DEFAULT_NAMES_EACH = 250

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, NoReturn
 import attrs
 import trio
 
-from ...transports._addresses import address_of
+from ...access._addresses import address_of
+from ...access._guesses import Attempt, Guesses
+from ...access._passwords import Authenticator
+from ...access._tenants import NO_USER, printable
+from ...access._tokens import TokenError, Tokens
 from ...transports._errors import RemoteProtocolError
-from ...transports._guesses import Attempt, Guesses
-from ...transports._tenants import NO_USER, printable
 from ...transports.mqtt.server._log_ins import Checked, LogIns
-from ...transports.mqtt.server._passwords import Authenticator
-from ...transports.mqtt.server._tokens import TokenError, Tokens
 from ..wire import AUTH_IS_KNOWN, AUTH_IS_WANTED, VERSION, Auth, Hello, Kind, Ping, Request
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import quote, unquote
 
+from ...access._tenants import NO_USER, Peer, printable
 from ...transports._settings import DEFAULT_NAMES_EACH
-from ...transports._tenants import NO_USER, Peer, printable
 
 OWNED: Final = "@"
 """Prefix of names that belong to a user."""

@@ -8,19 +8,19 @@ from typing import Any
 
 import trio
 
+from ...access._account_tree import AccountTree
+from ...access._admission import Admission
+from ...access._tenants import Peer
+from ...access.acl import Authority, Rights
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
 from ...persistence._range_disk import SubscriptionDisk
 from ...persistence._sink_disk import SinkDisk
 from ...store import Store
-from ...transports._account_tree import AccountTree
-from ...transports._admission import Admission
 from ...transports._flusher import Flusher
 from ...transports._link import Link
 from ...transports._server import TICK_SECONDS, Server
-from ...transports._tenants import Peer
 from ...transports._ticker import next_tick
-from ...transports.acl import Authority, Rights
 from ..log import RangeSubscription, SubscriptionLimits, Subscriptions
 from ..sink import usual_limit
 from ._entrance import Doorkeeper

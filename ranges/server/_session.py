@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
+from ...access._tenants import printable
 from ...accounts import Account, QuotaExceededError
 from ...transports._errors import RemoteProtocolError
 from ...transports._flusher import OUTLETS_A_STEP
 from ...transports._link import Link
 from ...transports._need_data import NEED_DATA
 from ...transports._session import LOOK_AHEAD_BYTES, Session
-from ...transports._tenants import printable
 from ..log import AtRest, RangeSubscription, SubscriptionOptions, block_range, merge_blocks
 from ..wire import (
     UNKNOWN,

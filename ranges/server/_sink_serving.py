@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ...access.acl import Authority
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
 from ...persistence._sink_disk import DurableRow, place_of
 from ...store import StoreError
 from ...transports._flusher import OUTLETS_A_STEP, Flusher
-from ...transports.acl import Authority
 from ...transports.mqtt.codec._topics import (
     SERVER_TOPIC,
     TopicLimits,

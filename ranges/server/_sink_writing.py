@@ -17,8 +17,8 @@ from typing import Protocol
 
 import trio
 
+from ...access._tenants import NO_USER, printable
 from ...accounts import Account
-from ...transports._tenants import NO_USER, printable
 from ..sink import Decision, Sink
 from ..wire import (
     MAX_ROWS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...access._tenants import Peer
 from ...accounts import Account, Limit
-from ...transports._tenants import Peer
 from ._names import OWNED, owner_of, peer_of, prefix_of
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from clearfunds.transports._guesses import DUE_OF_ADDRESS, FREE_OF_ADDRESS
+from clearfunds.access._guesses import DUE_OF_ADDRESS, FREE_OF_ADDRESS
 from tests.attacks.kit import (
     SECONDS,
     SHORT,

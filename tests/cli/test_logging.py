@@ -156,6 +156,7 @@ def test_pythons_warnings_are_lines_too(capsys: pytest.CaptureFixture[str]) -> N
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
+    "access",
     "accounts",
     "dataspace",
     "persistence",

@@ -14,8 +14,9 @@ from clearfunds._cli import run
 from clearfunds._cli._relay_options import Options
 from clearfunds._cli._tls_options import Tls
 from clearfunds._cli._token_options import TokenOptions
+from clearfunds.access import AccountLimit, AccountRate, Tenant
 from clearfunds.relay import RelaySettings
-from clearfunds.transports import AccountLimit, AccountRate, SubscriptionPolicy, Tenant
+from clearfunds.transports import SubscriptionPolicy
 from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line
 

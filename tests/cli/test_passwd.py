@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clearfunds._cli import run
-from clearfunds.transports.mqtt import Passwords
+from clearfunds.access import Passwords
 from tests.transports.mqtt.users import user_line
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from clearfunds.transports.acl import Acl
-from clearfunds.transports.mqtt import Passwords
-from clearfunds.transports.mqtt.server._scram import ScramKeys
+from clearfunds.access import Passwords
+from clearfunds.access._scram import ScramKeys
+from clearfunds.access.acl import Acl
 from tests.clients.peers import PYTHON, Client, Kind, joined, parameters, started
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import running, until

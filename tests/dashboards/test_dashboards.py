@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
-from clearfunds.transports import Tenant
+from clearfunds.access import Tenant
 from clearfunds.transports.mqtt import PubAck
 from dashboards._files import FOLDER, generated
 from dashboards._rules import ALERTS, RECORDINGS

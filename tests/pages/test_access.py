@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from clearfunds.access import BearerTokens, Passwords, TokenFileError
 from clearfunds.accounts import Ledger
 from clearfunds.pages import Access, HttpLimits, Pages, Request, serve_pages
 from clearfunds.pages._attempts import ADDRESSES_MAX, BURST, Attempts
@@ -26,8 +27,6 @@ from clearfunds.pages._looks import (
     Look,
     Looks,
 )
-from clearfunds.transports import BearerTokens, TokenFileError
-from clearfunds.transports.mqtt import Passwords
 from clearfunds.transports.tls import ServerTls
 from tests.pages.test_server import Answer, Client
 from tests.transports.certificates import papers_in

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from clearfunds.access import BearerTokens, Passwords
 from clearfunds.accounts import Ledger, Limit, Outcome
 from clearfunds.pages import Pages, serve_http
 from clearfunds.testing import Box
-from clearfunds.transports import BearerTokens
-from clearfunds.transports.mqtt import Passwords
 from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
 from tests.ports import lasting_port
 from tests.relay.brokers import Broker

@@ -14,6 +14,9 @@ import trio.testing
 from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
+from clearfunds.access._admission import Admission
+from clearfunds.access.acl import Denied
+from clearfunds.access.acl._collector import DeniedCollector
 from clearfunds.accounts import (
     LatencyLimit,
     Ledger,
@@ -47,9 +50,6 @@ from clearfunds.pages._process import ProcessFigures
 from clearfunds.relay._admission_collector import AdmissionCollector
 from clearfunds.store import Store
 from clearfunds.testing import Box
-from clearfunds.transports._admission import Admission
-from clearfunds.transports.acl import Denied
-from clearfunds.transports.acl._collector import DeniedCollector
 from dashboards import metrics_reference as reference
 
 if TYPE_CHECKING:

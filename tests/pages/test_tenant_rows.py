@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from clearfunds.access._account_tree import AccountTree
+from clearfunds.access._tenants import Peer, Tenant
 from clearfunds.accounts import Ledger, Limit, Outcome
 from clearfunds.pages import Pages
 from clearfunds.pages._cooperative import Pace
 from clearfunds.pages._survey import LEVELS_MAX, survey
 from clearfunds.testing import Box
-from clearfunds.transports._account_tree import AccountTree
-from clearfunds.transports._tenants import Peer, Tenant
 from tests.pages.test_pages import fetch, samples, send
 
 if TYPE_CHECKING:

@@ -12,15 +12,16 @@ import attrs
 import pytest
 import trio
 
+from clearfunds.access import Passwords, Tenant
+from clearfunds.access.acl import Acl, parse_acl
 from clearfunds.accounts import Outcome
 from clearfunds.relay import RelaySettings, serve_relay
-from clearfunds.transports import ListenError, ListenURLError, Tenant
-from clearfunds.transports.acl import Acl, parse_acl
+from clearfunds.relay._throttle_notices import topic_of
+from clearfunds.transports import ListenError, ListenURLError
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
     Disconnect,
-    Passwords,
     Properties,
     PubAck,
     PubComp,
@@ -33,7 +34,6 @@ from clearfunds.transports.mqtt import (
     encode,
 )
 from clearfunds.transports.mqtt.server._session import MqttSession
-from clearfunds.transports.mqtt.server._throttle_notices import topic_of
 from tests.programs import needs
 from tests.relay.test_clients import at, subscribed
 from tests.relay.test_websocket import BOTH, opened

@@ -11,8 +11,8 @@ import attrs
 import pytest
 import trio
 
-from clearfunds.transports._tenants import Peer
-from clearfunds.transports.acl import Access, Acl, AclRules, Authority, Rights, Rule
+from clearfunds.access._tenants import Peer
+from clearfunds.access.acl import Access, Acl, AclRules, Authority, Rights, Rule
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,

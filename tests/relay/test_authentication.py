@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 import trio
 
-from clearfunds.transports._admission import Refusal
-from clearfunds.transports._guesses import FREE_OF_ADDRESS
-from clearfunds.transports.acl import Acl
+from clearfunds.access import Passwords
+from clearfunds.access._admission import Refusal
+from clearfunds.access._guesses import FREE_OF_ADDRESS
+from clearfunds.access._scram import METHOD, ScramKeys
+from clearfunds.access.acl import Acl
 from clearfunds.transports.mqtt import (
     Auth,
     ConnAck,
     Connect,
     Disconnect,
     Packet,
-    Passwords,
     PingReq,
     PingResp,
     Properties,
@@ -27,7 +28,6 @@ from clearfunds.transports.mqtt import (
     Reason,
     Will,
 )
-from clearfunds.transports.mqtt.server._scram import METHOD, ScramKeys
 from tests.transports.mqtt.peers5 import Client5, connected5, dial5
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import RunningRelay, connected, log_of, running

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from clearfunds.transports._strangers import FIRST
+from clearfunds.access._strangers import FIRST
 from clearfunds.transports.mqtt import (
     SUBSCRIPTION_FAILED,
     ConnAck,

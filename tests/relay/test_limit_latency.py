@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from clearfunds.access import AccountLimit
 from clearfunds.accounts import DEFAULT_FLOOR, LatencyLimit, Ledger, Limit
 from clearfunds.relay import RelaySettings, serve_relay
-from clearfunds.transports import AccountLimit
 from clearfunds.transports._listener import UNSENT_BYTES, ListenURL, open_listeners
 
 if TYPE_CHECKING:

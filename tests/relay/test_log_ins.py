@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from clearfunds.transports import Tenant
-from clearfunds.transports._admission import Refusal
-from clearfunds.transports._guesses import DELAYS, FREE_OF_ADDRESS
-from clearfunds.transports._strangers import FIRST
-from clearfunds.transports.mqtt import ConnAck, Connect, Passwords, Will
+from clearfunds.access import Passwords, Tenant
+from clearfunds.access._admission import Refusal
+from clearfunds.access._guesses import DELAYS, FREE_OF_ADDRESS
+from clearfunds.access._strangers import FIRST
+from clearfunds.transports.mqtt import ConnAck, Connect, Will
 from clearfunds.transports.mqtt.server._log_ins import CHECKS_AT_ONCE
 from tests.relay.test_passwords import (
     BAD,

@@ -13,15 +13,14 @@ import attrs
 import pytest
 import trio
 
-from clearfunds.transports import Tenant
+from clearfunds.access import Authenticator, Passwords, Tenant
+from clearfunds.access._passwords import QUICK_ITERATIONS
 from clearfunds.transports.mqtt import (
-    Authenticator,
     ConnAck,
     Connect,
     ConnectReturnCode,
     Disconnect,
     Packet,
-    Passwords,
     PingReq,
     PingResp,
     PubAck,
@@ -32,7 +31,6 @@ from clearfunds.transports.mqtt import (
     encode,
 )
 from clearfunds.transports.mqtt.server._log_ins import CHECKS_AT_ONCE
-from clearfunds.transports.mqtt.server._passwords import QUICK_ITERATIONS
 from tests.programs import needs
 from tests.relay.test_websocket import BOTH, opened
 from tests.transports.mqtt.users import user_line

@@ -18,6 +18,7 @@ import trio
 
 from clearfunds.accounts import Holder
 from clearfunds.persistence._spool import Spool
+from clearfunds.relay._throttle_notices import ThrottledNotices
 from clearfunds.transports import Link
 from clearfunds.transports._listener import ListenURL, open_listeners
 from clearfunds.transports._outlet import Outlet
@@ -47,7 +48,6 @@ from clearfunds.transports.mqtt.server._persistent_sessions import (
 from clearfunds.transports.mqtt.server._sender import Sender
 from clearfunds.transports.mqtt.server._server import MqttServer
 from clearfunds.transports.mqtt.server._session import MqttSession
-from clearfunds.transports.mqtt.server._throttle_notices import ThrottledNotices
 from experiments.credit_flow import CreditScheme
 from tests.experiments.credit_flow.relays import on_credit
 from tests.transports.mqtt.peers5 import connected5

@@ -11,8 +11,9 @@ import trio
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
+from clearfunds.access import Tenant
 from clearfunds.accounts import KEEP_ITEMS, Outcome, StuckPolicy
-from clearfunds.transports import SubscriptionPolicy, Tenant
+from clearfunds.transports import SubscriptionPolicy
 from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, encode
 from clearfunds.transports.mqtt.server._inflight import Inflight
 from tests.cli.conftest import RelayUnderTest

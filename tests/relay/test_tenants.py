@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from clearfunds.access import AccountLimit, AccountRate, Tenant
+from clearfunds.access._account_tree import AccountTree
+from clearfunds.access._tenants import Peer
 from clearfunds.accounts import DEFAULT_LIMIT_ITEMS, Account, Ledger, Limit
-from clearfunds.transports import AccountLimit, AccountRate, Tenant
-from clearfunds.transports._account_tree import AccountTree
-from clearfunds.transports._tenants import Peer
 from clearfunds.transports.mqtt import ConnAck, Connect, Publish, Will, encode
 from tests.transports.peers import (
     BareClient,

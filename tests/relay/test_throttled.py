@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from clearfunds.transports import AccountRate
+from clearfunds.access import AccountRate
+from clearfunds.relay import _throttle_notices
+from clearfunds.relay._throttle_notices import NOTICES_ACCOUNT, TOPIC, topic_of
 from clearfunds.transports.mqtt import Publish, encode
-from clearfunds.transports.mqtt.server import _throttle_notices
-from clearfunds.transports.mqtt.server._throttle_notices import NOTICES_ACCOUNT, TOPIC, topic_of
 from tests.transports.peers import SECONDS, BareClient, connected, frames, running, until
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ async def test_nothing_is_made_that_nobody_has_asked_for() -> None:
     ):
         await watch.subscribe("#")  # which does not match it [MQTT-4.7.2-1]
         await hold_up(relay, pub, stuck)
-        notices = relay.relay.mqtt.notices
+        notices = relay.relay.notices
         assert notices is not None
         await notices.look()
         assert notices.sent == 0
@@ -133,7 +133,7 @@ async def test_nothing_is_made_that_nobody_has_asked_for() -> None:
 
 async def test_it_may_be_off() -> None:
     async with running(throttled_after=None) as relay, connected(relay.port, "pub"):
-        assert relay.relay.mqtt.notices is None
+        assert relay.relay.notices is None
 
 
 async def test_who_does_not_read_what_it_is_told_holds_up_nobody(
@@ -154,7 +154,7 @@ async def test_who_does_not_read_what_it_is_told_holds_up_nobody(
             while not outlet.blocked:
                 await filler.publish("large", LARGE)
         await hold_up(relay, pub, stuck)
-        notices = relay.relay.mqtt.notices
+        notices = relay.relay.notices
         assert notices is not None
         with trio.fail_after(SECONDS):
             while notices.dropped <= 5:

@@ -16,15 +16,10 @@ import pytest
 import trio
 from trio_websocket import wrap_client_stream
 
+from clearfunds.access import Passwords, Tenant
 from clearfunds.relay import RelaySettings, serve_relay
-from clearfunds.transports import ListenURLError, Tenant
-from clearfunds.transports.mqtt import (
-    ConnAck,
-    Connect,
-    Disconnect,
-    Passwords,
-    Publish,
-)
+from clearfunds.transports import ListenURLError
+from clearfunds.transports.mqtt import ConnAck, Connect, Disconnect, Publish
 from clearfunds.transports.tls import CertificateError, Certificates, ServerTls
 from tests.programs import needs
 from tests.transports.certificates import Papers, papers_in

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from clearfunds.transports.acl import Acl
+from clearfunds.access import Passwords, Tokens
+from clearfunds.access.acl import Acl
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
     ConnectReturnCode,
     Disconnect,
-    Passwords,
     Publish,
     Reason,
-    Tokens,
     Will,
 )
 from tests.transports.mqtt.peers5 import connected5

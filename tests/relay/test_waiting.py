@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
+from clearfunds.access import AccountRate
 from clearfunds.accounts import Account
-from clearfunds.transports import AccountRate
 from clearfunds.transports.mqtt import (
     Packet,
     PingReq,

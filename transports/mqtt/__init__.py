@@ -55,8 +55,3 @@ from .codec._reasons import Reason as Reason
 from .codec._reasons import ReasonedError as ReasonedError
 from .codec._reasons import in_words as in_words
 from .codec._topics import TopicLimits as TopicLimits
-from .server._passwords import Authenticator as Authenticator
-from .server._passwords import PasswordFileError as PasswordFileError
-from .server._passwords import Passwords as Passwords
-from .server._tokens import TokenKeyError as TokenKeyError
-from .server._tokens import Tokens as Tokens

@@ -9,10 +9,10 @@ from typing import Any
 
 import trio
 
+from ...access._account_tree import AccountTree
+from ...access._admission import Admission
 from ...accounts import Account
 from ...dataspace import Dataspace
-from .._account_tree import AccountTree
-from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
 from .._server import Server

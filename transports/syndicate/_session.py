@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ...access._tenants import NO_USER, Peer
 from ...accounts import Account
 from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA, NeedData
 from .._outlet_backlog import ConsumerPolicy
 from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
-from .._tenants import NO_USER, Peer
 from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages

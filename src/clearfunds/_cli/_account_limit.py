@@ -6,7 +6,8 @@ from typing import Annotated
 
 from cyclopts import CoercionError, Parameter, Token
 
-from clearfunds.transports import AccountLimit, parse_size
+from clearfunds.access import AccountLimit
+from clearfunds.transports import parse_size
 
 
 def _account_limit(text: str) -> AccountLimit:

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from clearfunds.transports.mqtt import PasswordFileError, Passwords
-from clearfunds.transports.mqtt.server._scram import MIN_ITERATIONS, ScramKeys
+from clearfunds.access import PasswordFileError, Passwords
+from clearfunds.access._scram import MIN_ITERATIONS, ScramKeys
 
 from ._errors import CommandFailedError, UsageError
 

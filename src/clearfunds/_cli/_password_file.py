@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from clearfunds.transports.mqtt import PasswordFileError, Passwords
+from clearfunds.access import PasswordFileError, Passwords
 
 from ._errors import UsageError
 from ._secret_file import check_secret

@@ -11,12 +11,12 @@ from typing import Annotated, Final, Protocol
 import trio
 from cyclopts import Parameter
 
+from clearfunds.access import BearerTokens, Passwords
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.relay import Companion, RelayAddresses, RelayReport, RelaySettings, serve_relay
 from clearfunds.relay._memory import let_go_of_large
 from clearfunds.store import StoreError
-from clearfunds.transports import BearerTokens, ListenURLError, TransportError
-from clearfunds.transports.mqtt import Passwords
+from clearfunds.transports import ListenURLError, TransportError
 
 from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError

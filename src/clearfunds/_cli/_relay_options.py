@@ -13,16 +13,11 @@ import attrs
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from clearfunds.access import AccountLimit, AccountRate, BearerTokens, Tenant, TokenFileError
+from clearfunds.access.acl import Acl, AclFileError
 from clearfunds.relay import RelaySettings
 from clearfunds.relay._settings import AuthorisationSettings, PagesSettings, RunningSettings
-from clearfunds.transports import (
-    AccountLimit,
-    AccountRate,
-    BearerTokens,
-    SubscriptionPolicy,
-    Tenant,
-    TokenFileError,
-)
+from clearfunds.transports import SubscriptionPolicy
 from clearfunds.transports import _units as units
 from clearfunds.transports._settings import (
     DebtSettings,
@@ -32,7 +27,6 @@ from clearfunds.transports._settings import (
     PersistenceSettings,
     SyndicateSettings,
 )
-from clearfunds.transports.acl import Acl, AclFileError
 
 from . import _types as types
 from ._account_limit import AccountLimits

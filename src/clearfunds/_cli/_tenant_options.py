@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final, TypeVar, cast
 
 from cyclopts import CoercionError, Parameter, Token
 
-from clearfunds.transports import AccountRate, Tenant, parse_size
+from clearfunds.access import AccountRate, Tenant
+from clearfunds.transports import parse_size
 
 PATTERNS: Final = ("user", "client", "listener", "topic")
 FLAGS: Final = ("default", "users")

@@ -6,7 +6,7 @@ from typing import Annotated
 import attrs
 from cyclopts import Group, Parameter
 
-from clearfunds.transports.mqtt import TokenKeyError, Tokens
+from clearfunds.access import TokenKeyError, Tokens
 
 from ._errors import CommandFailedError, UsageError
 from ._secret_file import check_secret

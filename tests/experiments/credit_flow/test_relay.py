@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import trio
 
+from clearfunds.access import AccountLimit, Tenant
 from clearfunds.accounts._gate import gate_of
 from clearfunds.relay import RelaySettings
-from clearfunds.transports import AccountLimit, ListenError, Tenant
+from clearfunds.transports import ListenError
 from clearfunds.transports.mqtt import PubAck, Publish, encode
 from experiments.credit_flow import Credit
 from experiments.credit_flow._processes import Station

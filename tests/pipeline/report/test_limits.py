@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clearfunds._cli import run
+from clearfunds.access import AccountLimits
 from clearfunds.accounts import Limit
 from clearfunds.pipeline.report._limits import Advice, as_toml, by_pattern, pattern
 from clearfunds.relay import RelaySettings
-from clearfunds.transports import AccountLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

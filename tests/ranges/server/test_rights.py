@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from clearfunds.access import Tenant
+from clearfunds.access.acl import Acl, parse_acl
 from clearfunds.ranges.client import RangeReader, RefusedError
-from clearfunds.transports import Tenant
-from clearfunds.transports.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import Publish
 from tests.ranges.server.relays import blocking
 from tests.ranges.server.test_users import (

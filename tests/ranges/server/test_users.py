@@ -15,6 +15,8 @@ import attrs
 import pytest
 import trio
 
+from clearfunds.access import Passwords, Tenant, Tokens
+from clearfunds.access._passwords import QUICK_ITERATIONS
 from clearfunds.accounts import Account
 from clearfunds.ranges.client import (
     Access,
@@ -43,9 +45,7 @@ from clearfunds.ranges.wire import (
     encode_frame,
     encode_request,
 )
-from clearfunds.transports import Tenant
-from clearfunds.transports.mqtt import Passwords, Publish, Tokens
-from clearfunds.transports.mqtt.server._passwords import QUICK_ITERATIONS
+from clearfunds.transports.mqtt import Publish
 from clearfunds.transports.tls import ServerTls
 from tests.ranges.server.relays import blocking
 from tests.ranges.server.test_session import Peer

@@ -42,24 +42,18 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from clearfunds.access import Passwords, Tenant
+from clearfunds.access.acl import Acl, parse_acl
 from clearfunds.accounts import MEMORY, Account, Alarms, StuckPolicy, UnfitPolicyError, Watermark
 from clearfunds.dataspace import Batch, Publication
 from clearfunds.dataspace.queues import Group, Queue
 from clearfunds.ranges.log import RangeSubscription
 from clearfunds.ranges.server._server import READERS_ACCOUNT
 from clearfunds.relay import Relay, RelayReport, RelaySettings, serve_relay
-from clearfunds.transports import Link, SubscriptionPolicy, Tenant
+from clearfunds.transports import Link, SubscriptionPolicy
 from clearfunds.transports._outlet import Outlet
 from clearfunds.transports._scheduler import Work
-from clearfunds.transports.acl import Acl, parse_acl
-from clearfunds.transports.mqtt import (
-    Disconnect,
-    Passwords,
-    PingReq,
-    Properties,
-    Subscribe,
-    Unsubscribe,
-)
+from clearfunds.transports.mqtt import Disconnect, PingReq, Properties, Subscribe, Unsubscribe
 from clearfunds.transports.mqtt.server._inflight import Inflight
 from experiments.credit_flow import Credit
 from tests.experiments.credit_flow.relays import on_credit
@@ -212,7 +206,7 @@ def _scram() -> tuple[Any, Passwords]:
         scramp = import_module("scramp")
     except ModuleNotFoundError:
         return None, Passwords.from_text("\n".join(lines))
-    from clearfunds.transports.mqtt.server._scram import ScramKeys
+    from clearfunds.access._scram import ScramKeys
 
     return scramp, Passwords.from_text("\n".join(ScramKeys.of("secret").line(u) for u in "uv"))
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clearfunds.access._account_tree import AccountTree
 from clearfunds.accounts import (
     NO_LIMIT,
     Account,
@@ -22,7 +23,6 @@ from clearfunds.accounts import (
 from clearfunds.dataspace import Dataspace, Mailbox, Observation, Publication
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.transports import ServerSettings
-from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports.mqtt.codec._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 from clearfunds.transports.mqtt.codec._packets import Publish, decode, encode_publish
 from clearfunds.transports.mqtt.server._framing import Framing

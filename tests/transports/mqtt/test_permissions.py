@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from clearfunds.access._tenants import Peer
+from clearfunds.access.acl import Acl, Authority, parse_acl
 from clearfunds.accounts import Outcome
 from clearfunds.dataspace import Publication
-from clearfunds.transports._tenants import Peer
-from clearfunds.transports.acl import Acl, Authority, parse_acl
 from clearfunds.transports.mqtt import Connect
 from clearfunds.transports.mqtt.server._filters import Filters
 from clearfunds.transports.mqtt.server._framing import Framing

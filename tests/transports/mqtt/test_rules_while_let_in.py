@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clearfunds.transports.acl import Acl, parse_acl
+from clearfunds.access.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import PubAck, Reason
 from clearfunds.transports.mqtt.server._shared import SharedGroup
 from tests.transports.mqtt.peers5 import connected5

@@ -9,9 +9,9 @@ import attrs
 import pytest
 import trio
 
+from clearfunds.access import Tenant
 from clearfunds.accounts import Account, Confirm, Outcome, Recipient, StuckPolicy
 from clearfunds.dataspace import TopicFilter
-from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,

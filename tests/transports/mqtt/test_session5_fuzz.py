@@ -23,12 +23,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from clearfunds.access._account_tree import AccountTree
+from clearfunds.access._tenants import Tenant
 from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace
 from clearfunds.persistence import open_ram_shelves
 from clearfunds.transports import Link, ServerSettings, open_flusher
-from clearfunds.transports._account_tree import AccountTree
-from clearfunds.transports._tenants import Tenant
 from clearfunds.transports.mqtt import (
     NO_PROPERTIES,
     Connect,

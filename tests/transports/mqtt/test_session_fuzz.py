@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from clearfunds.access._account_tree import AccountTree
+from clearfunds.access._tenants import Tenant
 from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace
 from clearfunds.transports import Link, ServerSettings, open_flusher
-from clearfunds.transports._account_tree import AccountTree
-from clearfunds.transports._tenants import Tenant
 from clearfunds.transports.mqtt import (
     Connect,
     Disconnect,

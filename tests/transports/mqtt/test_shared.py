@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.lowlevel
 
+from clearfunds.access import Tenant
 from clearfunds.accounts._gate import gate_of
 from clearfunds.relay import serve_relay
-from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import (
     Disconnect,
     PingReq,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from clearfunds.access._tenants import Peer
 from clearfunds.accounts import Ledger, Quota, QuotaExceededError
-from clearfunds.transports._tenants import Peer
 from clearfunds.transports.mqtt import Properties, Will
 from clearfunds.transports.mqtt.server import _wills as wills_module
 from clearfunds.transports.mqtt.server._wills import DelayedWills, LastWill, WillRoom

@@ -37,16 +37,16 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from clearfunds.access import Passwords
+from clearfunds.access.acl import Acl, parse_acl
 from clearfunds.transports import Link
 from clearfunds.transports._scheduler import Work
-from clearfunds.transports.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import (
     NO_PROPERTIES,
     Auth,
     Connect,
     Disconnect,
     Packet,
-    Passwords,
     PingReq,
     Properties,
     PubAck,

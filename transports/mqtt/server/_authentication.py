@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....access._passwords import Passwords
+from ....access._scram import METHOD, AuthenticationFailedError, ScramExchange
 from ..codec._packets import Auth
 from ..codec._properties import Properties
 from ..codec._reasons import Reason, ReasonedError
-from ._passwords import Passwords
-from ._scram import METHOD, AuthenticationFailedError, ScramExchange
 
 if TYPE_CHECKING:
     from ..codec._packets import Connect

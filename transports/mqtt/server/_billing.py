@@ -9,8 +9,8 @@ from ....dataspace import LONG_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from ....access._tenants import Membership, Tenant
     from ....accounts import Account
-    from ..._tenants import Membership, Tenant
 
 CACHED_PAYERS: Final = 1_024
 """Topics of one connection whose paying account is cached."""

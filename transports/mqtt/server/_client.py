@@ -15,11 +15,11 @@ from ._shared import Shares
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ....access._tenants import Peer
+    from ....access.acl import Rights
     from ....accounts import Account, Recipient
     from ..._outlet import Outlet
     from ..._partings import Steps
-    from ..._tenants import Peer
-    from ...acl import Rights
     from ..codec._packets import Connect
     from ._billing import Billing
     from ._entry import Entry

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....access._tenants import NO_USER, Peer, identity, printable
 from ....accounts import QuotaExceededError
 from ..._errors import RemoteProtocolError
-from ..._tenants import NO_USER, Peer, identity, printable
 from ..codec._identifiers import MAX_PACKET_ID
 from ..codec._packets import ConnAck, ConnectReturnCode
 from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     import trio
 
+    from ....access.acl import Rights
     from ....accounts import Account
     from ..._link import Link
-    from ...acl import Rights
     from ..codec._packets import Connect, Disconnect
     from ._billing import Billing
     from ._login import Login

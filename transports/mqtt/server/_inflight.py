@@ -42,7 +42,7 @@ from ._handed import drop, end, let_on
 from ._permissions import Readable
 
 if TYPE_CHECKING:
-    from ...acl import Rights
+    from ....access.acl import Rights
 
 DEFAULT_MAX_INFLIGHT = 32
 """Publications on their way to one subscriber and not acknowledged; as EMQX's `max_inflight`

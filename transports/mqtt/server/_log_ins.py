@@ -11,11 +11,11 @@ from typing import Final
 import attrs
 import trio
 
-from ..._admission import Refusal
-from ..._fair_turns import FairTurns, QueueFullError
-from ..._guesses import Attempt, Guesses
+from ....access._admission import Refusal
+from ....access._fair_turns import FairTurns, QueueFullError
+from ....access._guesses import Attempt, Guesses
+from ....access._passwords import Authenticator, Passwords
 from ..codec._packets import ConnectReturnCode
-from ._passwords import Authenticator, Passwords
 
 CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
 """Passwords checked at a time, each in a thread: hashing leaves a core to the event loop."""

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import attrs
 import trio
 
-from ..._addresses import address_of
-from ..._admission import Refusal
+from ....access._addresses import address_of
+from ....access._admission import Refusal
+from ....access._guesses import Attempt
+from ....access._scram import AuthenticationFailedError
+from ....access._tenants import printable
+from ....access._tokens import TokenError, Tokens
 from ..._errors import RemoteProtocolError
-from ..._guesses import Attempt
-from ..._tenants import printable
 from ..codec._packets import ConnectReturnCode
 from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._reasons import Reason, ReasonedError
 from ._authentication import Authentication
 from ._filters import Filters
 from ._mqtt5 import Mqtt5
-from ._scram import AuthenticationFailedError
-from ._tokens import TokenError, Tokens
 
 if TYPE_CHECKING:
     from ..._link import Link

@@ -1,4 +1,4 @@
-"""Access control for one client's packets, by the rules of `clearfunds.transports.acl`.
+"""Access control for one client's packets, by the rules of `clearfunds.access.acl`.
 
 Rules of this file:
 1. No decision is made for each message. The right to publish is decided once for each topic
@@ -20,8 +20,8 @@ from ..codec._topics import filter_of, is_shared, shown
 from ._framing import Framing
 
 if TYPE_CHECKING:
+    from ....access.acl import Rights
     from ....dataspace import Publication, Route
-    from ...acl import Rights
     from ..codec._reasons import Reason
     from ._server import MqttServer
 

@@ -17,7 +17,7 @@ from ._permissions import Readable
 from ._persistent_sessions import PersistentSession
 
 if TYPE_CHECKING:
-    from ...acl import Rights
+    from ....access.acl import Rights
 
 APART: Final = MAX_PACKET_ID // 4
 """Identifiers for messages from groups: the quarter that is farthest ahead of the session's own.

@@ -35,6 +35,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import attrs
 
+from ....access._account_tree import AccountTree
+from ....access._shares import fits
+from ....access._tenants import NO_USER, Peer, as_part, identity, peer_of, peer_of_older, printable
 from ....accounts import (
     Account,
     Faults,
@@ -50,13 +53,10 @@ from ....accounts._cooperative import run_to_end
 from ....accounts.watch._incidents import GivenUp
 from ....dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
 from ....dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
-from ..._account_tree import AccountTree
 from ..._outlet import nobody
 from ..._partings import Steps
 from ..._passed import PassedTime
 from ..._settings import ServerSettings
-from ..._shares import fits
-from ..._tenants import NO_USER, Peer, as_part, identity, peer_of, peer_of_older, printable
 from ..codec._frames import MAX_REMAINING_LENGTH
 from ..codec._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ..codec._topics import is_shared, shared_fault, topic_filter_fault
@@ -69,7 +69,7 @@ from ._selecting import Selecting, select_by
 from ._shared import SharedGroup, SharedGroups, stand_for, stop
 
 if TYPE_CHECKING:
-    from ...acl import Authority, Rights
+    from ....access.acl import Authority, Rights
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..._admission import Admission
-from ..._tenants import NO_USER, Peer
+from ....access._admission import Admission
+from ....access._tenants import NO_USER, Peer
 
 if TYPE_CHECKING:
     from ._server import MqttServer

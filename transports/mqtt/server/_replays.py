@@ -9,9 +9,9 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ....access.acl import Rights
     from ....accounts import Account, Recipient
     from ....dataspace import Cursor, Publication, RetainedStore
-    from ...acl import Rights
 
 REPLAY_STEP: Final = 64
 """Retained publications sent in one step, at 10 us each."""

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
+from ....access._account_tree import AccountTree
+from ....access._admission import Admission
+from ....access._guesses import Guesses
 from ....accounts import Account, QuotaExceededError
 from ....dataspace import Dataspace, Publication, Route
-from ..._account_tree import AccountTree
-from ..._admission import Admission
 from ..._flusher import Flusher
-from ..._guesses import Guesses
 from ..._link import Link
 from ..._server import Server
 from ..._settings import ServerSettings
@@ -27,12 +27,11 @@ from ._persistent_sessions import PersistentSessions
 from ._session import MqttSession
 from ._shared import SharedGroups
 from ._slow_consumer_policy import ConsumerPolicies
-from ._throttle_notices import ThrottledNotices
 from ._wills import DelayedWill, DelayedWills, LastWill, WillRoom
 
 if TYPE_CHECKING:
-    from ..._tenants import Peer, Tenant
-    from ...acl import Rights
+    from ....access._tenants import Peer, Tenant
+    from ....access.acl import Rights
     from ..codec._packets import Publish
     from ._publisher_acks import PublisherAck
 
@@ -50,7 +49,6 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         topics: Limits on the length and the depth of topics.
         kept: The persistent sessions; None: there are none, whatever clients ask for. Set it before
             the first connection.
-        notices: Sends notices about throttled clients, while `watch_throttled` runs.
         make_session: Makes the session of a link; set it before the first connection.
         make_inflight: Makes a client's in-flight window; likewise.
         log_ins: Checks passwords.
@@ -76,7 +74,6 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         self.groups = SharedGroups(self)
         self.topics = TopicLimits(settings.max_topic_length, settings.max_topic_levels)
         self.kept: PersistentSessions | None = None
-        self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
         self.log_ins = LogIns(

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from ....access._tenants import Peer, peer_of, printable
 from ....accounts import Account, Limit, QuotaExceededError, Recipient, StuckPolicy, Turn
 from ....dataspace import Assertion, Observation, Observe, Publication, TopicFilter
 from ....dataspace.queues import (
@@ -38,7 +39,6 @@ from ....dataspace.queues import (
     SteadyBacking,
 )
 from ..._partings import Steps
-from ..._tenants import Peer, peer_of, printable
 from ..codec._options import HIGHEST_QOS, RETAIN_AS_PUBLISHED
 from ..codec._topics import SHARED_PREFIX, SharedFilter, filter_of, shared_parts
 from ._filters import Filters

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ....access._shares import fits
 from ....accounts import QuotaExceededError
 from ....dataspace import Publication
-from ..._shares import fits
 from ..codec._properties import application_properties
 
 if TYPE_CHECKING:
+    from ....access._tenants import Peer
     from ....accounts import Standing
-    from ..._tenants import Peer
     from ..codec._packets import Will
 
 MAX_DELAYED: Final = 1_000

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from clearfunds.transports._patterns import of_peer
+from clearfunds.access._patterns import of_peer
 
 
 def test_any_of_them_counts() -> None:

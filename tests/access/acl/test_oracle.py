@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from clearfunds.transports._tenants import NO_USER, Peer
-from clearfunds.transports.acl import Acl, Authority
+from clearfunds.access._tenants import NO_USER, Peer
+from clearfunds.access.acl import Acl, Authority
 from clearfunds.transports.mqtt import Will
-from tests.ports import lasting_port
-from tests.programs import needs
-from tests.transports.acl.cases import (
+from tests.access.acl.cases import (
     ROOT,
     ROOTS_RULES,
     Case,
@@ -25,6 +23,8 @@ from tests.transports.acl.cases import (
     answers,
     questions,
 )
+from tests.ports import lasting_port
+from tests.programs import needs
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import SECONDS, running
 

@@ -12,9 +12,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clearfunds.access import AccountLimit, AccountLimits
 from clearfunds.accounts import Limit
 from clearfunds.accounts._gate import gate_of
-from clearfunds.transports import AccountLimit, AccountLimits
 from tests.transports.peers import connected, dial, running, until
 
 if TYPE_CHECKING:

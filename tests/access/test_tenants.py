@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearfunds.dataspace import LONG_TOPIC, TopicFilter
-from clearfunds.transports import Tenant
-from clearfunds.transports._patterns import Patterns
-from clearfunds.transports._shares import fits
-from clearfunds.transports._tenants import (
+from clearfunds.access import Tenant
+from clearfunds.access._patterns import Patterns
+from clearfunds.access._shares import fits
+from clearfunds.access._tenants import (
     CACHED_TOPICS,
     Peer,
     TenantRules,
@@ -21,6 +20,7 @@ from clearfunds.transports._tenants import (
     peer_of_older,
     printable,
 )
+from clearfunds.dataspace import LONG_TOPIC, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +135,7 @@ def test_peers_that_the_same_entries_match_share_what_is_known_of_topics() -> No
 
 
 def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clearfunds.transports._tenants.CACHED_TOPICS", 10)
+    monkeypatch.setattr("clearfunds.access._tenants.CACHED_TOPICS", 10)
     membership = TenantRules(ORDERED).of(Peer("m", "guest", "a"))
     for number in range(50):
         membership.of_topic(f"weather/{number}")

@@ -23,9 +23,9 @@ from typing import Final, Protocol
 
 import attrs
 
-from ..._tenants import NO_USER
 from . import _scram as scram
 from ._scram import IS_HERE, KEY_BYTES, MIN_ITERATIONS, MIN_SALT, SALT_BYTES, MadeUpKeys, ScramKeys
+from ._tenants import NO_USER
 
 MAX_ITERATIONS: Final = 10_000_000
 """Most iterations of PBKDF2 for one user: they take six seconds, at 0.6 us each, of the ten that a

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.transports._guesses import (
+from clearfunds.access._guesses import (
     DELAYS,
     DUE_OF_ADDRESS,
     DUE_OF_USER,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from clearfunds.access import Tenant
+from clearfunds.access._tenants import NO_USER, Peer, TenantRules
+from clearfunds.access.acl import Acl, Authority, Rights, parse_acl
+from clearfunds.access.acl._authority import ROUTE_BYTES
 from clearfunds.dataspace._routes import Routes
-from clearfunds.transports import Tenant
-from clearfunds.transports._tenants import NO_USER, Peer, TenantRules
-from clearfunds.transports.acl import Acl, Authority, Rights, parse_acl
-from clearfunds.transports.acl._authority import ROUTE_BYTES
-from clearfunds.transports.mqtt.server._throttle_notices import topic_of
+from clearfunds.relay._throttle_notices import topic_of
 
 A = Routes().of("a")
 

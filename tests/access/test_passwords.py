@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.transports.mqtt import PasswordFileError, Passwords
-from clearfunds.transports.mqtt.server._passwords import MAX_ITERATIONS, QUICK_ITERATIONS
+from clearfunds.access import PasswordFileError, Passwords
+from clearfunds.access._passwords import MAX_ITERATIONS, QUICK_ITERATIONS
 from tests.programs import needs
 from tests.transports.mqtt.users import SALT, coded, user_line
 

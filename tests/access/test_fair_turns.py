@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from clearfunds.transports._fair_turns import FairTurns, QueueFullError
+from clearfunds.access._fair_turns import FairTurns, QueueFullError
 
 
 @asynccontextmanager

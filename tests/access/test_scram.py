@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.transports.mqtt import PasswordFileError, Passwords
-from clearfunds.transports.mqtt.server._scram import (
+from clearfunds.access import PasswordFileError, Passwords
+from clearfunds.access._scram import (
     METHOD,
     AuthenticationFailedError,
     ScramExchange,

@@ -7,7 +7,6 @@ from collections import Counter
 
 from ._addresses import address_of
 from ._connect_rate import ConnectRate
-from ._link import Link
 from ._shares import GREED, fits
 from ._strangers import StrangersLog
 
@@ -118,12 +117,15 @@ class Admission:
         """Return the number of connections."""
         return self._taken
 
-    def come(self, link: Link) -> str | None:
-        """Count one more connection, until `leave`; or return why there may not be one."""
+    def come(self, peer: str) -> str | None:
+        """Count one more connection, until `leave`; or return why there may not be one.
+
+        `peer` is the address as `Link.peer` has it, here and below.
+        """
         if self._taken >= self.limit:
             self.refused[Refusal.ALL] += 1
             return f"{self._taken} connections are open, which is the limit (max_connections)"
-        address = address_of(link.peer)
+        address = address_of(peer)
         if address is not None:
             why = self.addresses.fault(address, self._taken, self.limit)
             if why is not None:
@@ -133,16 +135,16 @@ class Admission:
         self._taken += 1
         return None
 
-    def leave(self, link: Link) -> None:
+    def leave(self, peer: str) -> None:
         """Count one connection less."""
         self._taken -= 1
-        address = address_of(link.peer)
+        address = address_of(peer)
         if address is not None:
             self.addresses.leave(address)
 
-    def turn(self, link: Link, now: float) -> float | None:
+    def turn(self, peer: str, now: float) -> float | None:
         """Return how long a connection waits for its turn; None: it is refused."""
-        wait = self.rate.wait(address_of(link.peer), now)
+        wait = self.rate.wait(address_of(peer), now)
         if wait is None:
             self.refused[Refusal.RATE] += 1
         elif wait:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.transports.mqtt import TokenKeyError, Tokens
-from clearfunds.transports.mqtt.server._tokens import Token, TokenError
+from clearfunds.access import TokenKeyError, Tokens
+from clearfunds.access._tokens import Token, TokenError
 from tests.transports.certificates import papers_in
 
 jwt: Any = pytest.importorskip("jwt", reason="PyJWT is not installed")

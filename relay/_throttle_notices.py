@@ -33,16 +33,16 @@ from urllib.parse import quote
 import attrs
 import trio
 
-from ....accounts import NO_LIMIT
-from ....accounts._gate import gate_of
-from ....accounts._waiters import BLOCKED, REASONS, Waiter
-from ....accounts.watch._slow_waits import SHARE_MAX, Held, add_up
-from ....dataspace import Publication
-from ..._ticker import next_tick
+from ..accounts import NO_LIMIT
+from ..accounts._gate import gate_of
+from ..accounts._waiters import BLOCKED, REASONS, Waiter
+from ..accounts.watch._slow_waits import SHARE_MAX, Held, add_up
+from ..dataspace import Publication
+from ..transports._ticker import next_tick
 
 if TYPE_CHECKING:
-    from ....accounts import Account
-    from ._server import MqttServer
+    from ..accounts import Account
+    from ..transports.mqtt.server._server import MqttServer
 
 TOPIC: Final = "$SYS/clearfunds/throttled/"
 
@@ -114,6 +114,7 @@ class ThrottledNotices:
             waiter = waiting[client]
             if waiter.at is not None and waiter in ledger.waiters:
                 self._tell_of_beginning(client, waiter, waiter.at, held.get(waiter.at, {}))
+        self._server.flusher.flush_now()
         return time.thread_time() - began - away
 
     def _waiting(self, now: float) -> dict[str, Waiter]:
@@ -213,11 +214,9 @@ def topic_of(client: str) -> str:
     return TOPIC + level
 
 
-async def watch_throttled(server: MqttServer, *, after: float) -> None:
-    """Send notices about clients not read for `after` seconds, until cancelled."""
-    notices = server.notices = ThrottledNotices(server, after)
+async def watch_throttled(notices: ThrottledNotices) -> None:
+    """Send notices about clients that have not been read for long, until cancelled."""
     pause = 0.0
     while True:
         await next_tick(max(LOOK_SECONDS, pause))
         pause = await notices.look() / SHARE_MAX
-        server.flusher.flush_now()

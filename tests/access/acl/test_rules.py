@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clearfunds.access._filters import covers, overlap
+from clearfunds.access.acl import Access, Acl, AclFileError, AclRules, Rule, parse_acl
 from clearfunds.dataspace import TopicFilter
-from clearfunds.transports._filters import covers, overlap
-from clearfunds.transports.acl import Access, Acl, AclFileError, AclRules, Rule, parse_acl
 
 
 def test_a_file_is_read_as_mosquitto_reads_it() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import attrs
 
-from ..._tenants import NO_USER
+from ._tenants import NO_USER
 
 MIN_SECRET_BYTES: Final = 32
 """Least size of a shared secret: that of a SHA-256 hash [RFC 7518 section 3.2]."""

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.transports._addresses import address_of
-from clearfunds.transports._admission import Admission, Refusal
-from clearfunds.transports._connect_rate import ConnectRate
-from clearfunds.transports._link import Link
+from clearfunds.access._addresses import address_of
+from clearfunds.access._admission import Admission, Refusal
+from clearfunds.access._connect_rate import ConnectRate
+from clearfunds.access._shares import GREED
+from clearfunds.access._strangers import ADDRESSES, ALL, FIRST, WINDOW_SECONDS, StrangersLog
 from clearfunds.transports._listener import Listener, ListenURL, open_listeners
-from clearfunds.transports._shares import GREED
-from clearfunds.transports._strangers import ADDRESSES, ALL, FIRST, WINDOW_SECONDS, StrangersLog
 from tests.transports.peers import connected, running
-
-
-class FakeSocket:
-    def fileno(self) -> int:
-        return -1
-
-
-def link(peer: str) -> Link:
-    sock: Any = FakeSocket()
-    return Link(sock, peer)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +42,7 @@ def test_what_stands_for_a_subscriber_of_the_network(peer: str, address: str | N
 def fill(admission: Admission, peer: str) -> int:
     """Connect until there is no more room for a peer; return how often it has."""
     count = 0
-    while admission.come(link(f"{peer}:{count}")) is None:
+    while admission.come(f"{peer}:{count}") is None:
         count += 1
     return count
 
@@ -63,9 +51,9 @@ def test_one_address_cannot_have_all() -> None:
     admission = Admission(300)
     assert fill(admission, "10.0.0.6") == 267
     assert admission.refused == {Refusal.ADDRESS: 1}
-    assert admission.come(link("10.0.0.1:1")) is None
+    assert admission.come("10.0.0.1:1") is None
     assert fill(admission, "2001:db8::6") > 0
-    assert admission.come(link("/run/relay.sock#7")) is None
+    assert admission.come("/run/relay.sock#7") is None
 
 
 def test_where_there_are_few_each_may_have_all() -> None:
@@ -82,20 +70,20 @@ def test_a_number_takes_the_place_of_the_share() -> None:
 
 def test_who_leaves_makes_room() -> None:
     admission = Admission(300, per_address=1)
-    one = link("10.0.0.6:1")
+    one = "10.0.0.6:1"
     assert admission.come(one) is None
-    why = admission.come(link("10.0.0.6:2"))
+    why = admission.come("10.0.0.6:2")
     assert why is not None
     assert why == "10.0.0.6 has 1 connections, which is its limit (connections_per_address)"
     admission.leave(one)
     assert len(admission) == len(admission.addresses) == 0
-    assert admission.come(link("10.0.0.6:2")) is None
+    assert admission.come("10.0.0.6:2") is None
 
 
 def test_users_and_tenants_have_limits_too() -> None:
     admission = Admission(300, per_user=2)
     for n in range(10):
-        assert admission.come(link(f"10.0.0.{n}:1")) is None
+        assert admission.come(f"10.0.0.{n}:1") is None
     assert [admission.let_in("alice", None, None) is None for _ in range(3)] == [True, True, False]
     assert [admission.let_in(None, "press", 2) is None for _ in range(3)] == [True, True, False]
     assert admission.let_in("bob", "press", 2) is not None
@@ -112,10 +100,10 @@ def test_users_and_tenants_have_limits_too() -> None:
 @given(st.integers(1, 60), st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=300))
 def test_the_counts_are_those_of_the_connections(limit: int, steps: list[tuple[int, bool]]) -> None:
     admission = Admission(limit)
-    here: dict[int, list[Link]] = {n: [] for n in range(5)}
+    here: dict[int, list[str]] = {n: [] for n in range(5)}
     for who, comes in steps:
         if comes:
-            one = link(f"10.0.0.{who}:1")
+            one = f"10.0.0.{who}:1"
             first = not here[who] and len(admission) < limit
             if admission.come(one) is None:
                 here[who].append(one)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import trio
 
-from clearfunds.transports.acl import Acl
-from clearfunds.transports.mqtt import Passwords
+from clearfunds.access import Passwords
+from clearfunds.access.acl import Acl
 from clearfunds.transports.tls import ServerTls
+from tests.access.acl.test_oracle import mosquitto_with
 from tests.ports import lasting_port
 from tests.programs import needs
-from tests.transports.acl.test_oracle import mosquitto_with
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import SECONDS, kill, running
