@@ -28,6 +28,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import attrs
@@ -134,10 +135,17 @@ class RelayProcess:
         return self.log.read()
 
     def fetch(self, path: str) -> str:
-        """Return a page."""
-        with urlopen(f"{self.http.rstrip('/')}{path}", timeout=SECONDS) as page:
-            text: str = page.read().decode()
-        return text
+        """Return a page; a relay that has too many requests is asked again, as it says."""
+        until = time.monotonic() + SECONDS
+        while True:
+            try:
+                with urlopen(f"{self.http.rstrip('/')}{path}", timeout=SECONDS) as page:
+                    text: str = page.read().decode()
+                return text
+            except HTTPError as error:
+                if error.code != 503 or time.monotonic() > until:
+                    raise
+                time.sleep(float(error.headers.get("Retry-After", "1")))
 
     def ledger(self) -> dict[str, Any]:
         """Return /ledger.json."""

@@ -100,9 +100,12 @@ def test_the_memory_of_a_process_and_its_children() -> None:
     import subprocess
     import sys
 
-    command = [sys.executable, "-c", "input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as child:
         try:
+            assert child.stdout is not None
+            child.stdout.readline()  # it has begun
             found = family(os.getpid())
             assert found[0] == os.getpid()
             assert child.pid in found
