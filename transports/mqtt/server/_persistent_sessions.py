@@ -609,7 +609,7 @@ class PersistentSession:
     def still_unanswered(self, packet_id: int) -> PublisherAck | None:
         """Return the answer to an earlier publication if it is not due yet."""
         answer = self.unanswered.get(packet_id)
-        return None if answer is None or answer.is_due else answer
+        return answer if answer is not None and answer.expected else None
 
     def keep_identifier(self, packet_id: int, kept: Callable[[], object]) -> None:
         """Store the identifier of a publication, in the batch that writes the publication."""
