@@ -124,9 +124,10 @@ class Channel:
     Attributes:
         consumers: The consumers on it.
         closed: Whether it is closed.
+        last_tag: The tag of the last delivery; queues draw the next.
     """
 
-    __slots__ = ("_last", "_lowest", "_outstanding", "closed", "consumers", "name", "window")
+    __slots__ = ("_lowest", "_outstanding", "closed", "consumers", "last_tag", "name", "window")
 
     def __init__(self, name: str = "", *, window: PrefetchWindow | None = None) -> None:
         self.name = name
@@ -134,7 +135,7 @@ class Channel:
         self.consumers: dict[Consumer, None] = {}
         self.closed = False
         self._outstanding: dict[int, Delivery] = {}
-        self._last = 0
+        self.last_tag = 0
         # No outstanding tag is below this one: a `multiple` ack need not look further.
         self._lowest = 1
 
@@ -231,7 +232,7 @@ class Channel:
     def _take_up_to(self, tag: int) -> list[Delivery]:
         outstanding = self._outstanding
         if not tag:
-            tag = self._last
+            tag = self.last_tag
         elif tag not in outstanding:
             raise self._unknown(tag)
         if tag - self._lowest < DENSE * (len(outstanding) + 1):
@@ -245,7 +246,7 @@ class Channel:
     def _unknown(self, tag: int) -> UnknownTagError:
         if self.closed:
             return UnknownTagError(f"channel {self.name} is closed; nothing is outstanding on it")
-        state = "was settled before" if 0 < tag <= self._last else "was never delivered"
+        state = "was settled before" if 0 < tag <= self.last_tag else "was never delivered"
         return UnknownTagError(f"unknown delivery tag {tag} on channel {self.name}: it {state}")
 
     @staticmethod
@@ -273,11 +274,6 @@ class Channel:
         if self.closed:
             msg = f"channel {self.name} is closed; open another one"
             raise QueueDeletedError(msg)
-
-    def next_tag(self) -> int:
-        """Draw the tag of the next delivery."""
-        self._last += 1
-        return self._last
 
     def add(self, delivery: Delivery) -> None:
         """Register a delivery that will be acknowledged here."""

@@ -140,8 +140,3 @@ class Burial:
     def _look(self) -> None:
         if self._waits and not self._open and not self._expected:
             self._done(self._refused)
-
-
-def deaths_of(confirm: object) -> tuple[Death, ...]:
-    """Return the deaths of the event that is being handed over; none, if it is no dead letter."""
-    return confirm.deaths if type(confirm) is Burial else ()

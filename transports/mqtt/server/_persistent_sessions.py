@@ -49,7 +49,14 @@ from ....accounts import (
 from ....accounts._cooperative import run_to_end
 from ....accounts.watch._incidents import GivenUp
 from ....dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
-from ....dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
+from ....dataspace.queues import (
+    BackingFactory,
+    Queue,
+    QueueSettings,
+    QueueSums,
+    SteadyBacking,
+    is_exactly_once,
+)
 from ..._account_tree import AccountTree
 from ..._outlet import nobody
 from ..._partings import Steps
@@ -83,7 +90,6 @@ CLOCK_NOTED_SECONDS: Final = 60.0
 loses power, up to this much time may count twice or not at all. As cheap as one message a minute.
 """
 
-EXACTLY_ONCE = 2
 
 TICKED_A_STEP: Final = 64
 """Sessions whose queues are ticked before other tasks may run: a millisecond's worth."""
@@ -128,16 +134,6 @@ class Keeping(Protocol):
     def hurry(self) -> None:
         """Make the changes durable soon."""
         ...
-
-
-def is_exactly_once(event: Any) -> bool:
-    """Whether a client may take an event only once, and so recognises it by its packet identifier.
-
-    The identifier derives from the event's number in the queue. If a crash lost a message that the
-    client has received, the next message would get its number, and the client would take it for the
-    same one.
-    """
-    return bool(event.qos == EXACTLY_ONCE)
 
 
 class SessionQueue(Queue):
