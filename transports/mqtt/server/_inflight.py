@@ -14,18 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import attrs
-
 from ....accounts import (
     DEFAULT_PATIENCE,
     Account,
-    Holder,
     Ledger,
     LoanedItem,
     LoanQueue,
     Outcome,
     Part,
-    Recipient,
     StuckPolicy,
     UnfitPolicyError,
 )
@@ -62,30 +58,6 @@ def check_handshake(packet_id: int, sent: int, answered: int) -> None:
             f"(section 4.3.{sent + 1})"
         )
         raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
-
-
-class AtLeastOnce(Recipient):
-    """Stands before who takes QoS 1 and 2, for a subscription that was granted QoS 1 only."""
-
-    __slots__ = ("_holder",)
-
-    def __init__(self, holder: Recipient) -> None:
-        self._holder = holder
-
-    @property
-    def last_holder(self) -> Holder | None:
-        """See `Recipient.last_holder`."""
-        return self._holder.last_holder
-
-    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`; `item` is a `Publication`."""
-        if item.qos > 1:
-            item = attrs.evolve(item, qos=1)
-        self._holder.hold(account, item, items, nbytes, now)
-
-    def ready(self) -> None:
-        """See `Recipient.ready`."""
-        self._holder.ready()
 
 
 class _Room(PrefetchWindow):

@@ -48,7 +48,15 @@ from ....accounts import (
 )
 from ....accounts._cooperative import run_to_end
 from ....accounts.watch._incidents import GivenUp
-from ....dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
+from ....dataspace import (
+    Assertion,
+    AtLeastOnce,
+    Dataspace,
+    Observation,
+    Observe,
+    Publication,
+    TopicFilter,
+)
 from ....dataspace.queues import (
     BackingFactory,
     Queue,
@@ -68,7 +76,6 @@ from ..codec._frames import MAX_REMAINING_LENGTH
 from ..codec._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ..codec._topics import is_shared, shared_fault, topic_filter_fault
 from ._filters import Filters
-from ._inflight import AtLeastOnce
 from ._permissions import lost_shares
 from ._publisher_acks import PublisherAck
 from ._room import ENDED_AT_ONCE, Kept, over_share
