@@ -87,8 +87,8 @@ class Delivery:
 
     def __enter__(self) -> Any:
         # The loan changes accounts in place when the message comes to rest meanwhile.
-        self._entered = account = self.loan.account
-        account.ledger.enter(account)
+        account = self.loan.account
+        self._entered = account, account.ledger.enter(account)
         return self.event
 
     def __exit__(
@@ -97,7 +97,8 @@ class Delivery:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._entered.ledger.leave(self._entered)
+        account, task = self._entered
+        account.ledger.leave(account, task)
         if not self.channel.is_outstanding(self.tag):
             return  # it was acknowledged in the block, or the channel has gone
         if exc is None:
