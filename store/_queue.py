@@ -117,7 +117,7 @@ class StoredQueue:
             self.pending = deque((puts,))
         self.next_seq = puts.last + 1
         self.live_count += puts.count
-        self.live_bytes += weight(puts.detail, 0, puts.count)
+        self.live_bytes += puts.size
 
     def finish(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Record messages as done; return the ranges in which some were not done before.

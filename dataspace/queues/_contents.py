@@ -214,7 +214,7 @@ class QueueContents(Holder):
             message.event = None
             if not erased:
                 assert self.shelf is not None
-                self.shelf.done((message.seq,))
+                self.shelf.done(range(message.seq, message.seq + 1))
         elif message.persistent:
             # It may stand among messages that wait for room on the disk.
             message.event = None
