@@ -17,6 +17,7 @@ from ._backlog import open_behind as open_behind
 from ._books import borrow_run as borrow_run
 from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm
+from ._confirm import CountedConfirm as CountedConfirm
 from ._credit_flow import CREDIT_2015 as CREDIT_2015
 from ._credit_flow import DEFAULT_CREDIT as DEFAULT_CREDIT
 from ._credit_flow import READER_STATE_CHANGE_SECONDS as READER_STATE_CHANGE_SECONDS

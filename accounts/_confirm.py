@@ -29,3 +29,19 @@ class Confirm(Protocol):
     def refused(self, reason: str) -> None:
         """Note that one expected holder refuses."""
         ...
+
+
+class CountedConfirm:
+    """The part of a confirm that counts what it waits for.
+
+    Attributes:
+        expected: What has still to come: the end of its turn, and all expected holders.
+    """
+
+    __slots__ = ("expected",)
+
+    def __init__(self) -> None:
+        self.expected = 1
+
+    def expect(self) -> None:
+        self.expected += 1

@@ -89,7 +89,7 @@ class Shelves:
         self._flusher = flusher
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
-        self._batch = Batch(1, store.begin())
+        self._batch = Batch(1, Changes(store))
         self._under_way: deque[Batch] = deque()
         self._written = trio.Event()
         self._shelves: set[StoreShelf] = set()
@@ -194,7 +194,7 @@ class Shelves:
         batch.bodies.clear()
         batch.ticket = self.store.commit(batch.changes)
         self._under_way.append(batch)
-        self._batch = Batch(batch.number + 1, self.store.begin())
+        self._batch = Batch(batch.number + 1, Changes(self.store))
 
     def close(self) -> None:
         """Commit everything written; durability is no longer reported."""

@@ -111,8 +111,8 @@ class Puts:
 
     def seal(self) -> None:
         """Compute sizes and numbers, once all messages are here."""
-        self.count_up()
-        self.seqs = self.gaps or range(self.first, self.last + 1)
+        self.seqs = self.gaps or range(self.first, self.first + len(self.headers))
+        self.last = self.seqs[-1]
         self.count = len(self.seqs)
         self.gaps = (self.last,)  # Refuses what is put later, see `skip_to`.
         self.header_lengths = lengths(self.headers)
@@ -121,8 +121,9 @@ class Puts:
         self.size = self.nbytes = total(self.sizes, self.count)
         if self.explicit:
             every = repeat(self.sizes) if isinstance(self.sizes, int) else self.sizes
-            self.sizes = alike(list(map(self.explicit.get, self.seqs, every)))
-            self.size = total(self.sizes, self.count)
+            sizes = list(map(self.explicit.get, self.seqs, every))
+            self.sizes = alike(sizes)
+            self.size = sum(sizes)
 
     @classmethod
     def together(cls, several: Sequence[Puts]) -> Puts:

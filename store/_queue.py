@@ -127,7 +127,8 @@ class StoredQueue:
         found: list[tuple[int, int]] = []
         for first, last in ranges:
             self._find(found, max(first, 0), min(last, self.next_seq - 1))
-        self.finished.add_all(found)
+        for first, last in found:
+            self.finished.add(first, last)
         return found
 
     def _find(self, found: list[tuple[int, int]], first: int, last: int) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ....accounts import Confirm
+from ....accounts import Confirm, CountedConfirm
 from ....persistence._writes import Writes, nowhere
 from ..._errors import RemoteProtocolError
 from ..._outlet import nobody
@@ -41,7 +41,7 @@ class Identifier(Protocol):
         ...
 
 
-class PublisherAck:
+class PublisherAck(CountedConfirm):
     """The acknowledgement of one publication (`clearfunds.accounts.Confirm`).
 
     Args:
@@ -50,22 +50,17 @@ class PublisherAck:
 
     Attributes:
         packet: See above.
-        expected: What it still waits for: the end of its turn, and all expected holders. It is due
-            at 0.
     """
 
-    __slots__ = ("_answers", "expected", "packet")
+    __slots__ = ("_answers", "packet")
 
     def __init__(self, answers: PublisherAcks, packet: PubAck | PubRec) -> None:
         self.packet = packet
         self._answers: PublisherAcks | None = answers
-        self.expected = 1
+        self.expected = 1  # as `CountedConfirm` does
 
     def __repr__(self) -> str:
         return f"<PublisherAck {self.packet}: {self.expected} expected>"
-
-    def expect(self) -> None:
-        self.expected += 1
 
     def taken(self) -> None:
         self.expected -= 1
