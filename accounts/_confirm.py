@@ -35,13 +35,13 @@ class CountedConfirm:
     """The part of a confirm that counts what it waits for.
 
     Attributes:
-        expected: What has still to come: the end of its turn, and all expected holders.
+        expected: What has still to come: all expected holders, and the end of its turn, with which
+            a subclass begins.
     """
 
     __slots__ = ("expected",)
 
-    def __init__(self) -> None:
-        self.expected = 1
+    expected: int
 
     def expect(self) -> None:
         self.expected += 1

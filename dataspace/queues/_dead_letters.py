@@ -107,7 +107,7 @@ class Burial(CountedConfirm):
     def __init__(
         self, deaths: tuple[Death, ...], done: Callable[[str | None], None], *, waits: bool
     ) -> None:
-        super().__init__()
+        self.expected = 1
         self.deaths = deaths
         self._done = done
         self._waits = waits

@@ -57,7 +57,7 @@ class PublisherAck(CountedConfirm):
     def __init__(self, answers: PublisherAcks, packet: PubAck | PubRec) -> None:
         self.packet = packet
         self._answers: PublisherAcks | None = answers
-        self.expected = 1  # as `CountedConfirm` does
+        self.expected = 1
 
     def __repr__(self) -> str:
         return f"<PublisherAck {self.packet}: {self.expected} expected>"
