@@ -17,6 +17,7 @@ from ._backlog import open_behind as open_behind
 from ._books import borrow_run as borrow_run
 from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm
+from ._confirm import CountedConfirm as CountedConfirm
 from ._errors import AccountError as AccountError
 from ._errors import AuditError as AuditError
 from ._errors import ClosedAccountError as ClosedAccountError

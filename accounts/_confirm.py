@@ -29,3 +29,19 @@ class Confirm(Protocol):
     def refused(self, reason: str) -> None:
         """Note that one expected holder refuses."""
         ...
+
+
+class CountedConfirm:
+    """The part of a confirm that counts what it waits for.
+
+    Attributes:
+        expected: What has still to come: all expected holders, and the end of its turn, with which
+            a subclass begins.
+    """
+
+    __slots__ = ("expected",)
+
+    expected: int
+
+    def expect(self) -> None:
+        self.expected += 1

@@ -318,27 +318,24 @@ class Ledger:
         """Return an event for one wait."""
         return trio.Event()
 
-    def enter(self, account: Account) -> None:
-        """Note that the current task is inside a block of a loan or turn of `account`."""
+    def enter(self, account: Account) -> trio.lowlevel.Task | None:
+        """Note that the current task is inside a block of a loan or turn of `account`.
+
+        Returns the task, for `leave`: a block inside a generator may be left by another one.
+        """
         task = _current_task()
         if task is not None:
             self.inside.setdefault(task, []).append(account)
+        return task
 
-    def leave(self, account: Account) -> None:
-        """Note that a task, whichever it is, has left a block of a loan or turn of `account`."""
-        inside = self.inside
-        if not inside:
+    def leave(self, account: Account, task: trio.lowlevel.Task | None) -> None:
+        """Note that a block of a loan or turn of `account`, which `task` entered, has been left."""
+        accounts = None if task is None else self.inside.get(task)
+        if task is None or accounts is None:
             return
-        task = _current_task()
-        if task is None or account not in inside.get(task, ()):
-            # A block inside a generator may be left by another task than the one that entered it.
-            task = next((other for other in inside if account in inside[other]), None)
-            if task is None:
-                return
-        accounts = inside[task]
         accounts.remove(account)
         if not accounts:
-            del inside[task]
+            del self.inside[task]
 
     def refuse_inside(self, account: Account) -> None:
         """Raise if the current task is inside a block whose debt `account` would wait for.

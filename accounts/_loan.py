@@ -12,6 +12,8 @@ from ._outcome import Outcome, outcome_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trio.lowlevel import Task
+
     from ._account import Account
     from ._holder import Holder
     from ._turn import Turn
@@ -63,7 +65,7 @@ class LoanedItem(Generic[T_co]):
         "opened", "trace",
     )  # fmt: skip
 
-    _entered: Account
+    _entered: tuple[Account, Task | None]
     trace: LoanNotes | None
 
     def __init__(
@@ -157,9 +159,9 @@ class LoanedItem(Generic[T_co]):
         self.bytes -= nbytes
         holder = self.holder
         if holder is not None:
-            holder.settled()
+            holder.progressed_at = now = holder.ledger.clock()
             # The age of joined deliveries is that of the first of them.
-            holder.ages.add(holder.progressed_at - self.opened, n)
+            holder.ages.add(now - self.opened, n)
         self.account.repay(n, nbytes, outcome, holder, self.opened, lent=True)
         if self.trace is not None:
             self.trace.repaid(n, nbytes, outcome, holder)
@@ -249,8 +251,8 @@ class LoanedItem(Generic[T_co]):
         if not self.items:
             msg = f"{self!r} has ended"
             raise SettledError(msg)
-        self._entered = account = self.account
-        account.ledger.enter(account)
+        account = self.account
+        self._entered = account, account.ledger.enter(account)
         return self.item
 
     def __exit__(
@@ -260,6 +262,7 @@ class LoanedItem(Generic[T_co]):
         traceback: TracebackType | None,
     ) -> None:
         # `transfer` may have charged it to another account by now.
-        self._entered.ledger.leave(self._entered)
+        account, task = self._entered
+        account.ledger.leave(account, task)
         if self.items:  # else it was settled in the block
             self.settle(outcome=outcome_of(exc))

@@ -11,6 +11,7 @@ in the middle of a chain), and at last the holders are told.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -59,8 +60,8 @@ class Turn:
     """
 
     __slots__ = (
-        "__weakref__", "_about", "_actions", "_after", "_deliveries", "_failed", "_state", "_undo",
-        "account", "confirm", "input_bytes", "input_items", "max_deliveries", "opened",
+        "__weakref__", "_about", "_actions", "_after", "_deliveries", "_failed", "_state", "_task",
+        "_undo", "account", "confirm", "input_bytes", "input_items", "max_deliveries", "opened",
     )  # fmt: skip
 
     def __init__(self, account: Account, items: int, nbytes: int) -> None:
@@ -100,7 +101,7 @@ class Turn:
             account.passed = NOBODY
             if account.rated:
                 charge_rates(account, self.input_items, self.input_bytes)
-        ledger.enter(account)
+        self._task = ledger.enter(account)
         ledger.turns.add(self)
         self.opened = ledger.clock()
         self._state = "open"
@@ -149,7 +150,7 @@ class Turn:
         if nbytes is not None and nbytes < 0:
             msg = f"an event costs no negative bytes, not {nbytes}"
             raise ValueError(msg)
-        self.act(lambda turn: router.route(turn, event, nbytes))
+        self.act(partial(router.route, event=event, nbytes=nbytes))
         if self._about is None:
             self._about = event
 
@@ -227,7 +228,7 @@ class Turn:
                     msg = f"it would cause more than {self.max_deliveries} deliveries at once"
                     raise TooManyDeliveriesError(msg)
                 action(self)
-            if self._deliveries:
+            if self._deliveries and self.account.opens <= 0:
                 self.account.check_open()
         except BaseException:
             self._deliveries.clear()
@@ -272,7 +273,7 @@ class Turn:
         self._state = "ended"
         account = self.account
         ledger = account.ledger
-        ledger.leave(account)
+        ledger.leave(account, self._task)
         ledger.turns.discard(self)
         items, nbytes = self.input_items, self.input_bytes
         self.input_items = self.input_bytes = 0

@@ -1,5 +1,6 @@
 """The dataspace, patterns, topics and mailboxes: routing of events to their recipients. No I/O."""
 
+from ._at_least_once import AtLeastOnce as AtLeastOnce
 from ._dataspace import Assertion as Assertion
 from ._dataspace import Dataspace as Dataspace
 from ._dataspace import DataspaceStatistics as DataspaceStatistics

@@ -190,16 +190,22 @@ class Dataspace:
         Raises:
             QuotaExceededError: If it would be retained and its account's quota does not allow it.
         """
-        if isinstance(event, Publication):
-            self._route_publication(turn, event, nbytes)
-        elif isinstance(event, Batch):
+        if isinstance(event, Batch):
             for publication in event.events():
-                self._route_publication(turn, publication, None)
+                self.route(turn, publication)
+            return
+        if isinstance(event, Publication):
+            reached = self._route_publication(turn, event, nbytes)
+        elif isinstance(event, (Asserted, Retracted)):
+            msg = f"{event!r} cannot be published; only a dataspace says what is the case"
+            raise DataspaceError(msg)
         else:
-            if isinstance(event, (Asserted, Retracted)):
-                msg = f"{event!r} cannot be published; only a dataspace says what is the case"
-                raise DataspaceError(msg)
-            self._count(turn, self._route_value(turn, event, nbytes))
+            reached = self._route_value(turn, event, nbytes)
+        self.ledger.fanout_copies.add(reached)
+        self.published += 1
+        self.deliveries += reached
+        self.unrouted += not reached
+        turn.on_undo(partial(self._uncount, reached))
 
     def route_run(
         self,
@@ -224,7 +230,7 @@ class Dataspace:
         else:
             self.unrouted += count
 
-    def _route_publication(self, turn: Turn, event: Publication, nbytes: int | None) -> None:
+    def _route_publication(self, turn: Turn, event: Publication, nbytes: int | None) -> int:
         size = event.nbytes if nbytes is None else nbytes
         if event.retain:
             turn.on_undo(self.retained.set(event, turn.account.standing()))
@@ -245,7 +251,7 @@ class Dataspace:
             reached = len(route.plain.holders)
         if route.looked_into:
             reached += self._route_value(turn, event, size)
-        self._count(turn, reached)
+        return reached
 
     def _route_value(self, turn: Turn, value: Any, nbytes: int | None) -> int:
         reached = 0
@@ -296,13 +302,6 @@ class Dataspace:
         """
         holders = self.recipients(value, varying)
         return None if holders is None else self.routes.intern(holders)
-
-    def _count(self, turn: Turn, reached: int) -> None:
-        self.ledger.fanout_copies.add(reached)
-        self.published += 1
-        self.deliveries += reached
-        self.unrouted += not reached
-        turn.on_undo(partial(self._uncount, reached))
 
     def _uncount(self, reached: int) -> None:
         self.ledger.fanout_copies.add(reached, -1)

@@ -43,7 +43,7 @@ COMMIT_BYTES = 64 << 20
 
 
 @attrs.define(slots=True, eq=False)
-class _Batch:
+class Batch:
     """Changes that are written together, and the callbacks for their durability."""
 
     number: int
@@ -89,8 +89,8 @@ class Shelves:
         self._flusher = flusher
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
-        self._batch = _Batch(1, store.begin())
-        self._under_way: deque[_Batch] = deque()
+        self._batch = Batch(1, Changes(store))
+        self._under_way: deque[Batch] = deque()
         self._written = trio.Event()
         self._shelves: set[StoreShelf] = set()
         # From before the restart, of queues that have not been opened yet.
@@ -105,7 +105,7 @@ class Shelves:
         if name in self._batch.dropped:
             # Otherwise the erased shelf would be found again.
             self.commit()
-        changes = self._change()
+        changes = self.change().changes
         known = self.store.queues.get(name)
         late = self.store.queues.get(LATE + name)
         if late is not None:
@@ -118,7 +118,7 @@ class Shelves:
 
     def drop(self, shelf: StoreShelf) -> None:
         """Erase a shelf, with all its messages."""
-        changes = self._change()
+        changes = self.change().changes
         for number in shelf.numbers():
             changes.drop(number)
         self.delete(_MARKS_PREFIX + shelf.name)
@@ -128,12 +128,13 @@ class Shelves:
 
     def set(self, key: str, value: bytes) -> None:
         """Store a small value, in the same batch as everything else that is written now."""
-        self._change().set(key, value)
-        self._batch.nbytes += len(value)
+        batch = self.change()
+        batch.changes.set(key, value)
+        batch.nbytes += len(value)
 
     def delete(self, key: str) -> None:
         """Forget a small value."""
-        self._change().delete(key)
+        self.change().changes.delete(key)
 
     def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
         """Call back when everything written until now is durable; at once if it is.
@@ -152,46 +153,26 @@ class Shelves:
         self.commit()
         self.store.hurry()
 
-    def _change(self) -> Changes:
+    def change(self) -> Batch:
+        """Return the batch of everything that is written now; something is added to it."""
         batch = self._batch
         if not batch.changed:
             batch.changed = True
             self._written.set()
-        return batch.changes
+        return batch
 
-    def put(self, shelf: StoreShelf, message: Message) -> int:
-        """Write a message; see `StoreShelf.put`."""
-        header, payload = encode(message)
-        self._change()
-        body: bytes | Body = payload
-        if len(payload) >= self.store.settings.embed_below:
-            body = self._shared(payload)
-        batch = self._batch
-        changes = batch.changes
-        changes.put(*shelf.place_of(message.seq, changes), header, body, size=message.size)
-        batch.users.add(shelf)
-        confirm = message.confirm
-        if isinstance(confirm, Writes):
-            message.confirm = confirm.written(shelf.name, self.set)
-        return batch.number
-
-    def _shared(self, payload: bytes) -> bytes | Body:
+    def shared(self, payload: bytes) -> bytes | Body:
         """Return a payload in a form that all its queues share."""
         known = self._batch.bodies.get(id(payload))
         if known is None:
             if self._batch.nbytes >= COMMIT_BYTES:
                 # This is the first message of its turn: no turn is split.
                 self.commit()
-                self._change()
             batch = self._batch
             batch.nbytes += len(payload)
             # The entry keeps the payload, so that its `id` is not reused meanwhile.
             known = batch.bodies[id(payload)] = payload, batch.changes.share(payload)
         return known[1]
-
-    def done(self, shelf: StoreShelf, seqs: Sequence[int]) -> None:
-        """Erase messages; see `StoreShelf.done`."""
-        shelf.erase(seqs, self._change())
 
     def mark(self, shelf: StoreShelf, attached: bool, delivered_upto: int) -> int:
         """Write which messages may have been delivered; see `StoreShelf.mark`."""
@@ -213,7 +194,7 @@ class Shelves:
         batch.bodies.clear()
         batch.ticket = self.store.commit(batch.changes)
         self._under_way.append(batch)
-        self._batch = _Batch(batch.number + 1, self.store.begin())
+        self._batch = Batch(batch.number + 1, Changes(self.store))
 
     def close(self) -> None:
         """Commit everything written; durability is no longer reported."""
@@ -263,13 +244,15 @@ class Shelves:
         with self._flusher.corked():
             while self._under_way and self._under_way[0].ticket <= ticket:
                 batch = self._under_way.popleft()
-                call = self.faults.call
                 for shelf in batch.users:
                     queue = shelf.queue
                     if queue is not None:
-                        call(owner_of(queue), TELLING, queue.durable, batch.number)
+                        try:
+                            queue.durable(batch.number)
+                        except Exception as exc:  # noqa: BLE001 (all queues share the loop)
+                            self.faults.note(owner_of(queue), TELLING, exc)
                 for callback, whose in batch.callbacks:
-                    call(whose, TELLING, callback)
+                    self.faults.call(whose, TELLING, callback)
         self._flusher.flush_now()
 
     # -- reading --------------------------------------------------------------------------------
@@ -356,10 +339,44 @@ class StoreShelf:
         return f"<StoreShelf {self.name}>"
 
     def put(self, message: Message) -> int:
-        return self._shelves.put(self, message)
+        header, payload = encode(message)
+        shelves = self._shelves
+        body: bytes | Body = payload
+        if len(payload) >= shelves.store.settings.embed_below:
+            body = shelves.shared(payload)
+        batch = shelves.change()
+        number, seq = self._number, message.seq
+        if seq > self.last_seq:
+            self.last_seq = seq
+        else:
+            number, seq = self._late_place(seq, batch.changes)
+        batch.changes.put(number, seq, header, body, size=message.size)
+        batch.users.add(self)
+        confirm = message.confirm
+        if isinstance(confirm, Writes):
+            message.confirm = confirm.written(self.name, shelves.set)
+        return batch.number
+
+    def _late_place(self, seq: int, changes: Changes) -> tuple[int, int]:
+        """Return the place of a late message: the queue in the store, and the number there."""
+        if self._late_number is None:
+            self._late_number = changes.declare(LATE + self.name)
+        self._last_late += 1
+        self._late[seq] = self._last_late
+        return self._late_number, self._last_late
 
     def done(self, seqs: Sequence[int]) -> None:
-        self._shelves.done(self, seqs)
+        changes = self._shelves.change().changes
+        if self._late:
+            assert self._late_number is not None
+            for seq in self._late.keys() & set(seqs):
+                changes.done(self._late_number, self._late.pop(seq))
+        if isinstance(seqs, range) and seqs.step == 1:
+            runs = [(seqs[0], seqs[-1])] if seqs else []
+        else:
+            runs = _runs(seqs)
+        for first, last in runs:
+            changes.done(self._number, first, last)
 
     def mark(self, attached: bool, delivered_upto: int) -> int:
         return self._shelves.mark(self, attached, delivered_upto)
@@ -389,30 +406,6 @@ class StoreShelf:
     def numbers(self) -> list[int]:
         """Return the ids of its queues in the store."""
         return [n for n in (self._number, self._late_number) if n is not None]
-
-    def place_of(self, seq: int, changes: Changes) -> tuple[int, int]:
-        """Return the place for a message: the queue in the store, and the number there."""
-        if seq > self.last_seq:
-            self.last_seq = seq
-            return self._number, seq
-        if self._late_number is None:
-            self._late_number = changes.declare(LATE + self.name)
-        self._last_late += 1
-        self._late[seq] = self._last_late
-        return self._late_number, self._last_late
-
-    def erase(self, seqs: Sequence[int], changes: Changes) -> None:
-        """Erase messages, in runs of consecutive numbers."""
-        if self._late:
-            assert self._late_number is not None
-            for seq in self._late.keys() & set(seqs):
-                changes.done(self._late_number, self._late.pop(seq))
-        if isinstance(seqs, range) and seqs.step == 1:
-            runs = [(seqs[0], seqs[-1])] if seqs else []
-        else:
-            runs = _runs(seqs)
-        for first, last in runs:
-            changes.done(self._number, first, last)
 
     def read(self, store: Store, first_seq: int, count: int, nbytes: int) -> list[Message]:
         """Read messages; blocks. For a thread."""

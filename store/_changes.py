@@ -68,7 +68,7 @@ class Puts:
 
     __slots__ = (
         *("bodies", "body_lengths", "count", "explicit", "first", "gaps", "header_lengths"),
-        *("headers", "last", "nbytes", "seqs", "shared", "sizes"),
+        *("headers", "last", "nbytes", "seqs", "shared", "size", "sizes"),
     )
 
     def __init__(self, first: int = 0) -> None:
@@ -82,7 +82,7 @@ class Puts:
         """Sizes of the messages whose size is not their length, by sequence number."""
         # Set when the messages are sealed.
         self.seqs: Sequence[int] = ()
-        self.count = self.nbytes = 0
+        self.count = self.nbytes = self.size = 0
         self.shared = False
         self.header_lengths: int | array[int] = 0
         self.body_lengths: int | array[int] = 0
@@ -111,20 +111,19 @@ class Puts:
 
     def seal(self) -> None:
         """Compute sizes and numbers, once all messages are here."""
-        self.count_up()
-        self.seqs = self.gaps or range(self.first, self.last + 1)
+        self.seqs = self.gaps or range(self.first, self.first + len(self.headers))
+        self.last = self.seqs[-1]
         self.count = len(self.seqs)
         self.gaps = (self.last,)  # Refuses what is put later, see `skip_to`.
         self.header_lengths = lengths(self.headers)
         self.body_lengths = lengths(self.bodies)
         self.sizes = sums(self.header_lengths, self.body_lengths, self.count)
-        self.nbytes = total(self.sizes, self.count)
+        self.size = self.nbytes = total(self.sizes, self.count)
         if self.explicit:
             every = repeat(self.sizes) if isinstance(self.sizes, int) else self.sizes
-            given = self.explicit.get
-            self.sizes = alike(
-                [given(seq, size) for seq, size in zip(self.seqs, every, strict=False)]
-            )
+            sizes = list(map(self.explicit.get, self.seqs, every))
+            self.sizes = alike(sizes)
+            self.size = sum(sizes)
 
     @classmethod
     def together(cls, several: Sequence[Puts]) -> Puts:
@@ -274,12 +273,7 @@ class Changes:
             self._next = seq + 1
             self._headers.append(header)
             self._bodies.append(body)
-        else:
-            self._put(queue_id, seq, header, body, size)
-
-    def _put(
-        self, queue_id: int, seq: int, header: bytes, body: bytes | Body, size: int | None
-    ) -> None:
+            return
         shared = False
         if type(body) is Body:
             if body.changes is not self:

@@ -117,7 +117,7 @@ class StoredQueue:
             self.pending = deque((puts,))
         self.next_seq = puts.last + 1
         self.live_count += puts.count
-        self.live_bytes += weight(puts.detail, 0, puts.count)
+        self.live_bytes += puts.size
 
     def finish(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Record messages as done; return the ranges in which some were not done before.
@@ -127,7 +127,8 @@ class StoredQueue:
         found: list[tuple[int, int]] = []
         for first, last in ranges:
             self._find(found, max(first, 0), min(last, self.next_seq - 1))
-        self.finished.add_all(found)
+        for first, last in found:
+            self.finished.add(first, last)
         return found
 
     def _find(self, found: list[tuple[int, int]], first: int, last: int) -> None:

@@ -266,6 +266,8 @@ class Outlet(LoanQueue):
         """
         if type(item) is Batch:
             chunk = item.raw
+        elif item.__class__ is bytes:
+            chunk = item
         else:
             chunk = self._frame(item)
             if chunk.__class__ is not bytes:

@@ -269,11 +269,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 ending = self._ending()
                 if ending is not None:
                     return ending
-            self._after_sending()
-            account = self._payer()
+            account = self._after_sending()
             if account is not None:
-                if account.funds_are_clear():
-                    more = self._resume(account) or more
+                if account.is_open_wide() or account.funds_are_clear():
+                    if more:
+                        self._resume(account)
                 elif (more and not work.paused) or not account.debt_is_clear():
                     if await self._wait_for_clear_funds(account):
                         continue
@@ -311,10 +311,6 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._work.end()
         if not (self._server.stopping or self._work.begin()):
             await self._wait_for_turn(self._work.wait)
-
-    def _payer(self) -> Account | None:
-        """Return whose funds have to be clear before the peer is read on."""
-        return self.account
 
     async def _held(self, hold: trio.Event) -> None:
         """Wait for what has to happen before the peer is read on."""
@@ -375,12 +371,15 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 return False
         return True
 
-    def _after_sending(self) -> None:
-        """Do what is to be done when what was handled has been sent."""
+    def _after_sending(self) -> Account | None:
+        """Do what is to be done when what was handled has been sent.
 
-    def _resume(self, account: Account) -> bool:
-        """Do some of what had to wait for funds, which there are; whether there was any."""
-        return False
+        Returns whose funds have to be clear before the peer is read on, or before it is resumed.
+        """
+        return self.account
+
+    def _resume(self, account: Account) -> None:
+        """Do some of what had to wait for funds, which there are, where not all is handled."""
 
     # -- unfinished input: see `_input.py` -------------------------------------------------------
 

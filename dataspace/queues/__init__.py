@@ -37,6 +37,7 @@ from ._message import DeathReason as DeathReason
 from ._message import Message as Message
 from ._prefetch import PrefetchWindow as PrefetchWindow
 from ._queue import Queue as Queue
+from ._queue import is_exactly_once as is_exactly_once
 from ._queue import is_persistent as is_persistent
 from ._rates import Rates as Rates
 from ._settings import DEFAULT_DELIVERY_LIMIT as DEFAULT_DELIVERY_LIMIT

@@ -87,8 +87,8 @@ class Delivery:
 
     def __enter__(self) -> Any:
         # The loan changes accounts in place when the message comes to rest meanwhile.
-        self._entered = account = self.loan.account
-        account.ledger.enter(account)
+        account = self.loan.account
+        self._entered = account, account.ledger.enter(account)
         return self.event
 
     def __exit__(
@@ -97,7 +97,8 @@ class Delivery:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._entered.ledger.leave(self._entered)
+        account, task = self._entered
+        account.ledger.leave(account, task)
         if not self.channel.is_outstanding(self.tag):
             return  # it was acknowledged in the block, or the channel has gone
         if exc is None:
@@ -124,9 +125,10 @@ class Channel:
     Attributes:
         consumers: The consumers on it.
         closed: Whether it is closed.
+        last_tag: The tag of the last delivery; queues draw the next.
     """
 
-    __slots__ = ("_last", "_lowest", "_outstanding", "closed", "consumers", "name", "window")
+    __slots__ = ("_lowest", "_outstanding", "closed", "consumers", "last_tag", "name", "window")
 
     def __init__(self, name: str = "", *, window: PrefetchWindow | None = None) -> None:
         self.name = name
@@ -134,7 +136,7 @@ class Channel:
         self.consumers: dict[Consumer, None] = {}
         self.closed = False
         self._outstanding: dict[int, Delivery] = {}
-        self._last = 0
+        self.last_tag = 0
         # No outstanding tag is below this one: a `multiple` ack need not look further.
         self._lowest = 1
 
@@ -231,7 +233,7 @@ class Channel:
     def _take_up_to(self, tag: int) -> list[Delivery]:
         outstanding = self._outstanding
         if not tag:
-            tag = self._last
+            tag = self.last_tag
         elif tag not in outstanding:
             raise self._unknown(tag)
         if tag - self._lowest < DENSE * (len(outstanding) + 1):
@@ -245,7 +247,7 @@ class Channel:
     def _unknown(self, tag: int) -> UnknownTagError:
         if self.closed:
             return UnknownTagError(f"channel {self.name} is closed; nothing is outstanding on it")
-        state = "was settled before" if 0 < tag <= self._last else "was never delivered"
+        state = "was settled before" if 0 < tag <= self.last_tag else "was never delivered"
         return UnknownTagError(f"unknown delivery tag {tag} on channel {self.name}: it {state}")
 
     @staticmethod
@@ -273,11 +275,6 @@ class Channel:
         if self.closed:
             msg = f"channel {self.name} is closed; open another one"
             raise QueueDeletedError(msg)
-
-    def next_tag(self) -> int:
-        """Draw the tag of the next delivery."""
-        self._last += 1
-        return self._last
 
     def add(self, delivery: Delivery) -> None:
         """Register a delivery that will be acknowledged here."""

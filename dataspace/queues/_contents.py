@@ -214,7 +214,7 @@ class QueueContents(Holder):
             message.event = None
             if not erased:
                 assert self.shelf is not None
-                self.shelf.done((message.seq,))
+                self.shelf.done(range(message.seq, message.seq + 1))
         elif message.persistent:
             # It may stand among messages that wait for room on the disk.
             message.event = None
@@ -301,7 +301,7 @@ class QueueContents(Holder):
         if message.pending or message.seq in self._burying:
             # A consumer has this very loan in hand: it changes accounts in place.
             if loan.items:
-                self.settled()
+                self.progressed_at = self.ledger.clock()
                 loan.transfer(self.account)
         else:
             self._rest.add(1, loan.bytes)

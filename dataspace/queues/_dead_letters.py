@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from ...accounts import Router, Turn
+from ...accounts import CountedConfirm, Router, Turn
 from .._events import Publication
 from ._message import Death, DeathReason
 
@@ -91,7 +91,7 @@ def is_cycle(queue: str, deaths: tuple[Death, ...]) -> bool:
     return False
 
 
-class Burial:
+class Burial(CountedConfirm):
     """The confirm of a dead letter: tells whether it is safe at its destination.
 
     A message that has to survive a restart is erased here only when it is safe there: `done` is
@@ -102,46 +102,36 @@ class Burial:
         deaths: Those of the message, for the queues that it reaches.
     """
 
-    __slots__ = ("_done", "_expected", "_open", "_refused", "_waits", "deaths")
+    __slots__ = ("_done", "_refused", "_waits", "deaths")
 
     def __init__(
         self, deaths: tuple[Death, ...], done: Callable[[str | None], None], *, waits: bool
     ) -> None:
+        self.expected = 1
         self.deaths = deaths
         self._done = done
         self._waits = waits
-        self._expected = 0
-        self._open = True
         self._refused: str | None = None
-
-    def expect(self) -> None:
-        """See `Confirm.expect`."""
-        self._expected += 1
 
     def taken(self) -> None:
         """See `Confirm.taken`."""
-        self._expected -= 1
+        self.expected -= 1
         self._look()
 
     def refused(self, reason: str) -> None:
         """See `Confirm.refused`."""
         self._refused = reason
-        self._expected -= 1
+        self.expected -= 1
         self._look()
 
     def handed_over(self) -> None:
         """Note that all recipients are reached. A message that need not be safe is done then."""
-        self._open = False
+        self.expected -= 1
         if self._waits:
             self._look()
         else:
             self._done(self._refused)
 
     def _look(self) -> None:
-        if self._waits and not self._open and not self._expected:
+        if self._waits and not self.expected:
             self._done(self._refused)
-
-
-def deaths_of(confirm: object) -> tuple[Death, ...]:
-    """Return the deaths of the event that is being handed over; none, if it is no dead letter."""
-    return confirm.deaths if type(confirm) is Burial else ()

@@ -41,7 +41,7 @@ from ._backing import BackingFactory
 from ._binding import Binding
 from ._channel import Channel
 from ._consumer import Consumer
-from ._dead_letters import DeadLetterRoute, deaths_of, is_cycle
+from ._dead_letters import Burial, DeadLetterRoute, is_cycle
 from ._errors import QueueInUseError, QueueLockedError, QueueNotEmptyError
 from ._lines import appended
 from ._message import Message
@@ -72,6 +72,16 @@ def is_persistent(event: Any) -> bool:
     if isinstance(event, Publication):
         return event.qos > 0
     return bool(getattr(event, "persistent", True))
+
+
+def is_exactly_once(event: Any) -> bool:
+    """Whether an event has QoS 2, for `Queue.durable_first`.
+
+    A client may take it only once, and so recognises it by its packet identifier, which derives
+    from its number in the queue. If a crash lost a message that the client has received, the next
+    message would get its number, and the client would take it for the same one.
+    """
+    return bool(getattr(event, "qos", 0) == HIGHEST_QOS)
 
 
 class Queue(ServingQueue):
@@ -297,7 +307,7 @@ class Queue(ServingQueue):
         self, account: Account, event: Any, nbytes: int, now: float, tag: int | None
     ) -> Message | None:
         confirm = self.ledger.confirming
-        deaths = () if confirm is None else deaths_of(confirm)
+        deaths = confirm.deaths if type(confirm) is Burial else ()
         if deaths and is_cycle(self.name, deaths):
             self.counters.cycles += 1
             account.repay(1, nbytes, Outcome.DROPPED, self)
@@ -305,7 +315,12 @@ class Queue(ServingQueue):
         if not self._arrived and not self._unacked and not len(self.backing):
             # A holder that held nothing was not failing to make progress.
             self.progressed_at = now
-        persistent = self._persists and self._is_persistent(event)
+        persistent = self._persists
+        if persistent:
+            try:
+                persistent = self._persistent(event)
+            except Exception:  # in the middle of a commit, which cannot fail any more
+                logger.exception("queue %s: a message is taken to be persistent", self.name)
         if not (persistent or self._refuses):
             confirm = None
         enqueued = now + self._wall_offset
@@ -324,26 +339,17 @@ class Queue(ServingQueue):
                 expires = event.expires
         seq = self._next_seq
         self._next_seq = seq + 1
-        loan = LoanedItem(account, [event], 1, nbytes, self, now, charged=True)
         message = Message(
             seq, event, nbytes, persistent, enqueued, expires, 0, 0, False, tag, deaths,
-            loan, confirm,
+            None, confirm,
         )  # fmt: skip
+        self._arrived = appended(self._arrived, message)
+        message.loan = LoanedItem(account, [event], 1, nbytes, self, now, charged=True)
         if confirm is not None:
             confirm.expect()
-        self._arrived = appended(self._arrived, message)
         self.rates.arrived += 1
         self.counters.published += 1
         return message
-
-    # The owner's callback runs in the middle of a commit, which cannot fail any more.
-
-    def _is_persistent(self, event: Any) -> bool:
-        try:
-            return self._persistent(event)
-        except Exception:
-            logger.exception("queue %s: a message is taken to be persistent", self.name)
-            return True
 
     def _own_ttl(self, event: Any) -> float | None:
         assert self._ttl_of is not None

@@ -81,15 +81,16 @@ class ServingQueue(QueueContents):
             self.rates.update(self.ledger.clock())
             while True:
                 self._again = False
-                if self._arrived:
-                    self._take_arrived()
-                self._pump()
-                if self.deleted:
+                if not self._arrived or self._take_arrived():
+                    self._pump()
+                    if self.deleted:
+                        break
+                    if not self._refuses:
+                        self._keep_to_limits()
+                    if self._has_ttl or self._doomed:
+                        self._expire()
+                elif self.deleted:
                     break
-                if not self._refuses:
-                    self._keep_to_limits()
-                if self._has_ttl or self._doomed:
-                    self._expire()
                 refused = bool(self._dying or self._returned)
                 if self._dying:
                     self._bury()
@@ -106,7 +107,9 @@ class ServingQueue(QueueContents):
         finally:
             self._working = False
 
-    def _take_arrived(self) -> None:
+    def _take_arrived(self) -> bool:
+        """Deliver what has arrived, or make it ready; False if nothing is ready after that."""
+        ready = False
         arrived = self._arrived
         while arrived:
             message = arrived[0]
@@ -117,15 +120,19 @@ class ServingQueue(QueueContents):
                 and not (message.expires is not None and self._came_late(message))
             ):
                 consumer = self._next_consumer()
-                if consumer is not None and not self._must_wait(message):
+                if consumer is not None and not (
+                    self._waits_for_disk(message) and self._is_written_first(message)
+                ):
                     # Straight through: it was never ready, and so has not waited.
                     if message.persistent and not consumer.no_ack:
                         self._writer.write_or_wait(message)
+                    else:
+                        self._release_if_transient(message)
                     arrived.popleft()
-                    self._release_if_transient(message)
                     self.rates.left += 1
                     self._deliver(consumer, message)
                     continue
+            ready = True
             arrived.popleft()
             if self._refuses and self._must_refuse(message):
                 self._refuse(message)
@@ -138,6 +145,7 @@ class ServingQueue(QueueContents):
             self.backing.publish(message)
         if self._arrived is arrived:  # else others have come meanwhile
             self._arrived = ()
+        return ready
 
     def _came_late(self, message: Message) -> bool:
         """Whether its event had expired before it came; one that may wait 0 s has not."""
@@ -207,10 +215,8 @@ class ServingQueue(QueueContents):
             full.waiting[consumer] = None
         return None
 
-    def _must_wait(self, message: Message) -> bool:
-        """Return whether a message has to be durable first; make sure that it will be."""
-        if not self._waits_for_disk(message):
-            return False
+    def _is_written_first(self, message: Message) -> bool:
+        """Write a message that has to be durable first; whether it will be."""
         self._writer.write_now(message)
         return message.persistent
 
@@ -237,7 +243,11 @@ class ServingQueue(QueueContents):
 
     def _head_must_wait(self) -> bool:
         message = self._head()
-        return message is not None and self._must_wait(message)
+        return (
+            message is not None
+            and self._waits_for_disk(message)
+            and self._is_written_first(message)
+        )
 
     def _pump(self) -> None:
         backing = self.backing
@@ -300,7 +310,8 @@ class ServingQueue(QueueContents):
         seq = message.seq
         if seq >= self._delivered_upto:
             self._delivered_upto = seq + 1
-        delivery = Delivery(channel.next_tag(), message, loan, self, channel, consumer)
+        channel.last_tag += 1
+        delivery = Delivery(channel.last_tag, message, loan, self, channel, consumer)
         message.deliveries += 1
         message.pending = True
         self._unacked[seq] = delivery
@@ -487,7 +498,7 @@ class ServingQueue(QueueContents):
     # -- acknowledgements --------------------------------------------------------------------------
 
     def _take_back(self, delivery: Delivery) -> list[ServingQueue]:
-        """Take a delivery out of its consumer's hands; return the consumers that have room now."""
+        """Take a delivery out of its consumer's hands; return other queues that can go on."""
         message = delivery.message
         del self._unacked[message.seq]
         self._unacked_bytes -= message.size
@@ -497,15 +508,13 @@ class ServingQueue(QueueContents):
             return []
         consumer.outstanding -= 1
         consumer.progressed_at = self.ledger.clock()
-        window = consumer.window
-        window.release(message.size)
-        resumed = window.let_on() if window.waiting else []
-        shared = delivery.channel.window
-        if shared is not None:
-            shared.release(message.size)
-            if shared.waiting:
-                resumed = resumed + shared.let_on()
-        return [other.queue for other in resumed if other.queue is not self]
+        others: list[ServingQueue] = []
+        for window in (consumer.window, delivery.channel.window):
+            if window is not None:
+                window.release(message.size)
+                if window.waiting:
+                    others += [each.queue for each in window.let_on() if each.queue is not self]
+        return others
 
     def acked(self, delivery: Delivery) -> None:
         """End a delivery that was acknowledged. For `Channel`."""

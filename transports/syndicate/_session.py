@@ -154,10 +154,11 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             return "the peer said why it leaves"
         return self._cut_off() if self._eof else None
 
-    def _after_sending(self) -> None:
+    def _after_sending(self) -> Account:
         """See `Session._after_sending`: debt for output that left at once is settled."""
         self.turn_credit.give()
         self._answer_websocket()
+        return self.account
 
     def _received(self, data: bytes) -> None:
         if not data:

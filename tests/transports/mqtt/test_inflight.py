@@ -13,13 +13,13 @@ import trio
 import trio.testing
 
 from clearfunds.accounts import Account, AuditError, Ledger, Outcome
-from clearfunds.dataspace import Publication
+from clearfunds.dataspace import AtLeastOnce, Publication
 from clearfunds.transports import Outlet, RemoteProtocolError, open_flusher
 from clearfunds.transports.mqtt import NEED_DATA, Connection, Publish, Role
 from clearfunds.transports.mqtt.codec._connection import State
 from clearfunds.transports.mqtt.codec._packets import ConnAck, Connect, encode, encode_publish
 from clearfunds.transports.mqtt.server._framing import Framing
-from clearfunds.transports.mqtt.server._inflight import AtLeastOnce, Inflight
+from clearfunds.transports.mqtt.server._inflight import Inflight
 from clearfunds.transports.mqtt.server._session import frame
 
 

@@ -73,6 +73,9 @@ class Way:
     def forward(self, loan: LoanedItem[list[bytes]]) -> None:
         self.loans.append(loan)
 
+    def unbegun(self) -> Iterator[LoanedItem[list[bytes]]]:
+        return iter(())
+
     @property
     def packets(self) -> list[Publish]:
         packets = [b"".join(loan.item) for loan in self.loans]

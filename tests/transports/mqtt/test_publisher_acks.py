@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 
 from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports.mqtt import PubAck, PubRec
-from clearfunds.transports.mqtt.server._publisher_acks import PublisherAck, PublisherAcks
+from clearfunds.transports.mqtt.server._publisher_acks import (
+    IdentifierAck,
+    PublisherAck,
+    PublisherAcks,
+)
 
 
 class Client:
@@ -118,6 +122,7 @@ def test_an_identifier_is_written_with_the_last_message_that_it_came_with() -> N
     """One queue has room and the other has not: what has come is not complete before that."""
     client, identifier = Client(), Noted()
     answer = client.answers.begin(PubRec(1), identifier)
+    assert isinstance(answer, IdentifierAck)
     answer.expect()
     answer.expect()
     first = answer.written()
@@ -135,6 +140,7 @@ def test_an_identifier_is_written_with_the_last_message_that_it_came_with() -> N
 def test_an_identifier_is_written_when_all_is_written_before_the_turn_is_over() -> None:
     client, identifier = Client(), Noted()
     answer = client.answers.begin(PubRec(1), identifier)
+    assert isinstance(answer, IdentifierAck)
     answer.expect()
     queue = answer.written()
     assert identifier.happened == []

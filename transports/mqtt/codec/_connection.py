@@ -45,6 +45,8 @@ from ._frames import (
     find_frame,
 )
 from ._packets import (
+    DECODERS,
+    ENCODERS,
     FIRST_BYTES,
     PROTOCOL_LEVEL,
     Auth,
@@ -67,7 +69,6 @@ from ._packets import (
     Unsubscribe,
     connect_level,
     decode,
-    encode,
     first_byte_fault,
 )
 from ._packets5 import (
@@ -336,10 +337,10 @@ class Connection:
                 self.missing = end - len(buffer)
                 return NEED_DATA
             if self._is_311:
-                packet = decode(buffer[position], buffer[start:end])
+                packet = DECODERS[buffer[position] >> 4](buffer[position], buffer[start:end])
             else:
                 packet = self._decode(buffer, position, start, end)
-            if self._topic_limits is not None:
+            if packet.kind in _NAMING and self._topic_limits is not None:
                 self._check_topic(packet, self._topic_limits)
             self.position = end
             if packet.kind in _TURNING_POINTS:
@@ -373,7 +374,7 @@ class Connection:
             raise LocalProtocolError(self._session_fault)
         version = packet.protocol_level if isinstance(packet, Connect) else self.version
         if version != PROTOCOL_LEVEL_5:
-            encoded = encode(packet)
+            encoded = ENCODERS[packet.kind](packet)
         else:
             if isinstance(packet, Disconnect):
                 self.check_disconnect(packet)
@@ -695,6 +696,7 @@ _EXPIRY_OF_SERVER: Final = "a server's DISCONNECT has no session expiry interval
 _NOT_5: Final = bytes((0, ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL))
 """The body of the CONNACK of a server that does not know MQTT 5: it is one of 3.1.1."""
 
+_NAMING = frozenset({Connect.kind, Publish.kind})
 _TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind, Auth.kind})
 
 

@@ -39,7 +39,7 @@ def end(delivery: Delivery, outcome: Outcome = Outcome.ACKED) -> None:
         return
     if outcome is not Outcome.ACKED and delivery.loan.items:
         delivery.loan.settle(outcome=outcome)
-    delivery.ack()
+    delivery.channel.ack(delivery.tag)
 
 
 def drop(delivery: Delivery, outcome: Outcome) -> None:

@@ -105,11 +105,12 @@ class Incoming:
 
         It is not looked for where something is to be sent already: what comes next goes with it.
         """
-        unparsed = self.unparsed
-        if self._outlet.unsent or unparsed > PEEK_BYTES:
+        if self._outlet.unsent:
             return False
-        if unparsed:
-            return has_disconnect(self._connection.buffer[self._connection.position :])
+        connection = self._connection
+        data = connection.buffer[connection.position :]
+        if data or connection.missing or (self.ahead is not None and self.ahead.size):
+            return len(data) <= PEEK_BYTES and has_disconnect(data)
         return disconnect_has_come(self._outlet.sock)
 
     def close(self) -> None:

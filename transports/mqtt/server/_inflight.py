@@ -14,18 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import attrs
-
 from ....accounts import (
     DEFAULT_PATIENCE,
     Account,
-    Holder,
     Ledger,
     LoanedItem,
     LoanQueue,
     Outcome,
     Part,
-    Recipient,
     StuckPolicy,
     UnfitPolicyError,
 )
@@ -49,43 +45,23 @@ DEFAULT_MAX_INFLIGHT = 32
 (mosquitto has 20)."""
 
 
-def check_handshake(packet_id: int, sent: int, answered: int) -> None:
-    """See whether a publication sent with one QoS is acknowledged as that QoS is.
+def check_answer(
+    outlet: Outlet, loan: LoanedItem[Any], packet_id: int, sent: int, answered: int
+) -> None:
+    """See whether a publication has been sent, and with the QoS that it is acknowledged as.
 
     Raises:
         RemoteProtocolError: If not.
     """
-    if sent != answered:
-        name = "PUBACK" if answered == 1 else "PUBREC"
-        msg = (
-            f"{name} for packet {packet_id}, which was sent with QoS {sent} "
-            f"(section 4.3.{sent + 1})"
-        )
-        raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
-
-
-class AtLeastOnce(Recipient):
-    """Stands before who takes QoS 1 and 2, for a subscription that was granted QoS 1 only."""
-
-    __slots__ = ("_holder",)
-
-    def __init__(self, holder: Recipient) -> None:
-        self._holder = holder
-
-    @property
-    def last_holder(self) -> Holder | None:
-        """See `Recipient.last_holder`."""
-        return self._holder.last_holder
-
-    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`; `item` is a `Publication`."""
-        if item.qos > 1:
-            item = attrs.evolve(item, qos=1)
-        self._holder.hold(account, item, items, nbytes, now)
-
-    def ready(self) -> None:
-        """See `Recipient.ready`."""
-        self._holder.ready()
+    # Believed, it would let a peer that never reads have anything kept for it.
+    unsent = loan in outlet.unbegun()
+    if not unsent and sent == answered:
+        return
+    name = "PUBACK" if answered == 1 else "PUBREC"
+    why = "has not been sent to it yet"
+    if not unsent:
+        why = f"was sent with QoS {sent} (section 4.3.{sent + 1})"
+    raise ReasonedError(f"{name} for packet {packet_id}, which {why}", Reason.PROTOCOL_ERROR)
 
 
 class _Room(PrefetchWindow):
@@ -308,22 +284,11 @@ class Inflight(LoanQueue):
 
     # -- acknowledgements -----------------------------------------------------------------------
 
-    def is_unsent(self, packet_id: int) -> bool:
-        """Whether nothing of the publication has left, so that it cannot be acknowledged."""
-        unacked = self.unacked.get(packet_id)
-        if unacked is not None:
-            loan = unacked[0]
-        elif packet_id in self.handed:
-            loan = self.handed[packet_id][0].loan
-        else:
-            return False
-        return any(each is loan for each in self._outlet.unbegun())
-
     def acknowledged(self, packet_id: int) -> None:
         """Settle what a PUBACK is for, if it is here.
 
         Raises:
-            RemoteProtocolError: If it was sent with QoS 2.
+            RemoteProtocolError: If it has not been sent, or with QoS 2.
         """
         if self._settle(packet_id, 1):
             self._ids.release(packet_id)
@@ -333,7 +298,7 @@ class Inflight(LoanQueue):
         """Settle what a PUBREC is for; whether it was here. PUBREL is the answer in any case.
 
         Raises:
-            RemoteProtocolError: If it was sent with QoS 1.
+            RemoteProtocolError: If it has not been sent, or with QoS 1.
         """
         if not self._settle(packet_id, 2):
             return False
@@ -347,7 +312,7 @@ class Inflight(LoanQueue):
         identifier may be used again (section 4.3.3).
 
         Raises:
-            RemoteProtocolError: If it was sent with QoS 1.
+            RemoteProtocolError: If it has not been sent, or with QoS 1.
         """
         if not self._settle(packet_id, 2, Outcome.REJECTED):
             return False
@@ -367,7 +332,7 @@ class Inflight(LoanQueue):
         if unacked is None:
             return self._end_handed(packet_id, qos, outcome)
         loan, sent = unacked
-        check_handshake(packet_id, sent, qos)
+        check_answer(self._outlet, loan, packet_id, sent, qos)
         del self.unacked[packet_id]
         loan.settle(outcome=outcome)
         return True
@@ -377,7 +342,7 @@ class Inflight(LoanQueue):
         if handed is None:
             return False
         delivery, sent = handed
-        check_handshake(packet_id, sent, qos)
+        check_answer(self._outlet, delivery.loan, packet_id, sent, qos)
         del self.handed[packet_id]
         if qos > 1 and outcome is Outcome.ACKED:
             self.releasing.add(packet_id)  # or there would seem to be room for another one

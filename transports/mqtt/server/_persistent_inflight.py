@@ -12,7 +12,7 @@ from ..._outlet import Outlet
 from ..codec._identifiers import MAX_PACKET_ID, PacketIds
 from ._framing import Framing
 from ._handed import drop, end
-from ._inflight import check_handshake
+from ._inflight import check_answer
 from ._permissions import Readable
 from ._persistent_sessions import PersistentSession
 
@@ -174,10 +174,6 @@ class PersistentInflight:
         for delivery, _ in self._unacked.values():
             yield delivery.loan
 
-    def is_unsent(self, packet_id: int) -> bool:
-        unacked = self._unacked.get(packet_id)
-        return unacked is not None and unacked[0].loan in self._outlet.unbegun()
-
     def acknowledged(self, packet_id: int) -> None:
         delivery = self._take(packet_id, 1)
         if delivery is not None:
@@ -190,8 +186,8 @@ class PersistentInflight:
         The caller must call `PersistentSession.received` next, in the same batch.
         """
         delivery = self._take(packet_id, 2)
-        if delivery is None:
-            return False
+        if delivery is None or not delivery.channel.is_outstanding(delivery.tag):
+            return False  # or the queue has taken it back, and that ends the connection
         # It keeps its place in the window until the PUBCOMP.
         self._window.take(0)
         end(delivery)
@@ -216,9 +212,7 @@ class PersistentInflight:
         if unacked is None:
             return None
         delivery, sent = unacked
-        if not delivery.channel.is_outstanding(delivery.tag):
-            return None  # the queue has taken it back, and that ends the connection
-        check_handshake(packet_id, sent, qos)
+        check_answer(self._outlet, delivery.loan, packet_id, sent, qos)
         del self._unacked[packet_id]
         return delivery
 

@@ -51,8 +51,23 @@ from ....accounts import (
 )
 from ....accounts._cooperative import run_to_end
 from ....accounts.watch._incidents import GivenUp
-from ....dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
-from ....dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
+from ....dataspace import (
+    Assertion,
+    AtLeastOnce,
+    Dataspace,
+    Observation,
+    Observe,
+    Publication,
+    TopicFilter,
+)
+from ....dataspace.queues import (
+    BackingFactory,
+    Queue,
+    QueueSettings,
+    QueueSums,
+    SteadyBacking,
+    is_exactly_once,
+)
 from ..._outlet import nobody
 from ..._partings import Steps
 from ..._passed import PassedTime
@@ -61,7 +76,6 @@ from ..codec._frames import MAX_REMAINING_LENGTH
 from ..codec._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ..codec._topics import is_shared, shared_fault, topic_filter_fault
 from ._filters import Filters
-from ._inflight import AtLeastOnce
 from ._permissions import lost_shares
 from ._publisher_acks import PublisherAck
 from ._room import ENDED_AT_ONCE, Kept, over_share
@@ -83,7 +97,6 @@ CLOCK_NOTED_SECONDS: Final = 60.0
 loses power, up to this much time may count twice or not at all. As cheap as one message a minute.
 """
 
-EXACTLY_ONCE = 2
 
 TICKED_A_STEP: Final = 64
 """Sessions whose queues are ticked before other tasks may run: a millisecond's worth."""
@@ -128,16 +141,6 @@ class Keeping(Protocol):
     def hurry(self) -> None:
         """Make the changes durable soon."""
         ...
-
-
-def is_exactly_once(event: Any) -> bool:
-    """Whether a client may take an event only once, and so recognises it by its packet identifier.
-
-    The identifier derives from the event's number in the queue. If a crash lost a message that the
-    client has received, the next message would get its number, and the client would take it for the
-    same one.
-    """
-    return bool(event.qos == EXACTLY_ONCE)
 
 
 class SessionQueue(Queue):
@@ -609,7 +612,7 @@ class PersistentSession:
     def still_unanswered(self, packet_id: int) -> PublisherAck | None:
         """Return the answer to an earlier publication if it is not due yet."""
         answer = self.unanswered.get(packet_id)
-        return None if answer is None or answer.is_due else answer
+        return answer if answer is not None and answer.expected else None
 
     def keep_identifier(self, packet_id: int, kept: Callable[[], object]) -> None:
         """Store the identifier of a publication, in the batch that writes the publication."""

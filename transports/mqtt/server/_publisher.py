@@ -84,7 +84,8 @@ class Publisher:
             else:
                 publication = server.publication(packet)
             unrouted = server.dataspace.unrouted
-            payer = client.payers.of(packet.topic)
+            payers = client.payers
+            payer = payers.of(packet.topic) if payers.by_topic else payers.own
             refused = server.publish(payer, publication, answer, client.rights)
             if answer is not None and five is not None:
                 answer.note_reached(server.dataspace.unrouted == unrouted)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ....accounts import Confirm
+from ....accounts import Confirm, CountedConfirm
 from ....persistence._writes import Writes, nowhere
 from ..._errors import RemoteProtocolError
 from ..._outlet import nobody
@@ -41,55 +41,31 @@ class Identifier(Protocol):
         ...
 
 
-class PublisherAck(Writes):
+class PublisherAck(CountedConfirm):
     """The acknowledgement of one publication (`clearfunds.accounts.Confirm`).
 
     Args:
         answers: The acknowledgements of the publication's connection.
         packet: The packet to send.
-        identifier: The identifier to store together with the publication, if any.
+
+    Attributes:
+        packet: See above.
     """
 
-    __slots__ = (
-        "_answers", "_expected", "_handed_over", "_identifier", "_kept", "_unwritten", "packet",
-    )  # fmt: skip
+    __slots__ = ("_answers", "packet")
 
-    def __init__(
-        self, answers: PublisherAcks, packet: PubAck | PubRec, identifier: Identifier | None = None
-    ) -> None:
+    def __init__(self, answers: PublisherAcks, packet: PubAck | PubRec) -> None:
         self.packet = packet
         self._answers: PublisherAcks | None = answers
-        self._expected = 0
-        # The number of expected holders that have written nothing yet, and still may.
-        self._unwritten = 0
-        self._handed_over = False
-        self._identifier = identifier
-        self._kept = identifier is None
+        self.expected = 1
 
     def __repr__(self) -> str:
-        return f"<PublisherAck {self.packet}: {self._expected} expected>"
-
-    @property
-    def is_due(self) -> bool:
-        """Whether all expected holders are responsible, and its identifier is stored."""
-        return self._handed_over and self._kept and not self._expected
-
-    def expect(self) -> None:
-        self._expected += 1
-        self._unwritten += 1
+        return f"<PublisherAck {self.packet}: {self.expected} expected>"
 
     def taken(self) -> None:
-        """Note that a holder is responsible, as `Confirm.taken`; it has written nothing."""
-        self._unwritten -= 1
-        if self._identifier is not None:
-            self._keep_identifier(self._identifier)
-        self.written_is_taken()
-
-    def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
-        self._unwritten -= 1
-        if self._identifier is not None:
-            self._keep_identifier(self._identifier)
-        return _WrittenAnswer(self)
+        self.expected -= 1
+        if not self.expected and self._answers is not None:
+            self._answers.say_due()
 
     def refused(self, reason: str) -> None:
         """Note a refusal, as `Confirm.refused`. MQTT 3.1.1 cannot tell it, so the connection ends.
@@ -100,10 +76,8 @@ class PublisherAck(Writes):
         refusal = None if answers is None else answers.refused(self.packet, reason)
         if refusal is not None:
             self.refuse_with(refusal)
-            self.written_is_taken()
-            return
-        self._forget_identifier()
-        if answers is not None:
+            self.taken()
+        elif answers is not None:
             answers.refuse(self, reason)
 
     def note_reached(self, anybody: bool) -> None:
@@ -115,19 +89,10 @@ class PublisherAck(Writes):
     def refuse_with(self, packet: PubAck | PubRec) -> None:
         """Send this acknowledgement instead, which refuses the publication."""
         self.packet = packet
-        self._forget_identifier()
-        self._kept = True
-
-    def _forget_identifier(self) -> None:
-        if self._identifier is not None:
-            self._identifier.forget()
-            self._identifier = None
 
     def handed_over(self) -> None:
         """Note that its turn is over, and send it if no holder is expected."""
-        self._handed_over = True
-        if self._identifier is not None:
-            self._keep_identifier(self._identifier)
+        self.expected -= 1
         if self._answers is not None:
             self._answers.add(self)
 
@@ -150,33 +115,86 @@ class PublisherAck(Writes):
         if self._answers is not None:
             self._answers.add(self)
 
+
+class IdentifierAck(PublisherAck, Writes):
+    """The acknowledgement of a publication whose packet identifier has to be stored, too.
+
+    Args:
+        answers: See `PublisherAck`.
+        packet: See `PublisherAck`.
+        identifier: The identifier to store together with the publication.
+    """
+
+    __slots__ = ("_identifier", "_kept", "_unwritten")
+
+    def __init__(
+        self, answers: PublisherAcks, packet: PubAck | PubRec, identifier: Identifier
+    ) -> None:
+        super().__init__(answers, packet)
+        self.expected += 1
+        # What may still come: the end of its turn, and expected holders that have written nothing.
+        self._unwritten = 1
+        self._identifier: Identifier | None = identifier
+        self._kept = False
+
+    def expect(self) -> None:
+        self._unwritten += 1
+        super().expect()
+
+    def taken(self) -> None:
+        """Note that a holder is responsible, as `Confirm.taken`; it has written nothing."""
+        self._has_come()
+        super().taken()
+
+    def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
+        self._has_come()
+        return _WrittenAnswer(self)
+
     def written_is_taken(self) -> None:
         """Note that a holder that has written its message is responsible."""
-        self._expected -= 1
-        self._say_if_due()
+        super().taken()
 
-    def _say_if_due(self) -> None:
-        if self.is_due and self._answers is not None:
-            self._answers.say_due()
+    def refused(self, reason: str) -> None:
+        self._forget()
+        super().refused(reason)
 
-    def _keep_identifier(self, identifier: Identifier) -> None:
+    def refuse_with(self, packet: PubAck | PubRec) -> None:
+        super().refuse_with(packet)
+        self._forget()
+
+    def handed_over(self) -> None:
+        self._has_come()
+        super().handed_over()
+
+    def _has_come(self) -> None:
         # With the last write, so that after a crash all of it is there, or nothing. Not earlier, or
         # the message that the client then sends again would be taken for a duplicate.
-        if self._handed_over and not self._unwritten:
+        self._unwritten -= 1
+        identifier = self._identifier
+        if identifier is not None and not self._unwritten:
             self._identifier = None
             identifier.keep(self._identifier_kept)
 
     def _identifier_kept(self) -> None:
-        self._kept = True
-        self._say_if_due()
+        if not self._kept:
+            self._kept = True
+            super().taken()
+
+    def _forget(self) -> None:
+        if self._identifier is not None:
+            self._identifier.forget()
+            self._identifier = None
+        if not self._kept:
+            self._kept = True
+            self.expected -= 1
 
 
 class _WrittenAnswer:
-    """The confirm of a holder that has written its message, for a `PublisherAck`."""
+    """The confirm of a holder that has written its message, for an `IdentifierAck`."""
 
     __slots__ = ("_answer",)
 
-    def __init__(self, answer: PublisherAck) -> None:
+    def __init__(self, answer: IdentifierAck) -> None:
         self._answer = answer
 
     def expect(self) -> None:
@@ -236,29 +254,29 @@ class PublisherAcks:
                 "all identifiers are in use [MQTT-2.3.1-2]"
             )
             raise RemoteProtocolError(msg)
-        return PublisherAck(self, packet, identifier)
+        if identifier is None:
+            return PublisherAck(self, packet)
+        return IdentifierAck(self, packet, identifier)
 
     def add(self, answer: PublisherAck) -> None:
         """Send it, or put it behind those that are not due."""
-        if self._pending or not answer.is_due:
-            self._pending.append(answer)
-            self.pending_pubacks += isinstance(answer.packet, PubAck)
-        elif self._send is not None:
-            self._say(self._send, answer.packet)
+        if self._send is None:
+            return
+        self._pending.append(answer)
+        self.pending_pubacks += isinstance(answer.packet, PubAck)
+        if not answer.expected:
+            self.say_due()
 
     def say_due(self) -> None:
         """Send those that are due, up to the first that is not."""
         pending = self._pending
-        while pending and pending[0].is_due and self._send is not None:
+        while pending and not pending[0].expected and self._send is not None:
             packet = pending.popleft().packet
             self.pending_pubacks -= isinstance(packet, PubAck)
-            self._say(self._send, packet)
-
-    def _say(self, send: Callable[[PubAck | PubRec], object], packet: PubAck | PubRec) -> None:
-        try:
-            send(packet)
-        except Exception as exc:  # noqa: BLE001 (whatever it is)
-            self._on_fault(exc)
+            try:
+                self._send(packet)
+            except Exception as exc:  # noqa: BLE001 (whatever it is)
+                self._on_fault(exc)
 
     def refused(self, packet: PubAck | PubRec, reason: str) -> PubAck | PubRec | None:
         """Return the acknowledgement with the reason; None: the protocol has none."""

@@ -151,8 +151,9 @@ class MqttServer(Server[ServerSettings, MqttSession]):
             if fault is not None:
                 return Refusal(fault, Reason.NOT_AUTHORIZED)
         try:
-            with account.turn(publication, confirm=answer) as turn:
-                turn.publish(self.dataspace, publication)
+            nbytes = publication.nbytes
+            with account.turn(publication, nbytes=nbytes, confirm=answer) as turn:
+                turn.publish(self.dataspace, publication, nbytes=nbytes)
         except QuotaExceededError as exc:
             return Refusal(str(exc), Reason.QUOTA_EXCEEDED)
         return None

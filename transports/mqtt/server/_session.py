@@ -143,19 +143,18 @@ class MqttSession(Session["MqttServer", Account | None]):
             return "the client disconnected"
         return self._cut_off() if self._eof else None
 
-    def _resume(self, account: Account) -> bool:
+    def _resume(self, account: Account) -> None:
         """Tell of what is retained."""
         replays = self._replays
         subscriber = self._subscriber
         if not replays.granted or self._steps is not None or subscriber is None:
-            return False
+            return
         work = self._work
         work.begin_now()
         with self._server.flusher.corked():
             while replays.granted and account.funds_are_clear() and not work.is_over():
                 subscriber.replay()
         work.end()
-        return True
 
     def _received(self, data: bytes, *, ahead: bool = False) -> None:
         """See `Session._received`; what comes `ahead` of its turn is only noted here."""
@@ -358,10 +357,10 @@ class MqttSession(Session["MqttServer", Account | None]):
     @property
     def payer(self) -> Account | None:
         """Whose funds it waits for, if it does."""
-        return self._payer()
+        return self._after_sending()
 
-    def _payer(self) -> Account | None:
-        """See `Session._payer`: who pays for the publication that is next, if that is known.
+    def _after_sending(self) -> Account | None:
+        """See `Session._after_sending`: who pays for the publication that is next, if it is known.
 
         Nobody does before the client has been let in.
         """
@@ -472,6 +471,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._replays.granted:
             # What is retained comes before what the client says next, which may ask for it again.
             return True
+        has_begun = False
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -481,9 +481,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                     connection.buffer = b""
                     connection.position = 0
                     return False
-                if work.is_over():
-                    return True
+                has_begun = True
                 continue
+            if has_begun and work.is_over():
+                return True
             forwarder = self._forwarder
             if self.account is not None and forwarder is not None:
                 if buffer[position] == PUBLISH:
@@ -496,7 +497,9 @@ class MqttSession(Session["MqttServer", Account | None]):
                 account = self.account
                 if forwarder.payers.by_topic:
                     account = forwarder.payer_at(buffer, position)
-                if not account.funds_are_clear() and forwarder.stops(account):
+                if not (account.is_open_wide() or account.funds_are_clear()) and forwarder.stops(
+                    account
+                ):
                     return True
             try:
                 packet = connection.next_packet()
@@ -511,8 +514,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._handle(packet)
             if self._replays.granted or self._hold is not None or self._steps is not None:
                 return True  # what comes next waits for these, DISCONNECT too
-            if work.is_over():
-                return True
+            has_begun = True
 
     def _handle(self, packet: Packet) -> None:
         match packet:

@@ -37,6 +37,7 @@ from ....dataspace.queues import (
     QueueSettings,
     QueueSums,
     SteadyBacking,
+    is_exactly_once,
 )
 from ..._partings import Steps
 from ..codec._options import HIGHEST_QOS, RETAIN_AS_PUBLISHED
@@ -421,7 +422,7 @@ class SharedGroups:
             part=part_run,
         )
         if kept is not None and kept.outlives:
-            group.durable_first = _is_exactly_once
+            group.durable_first = is_exactly_once
         if shelf is not None:
             shelf.recover(group)
         return SharedGroup(self, key, group, shelf)
@@ -458,10 +459,6 @@ class SharedGroups:
             group.group.close()
             group.group.account.close()
         self.by_key.clear()
-
-
-def _is_exactly_once(event: Any) -> bool:
-    return bool(getattr(event, "qos", 0) == EXACTLY_ONCE)
 
 
 class Shares:

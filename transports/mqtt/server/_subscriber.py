@@ -196,11 +196,6 @@ class Subscriber:
         client = self._client
         known = False
         if inflight is not None:
-            if inflight.is_unsent(packet_id):
-                # Believed, it would let a peer that never reads have anything kept for it.
-                name = type(packet).__name__.upper()
-                msg = f"{name} for packet {packet_id}, which has not been sent to it yet"
-                raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
             if isinstance(packet, PubAck):
                 inflight.acknowledged(packet_id)
                 return

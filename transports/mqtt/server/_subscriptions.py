@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from ....accounts import Account, QuotaExceededError, Recipient
-from ....dataspace import Assertion, Observation, TopicFilter
+from ....dataspace import Assertion, AtLeastOnce, Observation, TopicFilter
 from ..._errors import RemoteProtocolError
 from ..._partings import unobserve_each
 from ..codec._options import HIGHEST_QOS
 from ..codec._packets import ConnectReturnCode, PubRel
 from ..codec._topics import is_shared
-from ._inflight import AtLeastOnce, Inflight
+from ._inflight import Inflight
 from ._persistent_inflight import PersistentInflight
 from ._selecting import Selecting
 
