@@ -331,8 +331,8 @@ class Ledger:
     def leave(self, account: Account, task: trio.lowlevel.Task | None) -> None:
         """Note that a block of a loan or turn of `account`, which `task` entered, has been left."""
         accounts = None if task is None else self.inside.get(task)
-        if task is None or accounts is None:
-            return
+        if task is None or accounts is None or account not in accounts:
+            return  # two tasks were inside one block, which is noted for the last of them
         accounts.remove(account)
         if not accounts:
             del self.inside[task]

@@ -232,8 +232,9 @@ class SqliteStore:
         return found
 
     def statistics(self) -> StoreStatistics:
-        nothing: dict[str, Any] = dict.fromkeys(attrs.fields_dict(StoreStatistics), 0)
-        return StoreStatistics(**nothing | {"commits": self._ticket, "trouble": None})
+        figures: dict[str, Any] = dict.fromkeys(attrs.fields_dict(StoreStatistics), 0)
+        figures.update(commits=self._ticket, trouble=None)
+        return StoreStatistics(**figures)
 
     def close(self) -> None:
         self._engine.close()

@@ -532,12 +532,11 @@ class Lmdb(_Grouped):
 
     def _put(self, queue: int, seq: int, header: bytes, body: bytes | Shared) -> None:
         key = KEY.pack(queue, seq)
-        if type(body) is Shared:
+        if isinstance(body, bytes):
+            self._rows.append((key, VALUE.pack(len(header), 0) + header + body))
+        else:
             self._references[body.number] += 1
             self._rows.append((key, VALUE.pack(len(header), body.number) + header))
-        else:
-            value = VALUE.pack(len(header), 0) + header + body  # type: ignore[operator]
-            self._rows.append((key, value))
 
     def _waiting(self) -> int:
         return len(self._rows)
