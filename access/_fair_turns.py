@@ -21,16 +21,16 @@ class FairTurns:
     Owners that come first have every other turn, as long as there are any: the others go on, too.
 
     Args:
-        at_once: Turns at a time.
+        concurrent: Turns at a time.
         queue: Turns that one owner may wait for.
 
     Attributes:
-        at_once: See above.
+        concurrent: See above.
         queue: See above.
     """
 
-    def __init__(self, at_once: int, queue: int = QUEUE) -> None:
-        self.at_once = at_once
+    def __init__(self, concurrent: int, queue: int = QUEUE) -> None:
+        self.concurrent = concurrent
         self.queue = queue
         self._taken = 0
         # By whether they come first: by owner, in the order of their next turns.
@@ -53,7 +53,7 @@ class FairTurns:
         Raises:
             QueueFullError: The owner waits for too many already.
         """
-        if self._taken < self.at_once:
+        if self._taken < self.concurrent:
             self._taken += 1
             return
         lines = self._waiting[first]

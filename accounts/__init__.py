@@ -6,14 +6,14 @@ wait for clear funds before they read more.
 """
 
 from ._account import Account as Account
-from ._backlog import BEHIND as BEHIND
-from ._backlog import KEEP as KEEP
-from ._backlog import KEEP_BYTES as KEEP_BYTES
-from ._backlog import KEEP_ITEMS as KEEP_ITEMS
+from ._backlog import LAGGING as LAGGING
+from ._backlog import RETAIN_BYTES as RETAIN_BYTES
+from ._backlog import RETAIN_ITEMS as RETAIN_ITEMS
+from ._backlog import RETAIN_LIMIT as RETAIN_LIMIT
 from ._backlog import Backlog as Backlog
 from ._backlog import Part as Part
 from ._backlog import Relief as Relief
-from ._backlog import open_behind as open_behind
+from ._backlog import open_lagging as open_lagging
 from ._books import borrow_run as borrow_run
 from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm

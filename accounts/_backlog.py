@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("clearfunds.accounts")
 
-KEEP_ITEMS: Final = 1_000
+RETAIN_ITEMS: Final = 1_000
 """Same as mosquitto's max_queued_messages."""
 
-KEEP_BYTES: Final = DEFAULT_LIMIT_BYTES
+RETAIN_BYTES: Final = DEFAULT_LIMIT_BYTES
 """Same as Redis's soft limit on the output of a pub/sub client."""
 
-KEEP: Final = Limit(items=KEEP_ITEMS, bytes=KEEP_BYTES)
+RETAIN_LIMIT: Final = Limit(items=RETAIN_ITEMS, bytes=RETAIN_BYTES)
 """Default bound on the backlog of a lagging holder."""
 
-BEHIND: Final = "behind"
+LAGGING: Final = "behind"
 """The parent of the accounts of lagging holders, which are called `behind/<holder>`. Its limit
-bounds all backlogs together: `ledger.open(BEHIND, limit=..., at_rest="ram")`."""
+bounds all backlogs together: `ledger.open(LAGGING, limit=..., at_rest="ram")`."""
 
 Part = tuple[Any, int, int]
 """An entry of a loan, and the items and bytes that it stands for."""
@@ -101,25 +101,25 @@ class Relief:
         self.stored_bytes += other.stored_bytes
 
 
-def open_behind(holder: Holder, keep: Limit) -> tuple[Account, Account]:
+def open_lagging(holder: Holder, retain_limit: Limit) -> tuple[Account, Account]:
     """Open the account of a lagging holder; return it, and the one above it.
 
     Args:
         holder: The lagging holder.
-        keep: The bound on its backlog; see rule 2 of this file.
+        retain_limit: The bound on its backlog; see rule 2 of this file.
     """
     ledger = holder.ledger
     # An application may have opened it before, with a limit on all backlogs.
-    limit = None if BEHIND in ledger.accounts else NO_LIMIT
-    above = ledger.open(BEHIND, limit=limit, at_rest="ram")
+    limit = None if LAGGING in ledger.accounts else NO_LIMIT
+    above = ledger.open(LAGGING, limit=limit, at_rest="ram")
     # Each holder has a bound of its own, even if several have the same name.
-    name = first = f"{BEHIND}/{holder.name}"
+    name = first = f"{LAGGING}/{holder.name}"
     # Thousands may have the same name: start at a number that no earlier spell has had.
     number = sum([relief.spells for relief in ledger.relief.values()])
     while name in ledger.accounts:
         number += 1
         name = f"{first} {number}"
-    return ledger.open(name, limit=keep, parent=above), above
+    return ledger.open(name, limit=retain_limit, parent=above), above
 
 
 class Backlog:
@@ -148,16 +148,16 @@ class Backlog:
         self.since = ledger.clock()
         self.lost = Relief()
         self._latest: dict[Hashable, LoanedItem[list[Any]]] = {}
-        keep = holder.keep
-        self._max_items, self._max_bytes, _, _ = keep.marks()
-        self.account, self.above = open_behind(holder, keep)
+        retain_limit = holder.retain_limit
+        self._max_items, self._max_bytes, _, _ = retain_limit.marks()
+        self.account, self.above = open_lagging(holder, retain_limit)
         self._ended = False
         self._count(self.policy, Relief(spells=1))
         what = "everything"
-        if keep.items is not None:
-            what = f"{keep.items:,}"
-        elif keep.bytes is not None:
-            what = f"{keep.bytes:,} bytes"
+        if retain_limit.items is not None:
+            what = f"{retain_limit.items:,}"
+        elif retain_limit.bytes is not None:
+            what = f"{retain_limit.bytes:,} bytes"
         logger.warning(
             "%s; it is behind now: %s", why, _DOES[self.policy].format(what),
             extra={**(fields or {}), "event": "behind", "holder": holder.name,
@@ -219,18 +219,18 @@ class Backlog:
         conflates = self.policy is StuckPolicy.CONFLATE
         forward = self.policy is StuckPolicy.DROP_NEWEST
         kept: deque[LoanedItem[list[Any]]] = deque()
-        keep = kept.append if forward else kept.appendleft
+        put_back = kept.append if forward else kept.appendleft
         after: LoanedItem[list[Any]] | None = None
         full = False
         for loan in rest if forward else reversed(rest):
             if not self._is_ours(loan):
                 if loan.items:
-                    keep(loan)
+                    put_back(loan)
                 continue
             parts = None if full else holder.apart(loan.item, loan.items, loan.bytes)
             if parts is None and not full and not conflates and self._fits(loan.items, loan.bytes):
                 loan.transfer(self.account)
-                keep(loan)
+                put_back(loan)
                 after = None if forward else loan
                 continue
             for entry, items, nbytes in (parts or ()) if forward else reversed(parts or ()):
@@ -243,7 +243,7 @@ class Backlog:
                     full = True
                     break
                 part = self._part_of(loan, entry, items, nbytes)
-                keep(part)
+                put_back(part)
                 if conflates:
                     self._latest[key] = part
                 after = None if forward else part

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from ._backlog import KEEP, Backlog, Part, Relief
+from ._backlog import RETAIN_LIMIT, Backlog, Part, Relief
 from ._errors import NotALoanError, UnfitPolicyError
 from ._loan import LoanedItem
 from ._outcome import Outcome
@@ -103,14 +103,14 @@ class Holder(Recipient):
         owner: The account of the connection whose peer has to take these loans, if there is one;
             set by code that knows it. A peer that is not read may not read either: while that
             account's reader waits, this holder counts as waiting on it (`rings`).
-        behind: Whether it is lagging: relieved, and not caught up since. No reader waits on it.
+        lagging: Whether it is lagging: relieved, and not caught up since. No reader waits on it.
         relief: What became of messages it could not take, since it was made.
         ages: Ages of loans when holders of this kind were done with them. `LoanedItem.settle`
             counts them; a holder that repays in any other way counts them itself.
     """
 
     __slots__ = (
-        "_patience", "_policy", "ages", "behind", "ledger", "name", "owner", "progressed_at",
+        "_patience", "_policy", "ages", "lagging", "ledger", "name", "owner", "progressed_at",
         "relief",
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ class Holder(Recipient):
         self.patience = patience
         self.policy = policy
         self.owner: Account | None = None
-        self.behind = False
+        self.lagging = False
         self.relief = Relief()
         self.progressed_at = ledger.clock()
         self.ages = ledger.ages_of(self.kind)
@@ -244,11 +244,11 @@ class LoanQueue(Holder):
     Attributes:
         queue: The loans here, the oldest first.
         closed: Set it to take nothing more; later deliveries are repaid as `dropped`.
-        keep: How much it keeps while it is lagging.
+        retain_limit: How much it keeps while it is lagging.
         backlog: The messages kept, and counts of those lost, in this spell of lagging.
     """
 
-    __slots__ = ("backlog", "closed", "keep", "queue")
+    __slots__ = ("backlog", "closed", "queue", "retain_limit")
 
     def __init__(
         self,
@@ -257,12 +257,12 @@ class LoanQueue(Holder):
         *,
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
-        keep: Limit = KEEP,
+        retain_limit: Limit = RETAIN_LIMIT,
     ) -> None:
         super().__init__(ledger, name, patience=patience, policy=policy)
         self.queue: deque[LoanedItem[list[Any]]] = deque()
         self.closed = False
-        self.keep = keep
+        self.retain_limit = retain_limit
         self.backlog: Backlog | None = None
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
@@ -270,8 +270,8 @@ class LoanQueue(Holder):
         if self.closed:
             account.repay(items, nbytes, Outcome.DROPPED, self)
             return
-        if self.behind:
-            self.hold_behind(account, item, items, nbytes, now)
+        if self.lagging:
+            self.hold_lagging(account, item, items, nbytes, now)
             return
         if queue:
             tail = queue[-1]
@@ -339,11 +339,11 @@ class LoanQueue(Holder):
             self.backlog.take_over_begun()
             return
         self.backlog = Backlog(self, why, fields)
-        self.behind = True
-        self.ledger.behind.add(self)
+        self.lagging = True
+        self.ledger.lagging.add(self)
         self.backlog.relieve()
 
-    def hold_behind(
+    def hold_lagging(
         self,
         account: Account,
         item: Any,
@@ -365,8 +365,8 @@ class LoanQueue(Holder):
     def caught_up(self, why: str = "has caught up") -> None:
         """Note that its backlog is empty, or that it has ended: it is not lagging any more."""
         backlog, self.backlog = self.backlog, None
-        self.behind = False
-        self.ledger.behind.discard(self)
+        self.lagging = False
+        self.ledger.lagging.discard(self)
         if backlog is not None:
             backlog.end(why)
 

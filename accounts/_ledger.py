@@ -82,7 +82,7 @@ class Ledger:
         at_rest: The accounts charged for messages at rest (paged out), and where those are: `disk`
             or `ram`; see `open`.
         holders: Every registered holder.
-        behind: The lagging holders: their policy relieved them of messages they could not take.
+        lagging: The lagging holders: their policy relieved them of messages they could not take.
         relief: What has become of those messages, by policy.
         turns: Every open turn.
         router: The holder of the input of open turns.
@@ -118,7 +118,7 @@ class Ledger:
         self.turns: set[Turn] = set()
         self.loose: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
         # Holders that are relieved and have not caught up, and totals of the messages affected.
-        self.behind: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self.lagging: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.relief = {policy: Relief() for policy in StuckPolicy if policy.relieves}
         # Appended to by finalizers, in any thread: a deque's append is atomic.
         self.leaked: deque[tuple[Account, int, int, Gone | None, float, LoanNotes | None]] = deque()
@@ -297,7 +297,7 @@ class Ledger:
 
     def unregister(self, holder: Holder) -> None:
         """Stop counting a holder that is closed and empty."""
-        self.behind.discard(holder)
+        self.lagging.discard(holder)
         self.impatient.discard(holder)
         self.holders.discard(holder)
 
@@ -442,7 +442,7 @@ class Ledger:
             idle_seconds=now - holder.progressed_at if loans else 0.0,
             patience=holder.patience,
             policy=str(holder.policy),
-            behind=holder.behind,
+            lagging=holder.lagging,
             **attrs.asdict(holder.relief),
         )
 
@@ -475,7 +475,7 @@ class Ledger:
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
-            behind=len(self.behind),
+            lagging=len(self.lagging),
             relieved={p: relief.spells for p, relief in self.relief.items()},
             relieved_items={p: relief.items for p, relief in self.relief.items()},
             relieved_bytes={p: relief.bytes for p, relief in self.relief.items()},

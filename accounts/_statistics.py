@@ -102,7 +102,7 @@ class HolderStatistics:
     applies."""
     policy: str
     """The policy for slow consumers that applies then: a `StuckPolicy`."""
-    behind: bool
+    lagging: bool
     """Whether it is lagging: relieved, and not caught up since."""
     spells: int
     """How often it has been relieved."""
@@ -143,7 +143,7 @@ class LedgerStatistics:
     """Number of accounts in each state of `AccountStatistics.state`, without those at rest."""
     holders: int
     """Registered holders."""
-    behind: int
+    lagging: int
     """Lagging holders among them: relieved of messages that they could not take."""
     relieved: dict[str, int]
     """How often holders have been relieved, by policy."""

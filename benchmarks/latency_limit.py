@@ -124,7 +124,7 @@ def serve(path: str, options: dict[str, Any]) -> None:
     taken: list[Notes] = []
 
     @asynccontextmanager
-    async def beside(ledger: Ledger) -> AsyncGenerator[None]:
+    async def companion(ledger: Ledger) -> AsyncGenerator[None]:
         notes = Notes(ledger)
         taken.append(notes)
         ledger.recorder = notes
@@ -137,7 +137,7 @@ def serve(path: str, options: dict[str, Any]) -> None:
         async with trio.open_nursery() as nursery:
 
             async def served(*, task_status: Any) -> None:
-                await serve_relay(settings, stop=stop, beside=beside, task_status=task_status)
+                await serve_relay(settings, stop=stop, companion=companion, task_status=task_status)
 
             with trio.open_signal_receiver(signal.SIGTERM) as signals:
                 addresses = await nursery.start(served)

@@ -676,7 +676,7 @@ class Flow:
             trio.open_nursery() as nursery,
         ):
             await consumer.declare("sweep", "sweep")
-            publisher.on_answer = self._confirmed
+            publisher.on_confirm = self._confirmed
             nursery.start_soon(self._consume, consumer)
             nursery.start_soon(self._publish, publisher)
             await trio.sleep(self.warm_up)

@@ -66,7 +66,7 @@ CLIENTS: Final = 10
 STUCK_BYTES: Final = 512
 """Of each message that is owed: together more than sockets take, from a hundred on."""
 
-AT_ONCE: Final = 100
+BATCH: Final = 100
 """How many clients connect before the first of them is waited for."""
 
 WINDOW: Final = 2_000
@@ -113,8 +113,8 @@ def idle(running: Running, count: int) -> list[socket.socket]:
         ServerError: One was not let in.
     """
     socks: list[socket.socket] = []
-    for start in range(0, count, AT_ONCE):
-        some = range(start, min(start + AT_ONCE, count))
+    for start in range(0, count, BATCH):
+        some = range(start, min(start + BATCH, count))
         fresh = [socket.create_connection(("127.0.0.1", running.port)) for _ in some]
         socks += fresh
         for number, sock in zip(some, fresh, strict=True):

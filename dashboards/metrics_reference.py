@@ -23,7 +23,7 @@ from clearfunds.accounts.watch._tops import TOP_MAX
 from clearfunds.pages._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
 from clearfunds.pages._loop_lag import LAG_BUCKETS, LoopLag
 from clearfunds.pages._pages import BuildInfo
-from clearfunds.pages._persistence_collector import KeptCollector
+from clearfunds.pages._persistence_collector import PersistenceCollector
 from clearfunds.pages._process import ProcessFigures
 from clearfunds.pages._relay_collector import RelayCollector
 from clearfunds.relay._admission_collector import AdmissionCollector
@@ -217,7 +217,7 @@ def totals() -> list[Entry]:
         [
             DebtCollector(Ledger()),
             RelayCollector(dict),
-            KeptCollector(None, None),
+            PersistenceCollector(None, None),
             AdmissionCollector(Admission(1), int),
             DeniedCollector(Denied()),
             LoopLag(),

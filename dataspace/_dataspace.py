@@ -22,7 +22,7 @@ import attrs
 
 from ..accounts import (
     DEFAULT_PATIENCE,
-    KEEP,
+    RETAIN_LIMIT,
     Account,
     Holder,
     Ledger,
@@ -511,7 +511,7 @@ class Dataspace:
         name: str | None = None,
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
-        keep: Limit = KEEP,
+        retain_limit: Limit = RETAIN_LIMIT,
         key: Callable[[Any], Hashable] = subject_of,
         spill: Queue | None = None,
         replay: bool = True,
@@ -525,8 +525,8 @@ class Dataspace:
                     ...
 
         The mailbox is called `name` (default: as the account). Each subscription has its own policy
-        for a slow consumer: for `patience`, `policy`, `keep`, `key` and `spill` see `Mailbox`; for
-        `pattern` and `replay` see `observe`.
+        for a slow consumer: for `patience`, `policy`, `retain_limit`, `key` and `spill` see
+        `Mailbox`; for `pattern` and `replay` see `observe`.
 
         Raises:
             UnfitPolicyError: If an argument is missing that `policy` needs; and as `observe`.
@@ -536,7 +536,7 @@ class Dataspace:
             account.name if name is None else name,
             patience=patience,
             policy=policy,
-            keep=keep,
+            retain_limit=retain_limit,
             key=key,
             spill=spill,
         )

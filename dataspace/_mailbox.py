@@ -11,7 +11,7 @@ import trio
 
 from ..accounts import (
     DEFAULT_PATIENCE,
-    KEEP,
+    RETAIN_LIMIT,
     Account,
     Ledger,
     Limit,
@@ -60,8 +60,9 @@ class Mailbox(LoanQueue):
 
     A slow consumer that others wait for is handled by `policy` when its patience is over (rule 11;
     see `StuckPolicy`, and `clearfunds.accounts.watch_patience`, which has to run). A mailbox that
-    is relieved is `behind` (lagging) until its consumer has taken all that was kept: at most
-    `keep`. An observer of assertions should not drop: `Asserted` and `Retracted` come in pairs.
+    is relieved is `lagging` until its consumer has taken all that was kept: at most
+    `retain_limit`. An observer of assertions should not drop: `Asserted` and `Retracted` come in
+    pairs.
 
     Closing it (or leaving its `with` block) drops the loans that nobody took.
 
@@ -70,7 +71,7 @@ class Mailbox(LoanQueue):
         name: Its name in logs and reports.
         patience: Seconds without progress while others wait; 0: as soon as they do.
         policy: The policy for slow consumers, after that.
-        keep: How much it keeps while it is behind.
+        retain_limit: How much it keeps while it is behind.
         key: For `StuckPolicy.CONFLATE`: returns the subject that an event is the latest of,
             something hashable. By default its topic, or its kind: see `subject_of`, which counts if
             this one fails.
@@ -103,13 +104,13 @@ class Mailbox(LoanQueue):
         *,
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
-        keep: Limit = KEEP,
+        retain_limit: Limit = RETAIN_LIMIT,
         key: Callable[[Any], Hashable] = subject_of,
         spill: Queue | None = None,
     ) -> None:
         self._spill = spill
         self._spilling: Spilling | None = None
-        super().__init__(ledger, name, patience=patience, policy=policy, keep=keep)
+        super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
         self._key = key
         self._lot = trio.lowlevel.ParkingLot()
         self._taken: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
@@ -143,7 +144,7 @@ class Mailbox(LoanQueue):
 
     def waited_for(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.waited_for`: while it is behind, none."""
-        return iter(()) if self.behind else self.loans()
+        return iter(()) if self.lagging else self.loans()
 
     def _in_hand(self) -> list[LoanedItem[Any]]:
         # A loan that was put into another holder is held there now.
@@ -185,7 +186,7 @@ class Mailbox(LoanQueue):
             raise trio.WouldBlock
         loan = self.queue.popleft()
         self.dropped = self._gaps.pop(loan, 0) if self._gaps else 0
-        if self._trailing_gap and not self.behind:
+        if self._trailing_gap and not self.lagging:
             # Nothing has come since.
             self.dropped, self._trailing_gap = self.dropped + self._trailing_gap, 0
         if any(isinstance(entry, Batch) for entry in loan.item):
@@ -224,14 +225,14 @@ class Mailbox(LoanQueue):
 
     def append(self, loan: LoanedItem[list[Any]]) -> None:
         super().append(loan)
-        if self._trailing_gap and self.behind:
+        if self._trailing_gap and self.lagging:
             self._gaps[loan], self._trailing_gap = self._trailing_gap, 0
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         # Events missing since the last time it was behind are missing before all that has come
         # since.
         gap = 0
-        if not self.behind:
+        if not self.lagging:
             gap, self._trailing_gap = self._trailing_gap, 0
         super().relieve(why, fields)
         if gap:
@@ -247,7 +248,7 @@ class Mailbox(LoanQueue):
         self._spilling.put(account, entry, items, nbytes, now)
 
     def _see_whether_caught_up(self) -> None:
-        if self.behind and not self.queue and (self._spilling is None or self._spilling.is_over):
+        if self.lagging and not self.queue and (self._spilling is None or self._spilling.is_over):
             self.caught_up()
 
     def caught_up(self, why: str = "has caught up") -> None:
@@ -303,7 +304,7 @@ class Mailbox(LoanQueue):
 
     def _close(self, outcome: Outcome) -> None:
         self.closed = True
-        if self.behind:
+        if self.lagging:
             self.caught_up("has ended")
         self.settle_all(outcome)
         self._gaps.clear()

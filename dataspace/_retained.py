@@ -27,7 +27,7 @@ DEFAULT_MAX_RETAINED = 100_000
 DEFAULT_MAX_RETAINED_BYTES = 64 << 20
 """Limit on bytes of retained topics and payloads."""
 
-EXPIRED_AT_ONCE: Final = 1_000
+EXPIRY_BATCH: Final = 1_000
 """Most expired ones that one call of `RetainedStore.expire` removes: a few milliseconds' worth."""
 
 STALE_AT_LEAST: Final = 64
@@ -110,12 +110,12 @@ class RetainedStore:
     def expire(self, now: float) -> int:
         """Remove values that have expired at `now`, in seconds of the wall clock; return how many.
 
-        It removes at most `EXPIRED_AT_ONCE` of them, the first to have expired, so call it again
+        It removes at most `EXPIRY_BATCH` of them, the first to have expired, so call it again
         and again. It costs nothing as long as none has expired.
         """
         heap = self._by_expiry
         removed = 0
-        while heap and heap[0][0] <= now and removed < EXPIRED_AT_ONCE:
+        while heap and heap[0][0] <= now and removed < EXPIRY_BATCH:
             _, number, topic = heapq.heappop(heap)
             kept = self._topics.get(topic)
             if kept is not None and kept.number == number:

@@ -27,10 +27,10 @@ SHALLOW: Final = 8
 """Filters of up to this many levels are not limited: one topic can match at most 767 placements of
 their wildcards. AWS IoT Core's topics have 8 levels."""
 
-FORGET_AT_ONCE: Final = 1_024
+MAX_FORGOTTEN: Final = 1_024
 """Most routes that one change removes from the cache one by one; if it may concern more, all go."""
 
-FREED_AT_ONCE: Final = 32
+FREEING_BATCH: Final = 32
 """How many forgotten entries are freed whenever a route is found."""
 
 ROUTE_BYTES: Final = 620
@@ -327,8 +327,8 @@ class Routes:
             return
         alike = self._alike.get(levels[0], {})
         groups = alike.values() if levels[1] in ("+", "#") else (alike.get(levels[1], ()),)
-        topics = list(islice(chain.from_iterable(groups), FORGET_AT_ONCE + 1))
-        if len(topics) > FORGET_AT_ONCE:
+        topics = list(islice(chain.from_iterable(groups), MAX_FORGOTTEN + 1))
+        if len(topics) > MAX_FORGOTTEN:
             self.forget_all()
         else:
             for topic in topics:
@@ -348,7 +348,7 @@ class Routes:
     def _free(self) -> None:
         """Free some forgotten entries: more than one route that is found leaves behind."""
         waste = self._waste
-        for _ in range(FREED_AT_ONCE):
+        for _ in range(FREEING_BATCH):
             if not waste:
                 break
             if not waste[-1]:

@@ -62,7 +62,7 @@ NUMBER = struct.Struct(">Q?")
 """A publication's number or a delivery's tag, and the flag *multiple*: it covers all before it."""
 PREFETCH = struct.Struct(">I")
 CHUNK = 64 << 10
-KEPT = "work_queue/"
+QUEUES_PREFIX = "work_queue/"
 
 VERDICTS = {Verdict.ACK: b"A", Verdict.REQUEUE: b"R", Verdict.DISCARD: b"X"}
 
@@ -138,8 +138,8 @@ class Server:
         self.to_confirm: set[Connection] = set()
         self.something_to_confirm = trio.Event()
         if shelves is not None:
-            for key, text in shelves.store.values(KEPT).items():
-                self.make_queue(key.removeprefix(KEPT), text.decode())
+            for key, text in shelves.store.values(QUEUES_PREFIX).items():
+                self.make_queue(key.removeprefix(QUEUES_PREFIX), text.decode())
         for name, wanted in options.queues:
             try:
                 self.declare(name, wanted, lambda: None)
@@ -157,7 +157,7 @@ class Server:
                 raise ValueError(f"at most {MAX_QUEUES} queues, with names of 1 to {MAX_NAME}")
             self.make_queue(name, text)
             if self.shelves is not None:
-                self.shelves.set(KEPT + name, text.encode())
+                self.shelves.set(QUEUES_PREFIX + name, text.encode())
         elif text != self.queues[name][1]:
             raise ValueError(f"queue {name} is bound to {self.queues[name][1]}, not to {text}")
         if self.shelves is None:
@@ -427,14 +427,14 @@ class Client:
 
     Attributes:
         window: The in-flight window: it bounds the publications that are not confirmed.
-        on_answer: Called with numbers of publications and whether they were refused.
+        on_confirm: Called with numbers of publications and whether they were refused.
         refused: How many were refused.
         reason: Why the last one was refused; empty if none was.
     """
 
     def __init__(self, stream: trio.SocketStream, in_flight: int) -> None:
         self.window = InflightWindow(in_flight)
-        self.on_answer: Callable[[list[int], bool], object] | None = None
+        self.on_confirm: Callable[[list[int], bool], object] | None = None
         self.refused = 0
         self.reason = ""
         self._stream = stream
@@ -524,8 +524,8 @@ class Client:
             if kind == b"N":
                 self.refused += len(numbers)
                 self.reason = body[1 + NUMBER.size :].decode()
-            if self.on_answer is not None:
-                self.on_answer(numbers, kind == b"N")
+            if self.on_confirm is not None:
+                self.on_confirm(numbers, kind == b"N")
         elif kind == b"E":
             raise ServerSaidNoError(body[1:].decode())
         else:

@@ -9,7 +9,7 @@ from ._messages import Request as Request
 from ._messages import Response as Response
 from ._pages import Pages as Pages
 from ._pages import serve_pages as serve_pages
-from ._persistence_collector import KeptCollector as KeptCollector
+from ._persistence_collector import PersistenceCollector as PersistenceCollector
 from ._relay_collector import RelayCollector as RelayCollector
 from ._relay_collector import TransportCounts as TransportCounts
 from ._server import HttpLimits as HttpLimits

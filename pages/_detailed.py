@@ -334,7 +334,7 @@ async def _holders(books: _Books, table: _Table) -> None:
     if router.name not in holdings.cells and await books.is_wanted_holder(router.name):
         # A series that says that nobody holds anything.
         labels = f'{{holder="{escape(router.name)}",kind="{router.kind}"}}'
-        table.add(labels, 0, 0, 0, 0.0, 0.0, None, router.patience, *_NEVER_BEHIND)
+        table.add(labels, 0, 0, 0, 0.0, 0.0, None, router.patience, *_NEVER_LAGGED)
     since = await _waited_since(books)
     for name, cells in holdings.cells.items():
         await pace.breathe()
@@ -359,19 +359,19 @@ async def _holders(books: _Books, table: _Table) -> None:
             0.0 if who.progressed_at is None else now - who.progressed_at,
             waited,
             patience,
-            *_behind(who, now),
+            *_lagging(who, now),
         )
 
 
-_NEVER_BEHIND: Final = (None, None, None, None, None)
+_NEVER_LAGGED: Final = (None, None, None, None, None)
 
 
-def _behind(who: Who, now: float) -> tuple[float | None, ...]:
+def _lagging(who: Who, now: float) -> tuple[float | None, ...]:
     relief = who.relief
     if relief is None:
-        return _NEVER_BEHIND
+        return _NEVER_LAGGED
     return (
-        0.0 if who.behind_since is None else now - who.behind_since,
+        0.0 if who.lagging_since is None else now - who.lagging_since,
         relief.dropped_items,
         relief.dropped_bytes,
         relief.stored_items,

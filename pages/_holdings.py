@@ -140,7 +140,7 @@ class Who:
     """Seconds, the least of theirs; None for the loose loans, which have no holder."""
     progressed_at: float | None = None
     """Their last progress by the ledger's clock; the one longest ago."""
-    behind_since: float | None = None
+    lagging_since: float | None = None
     """Since when they have been behind, by the ledger's clock; the longest of theirs."""
     relief: Relief | None = None
     """The fate of messages they could not take; None if they were never relieved."""
@@ -196,4 +196,4 @@ class Holdings:
                     who.relief.add(holder.relief)
                 backlog = holder.backlog if isinstance(holder, LoanQueue) else None
                 if backlog is not None:
-                    who.behind_since = min(backlog.since, who.behind_since or backlog.since)
+                    who.lagging_since = min(backlog.since, who.lagging_since or backlog.since)

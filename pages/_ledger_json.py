@@ -249,7 +249,7 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
         ),
         "patience": _finite(min([h.patience for h in holders], default=None)),
         "policy": str(holders[0].policy) if holders else None,
-        "behind": any(h.behind for h in holders),
+        "behind": any(h.lagging for h in holders),
         "dropped": _amount(
             sum([h.relief.dropped_items for h in holders]),
             sum([h.relief.dropped_bytes for h in holders]),

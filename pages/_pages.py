@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..accounts import Account, Ledger, Limit
     from ..transports.tls import ServerTls
-    from ._persistence_collector import KeptCollector
+    from ._persistence_collector import PersistenceCollector
 
 LONG_PAGES_MAX: Final = 4
 # Concurrent pages with a row for each account. Each takes the loop for a millisecond at a time, so
@@ -68,7 +68,7 @@ class Pages:
         ledger: The books to show.
         limits: The limits on debt, by level, shown beside it: see `DebtCollector`.
         collectors: Further collectors for `/metrics`, such as a `RelayCollector`.
-        kept: The collector for persistent sessions and the store, if there are any.
+        persistence: The collector for persistent sessions and the store, if there are any.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Pages:
         *,
         limits: Mapping[str, Limit | Account] | None = None,
         collectors: Iterable[Collector] = (),
-        kept: KeptCollector | None = None,
+        persistence: PersistenceCollector | None = None,
     ) -> None:
         self._ledger = ledger
         # A registry refuses two collectors that would serve the same name.
@@ -85,11 +85,11 @@ class Pages:
         self._debts = SteppedDebts(ledger, limits)
         self._loop_lag = LoopLag()
         self._process = ProcessFigures()
-        self._kept = kept
+        self._persistence = persistence
         self._collectors: list[Collector] = [
             self._debts,
             *collectors,
-            *(() if kept is None else (kept,)),
+            *(() if persistence is None else (persistence,)),
             self._loop_lag,
             BuildInfo(),
             self._process,
@@ -133,8 +133,8 @@ class Pages:
         # without any other task in between.
         async with self._one_scrape:
             await self._debts.look()
-            if self._kept is not None:
-                await self._kept.look()
+            if self._persistence is not None:
+                await self._persistence.look()
             await self._process.look(Pace())
             for collector in self._collectors:
                 await trio.lowlevel.checkpoint()

@@ -33,7 +33,7 @@ is no answer, the last one is served once more."""
 
 
 @attrs.frozen
-class _Kept:
+class _Walk:
     """The results of a walk."""
 
     sums: QueueSums
@@ -44,7 +44,7 @@ class _Kept:
     members_away: int
 
 
-class KeptCollector(Collector):
+class PersistenceCollector(Collector):
     """Serves metrics of stored data, as `clearfunds_queue_messages{state="ready"}`.
 
     Args:
@@ -65,7 +65,7 @@ class KeptCollector(Collector):
         self._sessions = sessions
         self._groups = groups
         self._store = store
-        self._kept: _Kept | None = None
+        self._last_walk: _Walk | None = None
         self._of_store: StoreStatistics | None = None
         self._due = 0.0
         self.walks = 0
@@ -85,7 +85,7 @@ class KeptCollector(Collector):
                     self._store.statistics, abandon_on_cancel=True
                 )
         began = trio.current_time()
-        if self._sessions is None or (self._kept is not None and began < self._due):
+        if self._sessions is None or (self._last_walk is not None and began < self._due):
             return
         pace = Pace()
         # Both at one instant: a queue that is deleted from now on is still in the list.
@@ -97,7 +97,7 @@ class KeptCollector(Collector):
             away += session.left is not None
         groups, members, members_away = await self._add_groups(sums, pace)
         connected = len(sessions) - away
-        self._kept = _Kept(sums, away, connected, groups, members, members_away)
+        self._last_walk = _Walk(sums, away, connected, groups, members, members_away)
         self._due = due_after(began, pace.busy_seconds)
         self.walks += 1
 
@@ -118,13 +118,16 @@ class KeptCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the results of `look`."""
         values: dict[str, _Value] = {}
-        if self._kept is not None and self._sessions is not None:
-            values |= _of_queues(self._kept.sums)
-            values["sessions"] = {"connected": self._kept.connected, "away": self._kept.away}
-            values["shared_groups"] = self._kept.groups
+        if self._last_walk is not None and self._sessions is not None:
+            values |= _of_queues(self._last_walk.sums)
+            values["sessions"] = {
+                "connected": self._last_walk.connected,
+                "away": self._last_walk.away,
+            }
+            values["shared_groups"] = self._last_walk.groups
             values["shared_members"] = {
-                "connected": self._kept.members,
-                "away": self._kept.members_away,
+                "connected": self._last_walk.members,
+                "away": self._last_walk.members_away,
             }
             values["sessions_expired_total"] = self._sessions.expired
             values["sessions_given_up_total"] = self._sessions.given_up

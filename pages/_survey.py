@@ -679,7 +679,9 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
     left: float | None = None
     for_ever = holder is None or math.isinf(holder.patience)
     backlogs = [each.backlog for each in here if isinstance(each, LoanQueue)]
-    behind = min([backlog.since for backlog in backlogs if backlog is not None], default=None)
+    lagging_since = min(
+        [backlog.since for backlog in backlogs if backlog is not None], default=None
+    )
     if getattr(holder, "waits_for_disk", False):
         for_ever = True
     if holder is not None and since is not None and not for_ever:
@@ -698,7 +700,7 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "left_seconds": None if left is None else _seconds(left),
         "away": bool(getattr(holder, "is_away", False)),
         "owner": next((clipped(h.owner.name) for h in here if h.owner and h.owner.waiting), None),
-        "behind_seconds": None if behind is None else _seconds(now - behind),
+        "behind_seconds": None if lagging_since is None else _seconds(now - lagging_since),
         "dropped_items": sum([each.relief.dropped_items for each in here]),
         "stored_items": sum([each.relief.stored_items for each in here]),
     }

@@ -111,7 +111,7 @@ class Publisher(Client):
         self._due_of: dict[int, int] = {}
         self._topic_of: dict[int, int] = {}
         self._packet_id = 0
-        self._answers = b""
+        self._pubrels = b""
         self._input = Packets()
         self._is_back = True
 
@@ -188,7 +188,7 @@ class Publisher(Client):
             at = self.due_at()
             return at if now < at < until else None
         while True:
-            if self._rest is None and not self._answers:
+            if self._rest is None and not self._pubrels:
                 due = self._fill(now, until, epoch_ns)
                 if due is not None or self._rest is None:
                     return due
@@ -265,10 +265,10 @@ class Publisher(Client):
         """Send the prepared write; return whether the kernel has taken all of it."""
         while True:
             if self._rest is None:
-                if not self._answers:
+                if not self._pubrels:
                     self._sending = False
                     return True
-                self._rest, self._answers = memoryview(self._answers), b""
+                self._rest, self._pubrels = memoryview(self._pubrels), b""
             self._sending = True
             try:
                 taken = sock.send(self._rest)
@@ -335,7 +335,7 @@ class Publisher(Client):
     async def writable(self) -> None:
         """Wait until the kernel takes bytes; return at once if nothing is to be sent."""
         sock = self._sock
-        if sock is not None and (self._rest is not None or self._answers):
+        if sock is not None and (self._rest is not None or self._pubrels):
             try:
                 await trio.lowlevel.wait_writable(sock)
             except (OSError, trio.ClosedResourceError):
@@ -344,7 +344,7 @@ class Publisher(Client):
     @property
     def waits_for_the_kernel(self) -> bool:
         """Whether a write is partly done."""
-        return self._sock is not None and (self._rest is not None or bool(self._answers))
+        return self._sock is not None and (self._rest is not None or bool(self._pubrels))
 
     # -- acknowledgements ---------------------------------------------------------------------
 
@@ -367,12 +367,12 @@ class Publisher(Client):
                     if due_ns is not None:
                         done.append((now_ns - due_ns) // 1_000)
                 elif first == PUBREC:
-                    self._answers += acknowledgement(PUBREL, short_at(buffer, at, end))
+                    self._pubrels += acknowledgement(PUBREL, short_at(buffer, at, end))
                 elif first == DISCONNECT:
                     raise disconnected(buffer[at:end])
             self.confirmed += len(done)
             self._latencies.confirms.add(done)
-            if done or self._answers or self.refused > refused:
+            if done or self._pubrels or self.refused > refused:
                 self.told_of()
             data = await receive(sock, READ_BYTES)
             if not data:

@@ -70,7 +70,7 @@ class Subscriber(Client):
         # The time when it is done with the messages taken, on the event loop's clock.
         self._done_at = 0.0
         # Messages that it takes before it sleeps for all of them, and acknowledges them.
-        self._at_once = max(1, round(SLEEP_SECONDS / self._delay)) if self._delay else None
+        self._per_sleep = max(1, round(SLEEP_SECONDS / self._delay)) if self._delay else None
         self._has_more = False
         every = scenario.ack_every
         self._ack_every = (0 if scenario.ack_interval else 1) if every is None else every
@@ -166,7 +166,7 @@ class Subscriber(Client):
         delay_ns = int(self._delay * 1e9)
         count = 0
         buffer = packets.buffer
-        at_once, has_properties = self._at_once, self._has_properties
+        per_sleep, has_properties = self._per_sleep, self._has_properties
         publishers, topics = self.scenario.publishers, self.scenario.topics
         self._has_more = False
         for first, body, end in packets:
@@ -203,7 +203,7 @@ class Subscriber(Client):
             self.received_bytes += end - at
             fresh.append((now_ns + count * delay_ns - due_ns) // 1_000)
             count += 1
-            if count == at_once:
+            if count == per_sleep:
                 self._has_more = packets.has_begun
                 break
         if count:

@@ -283,7 +283,7 @@ class _StoreLog:
         changes.set(PREFIX + self._name + LOW, b"%d" % low)
         self._disk.committed(self._disk.store.commit(changes))
 
-    def keep(self, state: bytes) -> None:
+    def persist(self, state: bytes) -> None:
         changes = self._disk.store.begin()
         changes.set(PREFIX + self._name + STATE, state)
         self._disk.committed(self._disk.store.commit(changes))

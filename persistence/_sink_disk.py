@@ -45,10 +45,10 @@ class DurableRow(RowConfirm, Writes):
 
     __slots__ = ()
 
-    def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
+    def written(self, where: str = "", put: Callable[[str, bytes], object] = nowhere) -> Confirm:
         publishing = self.publishing
         publishing.marks.add(where)
-        keep(_mark(publishing.sink.sink, where), b"%d %d" % (publishing.batch, self.row + 1))
+        put(_mark(publishing.sink.sink, where), b"%d %d" % (publishing.batch, self.row + 1))
         return self
 
 

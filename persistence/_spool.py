@@ -38,7 +38,7 @@ HURRY_BYTES: Final = 1 << 20
 a tenth of what a publisher may owe, and an eighth of its bytes."""
 
 
-class SpoolKeeping(Protocol):
+class SpoolPersistence(Protocol):
     """Keeps the shelves of spools: `Shelves`, or `RamShelves`."""
 
     def shelf(self, name: str) -> Any:
@@ -63,7 +63,7 @@ class Spool:
 
     Args:
         holder: The owner: an outlet. To the books, the messages here are in its hands.
-        keeping: Keeps the shelf.
+        persistence: Keeps the shelf.
         account: The spool's own, for messages at rest. It is closed with the spool.
         name: The name of the shelf.
         on_more: Called when `take` can return something again.
@@ -76,8 +76,8 @@ class Spool:
     """
 
     __slots__ = (
-        "_closed", "_fresh", "_holder", "_items", "_keeping", "_name", "_nbytes", "_next",
-        "_on_more", "_on_over", "_read_next", "_ready", "_rest", "_said_over", "_shelf",
+        "_closed", "_fresh", "_holder", "_items", "_name", "_nbytes", "_next", "_on_more",
+        "_on_over", "_persistence", "_read_next", "_ready", "_rest", "_said_over", "_shelf",
         "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
         "spilled_items",
     )  # fmt: skip
@@ -85,7 +85,7 @@ class Spool:
     def __init__(
         self,
         holder: Holder,
-        keeping: SpoolKeeping,
+        persistence: SpoolPersistence,
         account: Account,
         name: str,
         *,
@@ -93,12 +93,12 @@ class Spool:
         on_over: Callable[[str], object],
     ) -> None:
         self._holder = holder
-        self._keeping = keeping
+        self._persistence = persistence
         self.account = account
         self._name = name
         self._on_more = on_more
         self._on_over = on_over
-        self._shelf: Any = keeping.shelf(name)
+        self._shelf: Any = persistence.shelf(name)
         self._shelf.queue = self
         # Messages not yet written; written and not durable, by number; durable, as one loan; and
         # read back.
@@ -113,7 +113,7 @@ class Spool:
         self._waiting = False
         self._closed = False
         # The disk may be in trouble already; that is reported when there is something to spill.
-        self.over: str | None = getattr(keeping, "trouble", None)
+        self.over: str | None = getattr(persistence, "trouble", None)
         self._said_over = False
         self.spilled_items = 0
 
@@ -182,7 +182,7 @@ class Spool:
             self._unsynced_items += loan.items
             self._unsynced_bytes += loan.bytes
         if self._unsynced_items > HURRY_ITEMS or self._unsynced_bytes > HURRY_BYTES:
-            self._keeping.hurry()
+            self._persistence.hurry()
 
     def _say_over(self, why: str) -> None:
         if self.over is None:
@@ -329,12 +329,12 @@ class Spool:
         self._items = self._nbytes = 0
         for loan in loans:
             loan.settle(outcome=outcome)
-        self._keeping.drop(self._shelf)
+        self._persistence.drop(self._shelf)
         self.account.close()
 
 
-def forget_spools(keeping: Any) -> None:
+def forget_spools(persistence: Any) -> None:
     """Erase the spools of a relay's last run: their connections are gone. For `Shelves`."""
-    store = keeping.store
+    store = persistence.store
     for name in [name for name in store.queues if name.startswith(SPOOL_PREFIX)]:
-        keeping.drop(keeping.shelf(name))
+        persistence.drop(persistence.shelf(name))

@@ -21,12 +21,12 @@ class Writes(abc.ABC):
     __slots__ = ()
 
     @abc.abstractmethod
-    def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
+    def written(self, where: str = "", put: Callable[[str, bytes], object] = nowhere) -> Confirm:
         """Note that one of the expected holders has written its message.
 
         Args:
             where: The place: the name of a queue in the store.
-            keep: Keeps a value, by its key, in the very batch that the message is in.
+            put: Keeps a value, by its key, in the very batch that the message is in.
 
         Returns:
             The confirm for that holder to use from now on, in place of this.

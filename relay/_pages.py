@@ -142,7 +142,7 @@ def _is_loopback(host: str) -> bool:
 
 def _pages(relay: Relay) -> Pages:
     from ..access.acl._collector import DeniedCollector
-    from ..pages import KeptCollector, Pages, RelayCollector
+    from ..pages import Pages, PersistenceCollector, RelayCollector
     from ._admission_collector import AdmissionCollector
 
     limits: dict[str, Limit | Account] = {
@@ -150,10 +150,10 @@ def _pages(relay: Relay) -> Pages:
         "server": relay.mqtt.account,
         INPUT_ACCOUNT: Limit(items=None, bytes=relay.settings.input_limit),
     }
-    if relay.mqtt.kept is not None:
-        at_rest = relay.mqtt.kept.at_rest
+    if relay.mqtt.persistent_sessions is not None:
+        at_rest = relay.mqtt.persistent_sessions.at_rest
         limits[at_rest.name] = at_rest
-    store = getattr(relay.keeping, "store", None)
+    store = getattr(relay.persistence, "store", None)
     return Pages(
         relay.ledger,
         limits=limits,
@@ -164,7 +164,7 @@ def _pages(relay: Relay) -> Pages:
             DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],
-        kept=KeptCollector(relay.mqtt.kept, store, relay.mqtt.groups),
+        persistence=PersistenceCollector(relay.mqtt.persistent_sessions, store, relay.mqtt.groups),
     )
 
 

@@ -21,7 +21,7 @@ from ..store import StoreSettings
 from ..transports._flusher import Flusher
 from ..transports._passed import Noted, PassedTime
 from ..transports._settings import PersistenceSettings
-from ..transports.mqtt.server._persistent_retained import keep_retained
+from ..transports.mqtt.server._persistent_retained import persist_retained
 from ..transports.mqtt.server._persistent_sessions import CLOCK_KEY, PersistentSessions
 from ..transports.mqtt.server._server import MqttServer
 from ._parts import Parts
@@ -37,7 +37,7 @@ RAM_ACCOUNT = "kept"
 
 
 @asynccontextmanager
-async def open_keeping(
+async def open_persistence(
     settings: PersistenceSettings, flusher: Flusher
 ) -> AsyncGenerator[Shelves | RamShelves]:
     """Open the storage of a relay for as long as the block lasts.
@@ -54,33 +54,33 @@ async def open_keeping(
         yield shelves
 
 
-def keep_sessions(mqtt: MqttServer, keeping: Shelves | RamShelves, parts: Parts) -> None:
+def persist_sessions(mqtt: MqttServer, persistence: Shelves | RamShelves, parts: Parts) -> None:
     """Let `mqtt` keep persistent sessions, and restore those that are there already."""
     ledger: Ledger = mqtt.ledger
-    at_rest = _at_rest(ledger, keeping, mqtt.settings)
-    values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
+    at_rest = _at_rest(ledger, persistence, mqtt.settings)
+    values = persistence.store.values("mqtt/") if isinstance(persistence, Shelves) else {}
     mqtt.wall = mqtt.dataspace.retained.wall = clock = _clock(values.get(CLOCK_KEY))
-    mqtt.kept = PersistentSessions(
+    mqtt.persistent_sessions = PersistentSessions(
         mqtt.dataspace,
-        keeping,
+        persistence,
         mqtt.tree,
         at_rest,
         mqtt.settings,
-        outlives=isinstance(keeping, Shelves),
+        outlives=isinstance(persistence, Shelves),
         backing=parts.backing,
         queue=parts.queue,
         wall=clock,
         groups=mqtt.groups,
         authority=mqtt.authority,
     )
-    mqtt.kept.take_back = mqtt.take_back
-    if isinstance(keeping, Shelves):
-        forget_spools(keeping)
-        keeping.on_trouble = partial(_note_trouble, ledger)
-        _note_trouble(ledger, keeping.trouble)
-        keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
-        mqtt.kept.restore(values)
-        mqtt.groups.forget_others(keeping)
+    mqtt.persistent_sessions.take_back = mqtt.take_back
+    if isinstance(persistence, Shelves):
+        forget_spools(persistence)
+        persistence.on_trouble = partial(_note_trouble, ledger)
+        _note_trouble(ledger, persistence.trouble)
+        persist_retained(mqtt.dataspace.retained, ledger, persistence, values)
+        mqtt.persistent_sessions.restore(values)
+        mqtt.groups.forget_others(persistence)
 
 
 def _clock(noted: bytes | None) -> PassedTime:
@@ -107,25 +107,25 @@ def _note_trouble(ledger: Ledger, sentence: str | None) -> None:
 
 
 def _at_rest(
-    ledger: Ledger, keeping: Shelves | RamShelves, settings: PersistenceSettings
+    ledger: Ledger, persistence: Shelves | RamShelves, settings: PersistenceSettings
 ) -> Account:
-    on_disk = isinstance(keeping, Shelves)
+    on_disk = isinstance(persistence, Shelves)
     limit = settings.disk_limit if on_disk else settings.kept_limit
     name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
     place = "disk" if on_disk else "ram"
     return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
 
 
-def has_subscriptions(keeping: Shelves | RamShelves) -> bool:
+def has_subscriptions(persistence: Shelves | RamShelves) -> bool:
     """Whether there are durable subscriptions of readers of ranges, or writers of batches."""
-    return isinstance(keeping, Shelves) and bool(
-        keeping.store.values(SUBSCRIPTION_PREFIX) or keeping.store.values(SINK_PREFIX)
+    return isinstance(persistence, Shelves) and bool(
+        persistence.store.values(SUBSCRIPTION_PREFIX) or persistence.store.values(SINK_PREFIX)
     )
 
 
 def subscription_server(
     mqtt: MqttServer,
-    keeping: Shelves | RamShelves,
+    persistence: Shelves | RamShelves,
     admission: Admission,
     *,
     make: Callable[..., RangeSubscription] = RangeSubscription,
@@ -136,7 +136,7 @@ def subscription_server(
     Users are those of MQTT, with their passwords or certificates.
     """
     settings = mqtt.settings
-    store = keeping.store if isinstance(keeping, Shelves) else None
+    store = persistence.store if isinstance(persistence, Shelves) else None
     return SubscriptionServer(
         mqtt.dataspace,
         mqtt.flusher,
@@ -155,7 +155,7 @@ def subscription_server(
                 expiry=settings.sink_expiry,
                 max_sinks=settings.max_sinks,
                 patience=settings.patience,
-                stuck=settings.stuck_kept,
+                stuck=settings.undroppable_policy,
             ),
         ),
         admission,
@@ -163,10 +163,12 @@ def subscription_server(
             max_disk_bytes=settings.reader_disk_limit,
             patience=settings.reader_patience,
             stuck=StuckPolicy(settings.reader_stuck),
-            keep=settings.behind,
+            retain_limit=settings.retain_limit,
         ),
         store=store,
-        disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
+        disk_account=None
+        if store is None or mqtt.persistent_sessions is None
+        else mqtt.persistent_sessions.at_rest,
         limit_of=settings.limit_of,
         tree=mqtt.tree,
         make=make,
@@ -177,6 +179,8 @@ def subscription_server(
             certificates=settings.tls is not None and settings.tls.asks,
             log_ins=mqtt.log_ins,
         ),
-        disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,
+        disk_of=None
+        if mqtt.persistent_sessions is None
+        else mqtt.persistent_sessions.at_rest_of_peer,
         authority=mqtt.authority,
     )

@@ -46,7 +46,7 @@ from ._companion import Companion, nothing
 from ._memory_holders import MemoryHolders
 from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
-from ._persistence import has_subscriptions, keep_sessions, open_keeping, subscription_server
+from ._persistence import has_subscriptions, open_persistence, persist_sessions, subscription_server
 from ._settings import RelaySettings
 from ._throttle_notices import ThrottledNotices, watch_throttled
 
@@ -100,7 +100,7 @@ class Relay:
         admission: Connection limits.
         authority: Permissions of its clients to publish and read.
         dataspace: The dataspace in which its clients meet.
-        keeping: The storage of persistent sessions.
+        persistence: The storage of persistent sessions.
         mqtt: Its MQTT side.
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
@@ -115,11 +115,11 @@ class Relay:
         self,
         settings: RelaySettings,
         flusher: Flusher,
-        keeping: Shelves | RamShelves,
+        persistence: Shelves | RamShelves,
         make_parts: PartsMaker | None = None,
     ) -> None:
         self.settings = settings
-        self.keeping = keeping
+        self.persistence = persistence
         quota = Quota(settings.quota_items, settings.quota_bytes, settings.quota_shapes)
         self.ledger = Ledger(quota=quota)
         self.dataspace = Dataspace(
@@ -153,12 +153,12 @@ class Relay:
         self.mqtt = MqttServer(self.dataspace, flusher, server, settings, admission, self.tree)
         self.mqtt.authority = self.authority
         parts = Parts() if make_parts is None else make_parts(server)
-        keep_sessions(self.mqtt, keeping, parts)
+        persist_sessions(self.mqtt, persistence, parts)
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
-        if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
+        if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(persistence):
             self.readers = subscription_server(
-                self.mqtt, keeping, admission, make=parts.subscription
+                self.mqtt, persistence, admission, make=parts.subscription
             )
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
@@ -186,7 +186,7 @@ class Relay:
         after = settings.throttled_after
         self.notices = None if after is None else ThrottledNotices(self.mqtt, after)
         self.pages: Pages | None = None
-        # The metrics of its companion (`beside`).
+        # The metrics of its companion.
         self.collectors: list[Collector] = []
 
     def _rules_changed(self) -> None:
@@ -298,8 +298,8 @@ class Relay:
             side.partings.finish()
         if self.readers is not None:
             self.readers.close()
-        if self.mqtt.kept is not None:
-            self.mqtt.kept.close()
+        if self.mqtt.persistent_sessions is not None:
+            self.mqtt.persistent_sessions.close()
         self.tree.close_all()
         self.authority.close()
 
@@ -408,7 +408,7 @@ async def serve_relay(
     *,
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
-    beside: Companion | None = None,
+    companion: Companion | None = None,
     make_parts: PartsMaker | None = None,
 ) -> RelayReport:
     """Run a relay until `stop` is set, or until cancelled.
@@ -418,7 +418,7 @@ async def serve_relay(
         task_status: Told of the addresses once every listener is open.
         stop: Ends it in an orderly way: it accepts and reads nothing more, sends everything owed
             within `settings.grace` seconds, and then closes every connection.
-        beside: A companion that runs beside it: a journal.
+        companion: A companion that runs beside it: a journal.
         make_parts: Makes the parts of the relay that another program replaces; None: its own.
 
     Cancellation: ends it at once; every connection is closed, and nothing is owed afterwards.
@@ -439,10 +439,10 @@ async def serve_relay(
                 listener.keep_little_unsent()
             if settings.tcp_keep_alive is not None:
                 listener.keep_alive(settings.tcp_keep_alive)
-        async with open_flusher() as flusher, open_keeping(settings, flusher) as keeping:
-            relay = Relay(settings, flusher, keeping, make_parts)
+        async with open_flusher() as flusher, open_persistence(settings, flusher) as persistence:
+            relay = Relay(settings, flusher, persistence, make_parts)
             ending = trio.Event() if stop is None else stop
-            async with (beside or nothing)(relay.ledger) as collector:
+            async with (companion or nothing)(relay.ledger) as collector:
                 if collector is not None:
                     relay.collectors.append(collector)
                 try:

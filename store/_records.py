@@ -77,7 +77,7 @@ ABSENT: Final = 0xFFFF_FFFF
 MAX_LENGTH: Final = 1 << 30
 
 #: Pieces of one size that are cut at once.
-_AT_ONCE: Final = 64
+_UNPACKED_BATCH: Final = 64
 
 
 class Head(NamedTuple):
@@ -364,12 +364,12 @@ def pieces(payload: bytes, start: int, sizes: int | array[int], low: int, high: 
         return [b""] * (high - low)
     # A third of the time of slicing; the formats are few, so they stay in the cache.
     at = start + low * sizes
-    many, few = divmod(high - low, _AT_ONCE)
+    many, few = divmod(high - low, _UNPACKED_BATCH)
     found = list(_unpacking(sizes, few).unpack_from(payload, at))
     at += few * sizes
     for _ in range(many):
-        found += _unpacking(sizes, _AT_ONCE).unpack_from(payload, at)
-        at += _AT_ONCE * sizes
+        found += _unpacking(sizes, _UNPACKED_BATCH).unpack_from(payload, at)
+        at += _UNPACKED_BATCH * sizes
     return found
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Ranges of done messages that are recorded without releasing the lock: half a millisecond's
 #: worth...
-_DONE_AT_ONCE: Final = 64
+_DONE_BATCH: Final = 64
 #: ...and the time that a waiting thread then has to take the lock.
 _GIVE_WAY_SECONDS: Final = 0.0002
 
@@ -258,7 +258,7 @@ class Writer:
             segment.synced += written.size
         # Readers know of the done messages already. There may be tens of thousands.
         for op in later:
-            for some in op.pieces(_DONE_AT_ONCE):
+            for some in op.pieces(_DONE_BATCH):
                 if self._pending.asked_for:
                     sleep(_GIVE_WAY_SECONDS)
                 with self._lock:

@@ -71,7 +71,7 @@ class _Chunk:
         return len(self.data) - self.start
 
 
-class Kept(Protocol):
+class PolicyMessages(Protocol):
     """Messages that are kept by one policy."""
 
     size: Size
@@ -109,11 +109,11 @@ class _Line:
         self.size = Size()
 
     def first(self) -> tuple[int, float] | None:
-        """See `Kept.first`."""
+        """See `PolicyMessages.first`."""
         return (self._chunks[0].number, self._chunks[0].opened) if self._chunks else None
 
     def take(self) -> tuple[bytes, int]:
-        """See `Kept.take`."""
+        """See `PolicyMessages.take`."""
         chunk = self._chunks.popleft()
         self.size.add(-chunk.items, -chunk.nbytes)
         return chunk.data[chunk.start :], chunk.items
@@ -123,7 +123,7 @@ class _Line:
         self.size.add(items, len(data))
 
 
-class NewestKept(_Line):
+class NewestMessages(_Line):
     """The latest messages (`StuckPolicy.DROP_OLDEST`)."""
 
     __slots__ = ()
@@ -170,7 +170,7 @@ class NewestKept(_Line):
         return True
 
 
-class OldestKept(_Line):
+class OldestMessages(_Line):
     """The first messages (`StuckPolicy.DROP_NEWEST`)."""
 
     __slots__ = ()
@@ -214,7 +214,7 @@ class OldestKept(_Line):
         return dropped.items, dropped.nbytes
 
 
-class LatestKept:
+class LatestMessages:
     """The latest message on each topic (`StuckPolicy.CONFLATE`).
 
     Where there are more topics than there is room for, the topic without a new message for longest
@@ -233,7 +233,7 @@ class LatestKept:
     def add(
         self, number: int, chunk: bytes, items: int, opened: float, room: Room
     ) -> tuple[int, int]:
-        """See `Kept.add`."""
+        """See `PolicyMessages.add`."""
         dropped = Size()
         by_key, size = self._by_key, self.size
         for key, start, end, count in self._framing.frames(chunk):
@@ -247,7 +247,7 @@ class LatestKept:
         return dropped.items + more, dropped.nbytes + nbytes
 
     def shrink(self, room: Room) -> tuple[int, int]:
-        """See `Kept.shrink`."""
+        """See `PolicyMessages.shrink`."""
         dropped = Size()
         size = self.size
         by_key = self._by_key
@@ -258,57 +258,57 @@ class LatestKept:
         return dropped.items, dropped.nbytes
 
     def first(self) -> tuple[int, float] | None:
-        """See `Kept.first`."""
+        """See `PolicyMessages.first`."""
         for chunk in self._by_key.values():
             return chunk.number, chunk.opened
         return None
 
     def take(self) -> tuple[bytes, int]:
-        """See `Kept.take`."""
+        """See `PolicyMessages.take`."""
         _, chunk = self._by_key.popitem(last=False)
         self.size.add(-chunk.items, -len(chunk.data))
         return chunk.data, chunk.items
 
 
-KEEPS: dict[StuckPolicy, type[NewestKept | OldestKept | LatestKept]] = {
-    StuckPolicy.DROP_OLDEST: NewestKept,
-    StuckPolicy.DROP_NEWEST: OldestKept,
-    StuckPolicy.CONFLATE: LatestKept,
+MESSAGES_BY_POLICY: dict[StuckPolicy, type[NewestMessages | OldestMessages | LatestMessages]] = {
+    StuckPolicy.DROP_OLDEST: NewestMessages,
+    StuckPolicy.DROP_NEWEST: OldestMessages,
+    StuckPolicy.CONFLATE: LatestMessages,
 }
 """The way of keeping, by policy."""
 
 
-class KeptMessages:
+class BacklogMessages:
     """Messages that one connection keeps, by all policies that drop.
 
     Each policy keeps as much as there is `room` for.
     """
 
-    __slots__ = ("_framing", "_kept", "_number", "room")
+    __slots__ = ("_by_policy", "_framing", "_number", "room")
 
     def __init__(self, framing: Framing, room: Room) -> None:
         self._framing = framing
         self.room = room
-        self._kept: dict[StuckPolicy, Kept] = {}
+        self._by_policy: dict[StuckPolicy, PolicyMessages] = {}
         self._number = 0
 
     def __len__(self) -> int:
         """Return the number of messages."""
-        return sum([kept.size.items for kept in self._kept.values()])
+        return sum([messages.size.items for messages in self._by_policy.values()])
 
     @property
     def nbytes(self) -> int:
         """Their bytes."""
-        return sum([kept.size.nbytes for kept in self._kept.values()])
+        return sum([messages.size.nbytes for messages in self._by_policy.values()])
 
     def is_full(self, policy: StuckPolicy) -> bool:
         """Whether a policy keeps as many messages as it may."""
-        kept = self._kept.get(policy)
-        return kept is not None and kept.size.items >= self.room.items
+        messages = self._by_policy.get(policy)
+        return messages is not None and messages.size.items >= self.room.items
 
     def clear(self) -> None:
         """Keep nothing."""
-        self._kept.clear()
+        self._by_policy.clear()
 
     def add(
         self, policy: StuckPolicy, chunk: bytes, items: int, opened: float = 0.0
@@ -317,11 +317,11 @@ class KeptMessages:
 
         `opened` is the time of its publication.
         """
-        kept = self._kept.get(policy)
-        if kept is None:
-            kept = self._kept[policy] = KEEPS[policy](self._framing)
+        messages = self._by_policy.get(policy)
+        if messages is None:
+            messages = self._by_policy[policy] = MESSAGES_BY_POLICY[policy](self._framing)
         self._number += 1
-        return kept.add(self._number, chunk, items, opened, self.room)
+        return messages.add(self._number, chunk, items, opened, self.room)
 
     @property
     def opened(self) -> float | None:
@@ -330,13 +330,13 @@ class KeptMessages:
         found = None if first is None else first.first()
         return None if found is None else found[1]
 
-    def _first(self) -> Kept | None:
-        first: Kept | None = None
+    def _first(self) -> PolicyMessages | None:
+        first: PolicyMessages | None = None
         lowest = self._number + 1
-        for kept in self._kept.values():
-            found = kept.first()
+        for messages in self._by_policy.values():
+            found = messages.first()
             if found is not None and found[0] < lowest:
-                first, lowest = kept, found[0]
+                first, lowest = messages, found[0]
         return first
 
     def take(self, nbytes: int) -> tuple[list[bytes], int]:

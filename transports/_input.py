@@ -46,7 +46,7 @@ FREE_BYTES: Final = 4 << 10
 """Bytes that a connection may hold without a loan: most never hold more, and a read costs them one
 comparison. With 10,000 connections it is 40 MB."""
 
-AHEAD_FLOOR: Final = 16 << 10
+LOOKAHEAD_FLOOR: Final = 16 << 10
 """Bytes that a connection that waits may hold in any case, so that its acknowledgements get through
 when the budget is used up: 4,000 acknowledgements. With 10,000 connections it is 160 MB. Where an
 acknowledgement is behind more than that, patience ends the wait (rule 11)."""
@@ -176,8 +176,8 @@ class HeldInput(Holder):
         """The bytes that are charged."""
         return 0 if self._loan is None else self._loan.bytes
 
-    def note(self, nbytes: int, *, ahead: bool = False) -> None:
-        """Charge the input held now; `ahead`: the connection waits for this side."""
+    def note(self, nbytes: int, *, lookahead: bool = False) -> None:
+        """Charge the input held now; `lookahead`: the connection waits for this side."""
         loan = self._loan
         account = self.share.account
         if loan is None:
@@ -192,9 +192,9 @@ class HeldInput(Holder):
             loan.bytes = nbytes
             if not 0 <= nbytes - self._mark < PROGRESS_BYTES:
                 self._note_progress(nbytes)
-        if ahead:
+        if lookahead:
             self._wait_for_nobody()
-        self._book.note_change(self, nbytes if ahead else 0)
+        self._book.note_change(self, nbytes if lookahead else 0)
 
     def _note_progress(self, nbytes: int) -> None:
         self._mark = nbytes
@@ -279,8 +279,8 @@ class InputBook:
         self.cut = 0
         self._account: Account | None = None
         # Bytes that are looked ahead at, by connection, and in all.
-        self._ahead: dict[HeldInput, int] = {}
-        self._ahead_bytes = 0
+        self._lookahead: dict[HeldInput, int] = {}
+        self._lookahead_bytes = 0
         self._logged = -LOG_SECONDS
         self._unlogged = 0
 
@@ -347,12 +347,12 @@ class InputBook:
             if account is not None:
                 account.close()
 
-    def note_change(self, held: HeldInput, ahead: int) -> None:
+    def note_change(self, held: HeldInput, lookahead: int) -> None:
         """Note that `held` has changed, and how many bytes of it are looked ahead at."""
-        before = self._ahead.pop(held, 0)
-        if ahead:
-            self._ahead[held] = ahead
-        self._ahead_bytes += ahead - before
+        before = self._lookahead.pop(held, 0)
+        if lookahead:
+            self._lookahead[held] = lookahead
+        self._lookahead_bytes += lookahead - before
         total = self.limits.total
         tight = total is not None and self.nbytes > total // 2
         self.read_bytes = LITTLE_BYTES if tight else READ_BYTES
@@ -362,7 +362,7 @@ class InputBook:
         total = self.limits.total
         if total is None:
             return most
-        return min(most, max(AHEAD_FLOOR, total // 2 - self._ahead_bytes))
+        return min(most, max(LOOKAHEAD_FLOOR, total // 2 - self._lookahead_bytes))
 
     def make_room(self, held: HeldInput) -> bool:
         """Make room for more input of `held`; False if it has to wait.

@@ -32,7 +32,7 @@ from ..accounts import (
 from ..dataspace import Batch
 from ._flusher import SENDING, Flusher
 from ._layer import Connected
-from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, treatments_of
+from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, rules_of
 from ._subscription_policies import PolicyRule
 
 logger = logging.getLogger("clearfunds.transports")
@@ -76,9 +76,9 @@ class Outlet(LoanQueue):
     """
 
     __slots__ = (
-        "_begun", "_behind", "_blocked", "_dealing", "_dirty", "_flusher", "_frame", "_never_begun",
-        "_on_broken", "_rest", "_scope", "_sending", "_unbegun", "diverted", "framing_bytes",
-        "on_flowing", "sock", "spare",
+        "_begun", "_blocked", "_consumer_policy", "_dirty", "_flusher", "_frame", "_lagging",
+        "_never_begun", "_on_broken", "_rest", "_scope", "_sending", "_unbegun", "diverted",
+        "framing_bytes", "on_flowing", "sock", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -95,7 +95,7 @@ class Outlet(LoanQueue):
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
     ) -> None:
-        self._dealing: ConsumerPolicy | None = None
+        self._consumer_policy: ConsumerPolicy | None = None
         super().__init__(ledger, name, patience=patience, policy=policy)
         self._flusher = flusher
         self.sock = sock
@@ -109,7 +109,7 @@ class Outlet(LoanQueue):
         self._dirty = False
         self._blocked = False
         self.diverted = False
-        self._behind: OutletBacklog | None = None
+        self._lagging: OutletBacklog | None = None
         # The treatments of the messages in the last, incomplete send.
         self._begun: set[PolicyRule] = set()
         # The same for those after it, as far as somebody has asked.
@@ -130,28 +130,28 @@ class Outlet(LoanQueue):
 
     # -- policies for a slow consumer -----------------------------------------------------------
 
-    def deal_by(self, dealing: ConsumerPolicy) -> None:
-        """Use these policies from now on, including those that `dealing` makes possible.
+    def deal_by(self, consumer_policy: ConsumerPolicy) -> None:
+        """Use these policies from now on, including those that `consumer_policy` makes possible.
 
         Raises:
             UnfitPolicyError: If something is to be spilled, and there is no place for it.
         """
-        treatments = dealing.treatments
-        if dealing.open_spool is None and StuckPolicy.SPILL in treatments.policies:
+        rules = consumer_policy.rules
+        if consumer_policy.open_spool is None and StuckPolicy.SPILL in rules.policies:
             super().check_policy(StuckPolicy.SPILL)
-        self._dealing = dealing
+        self._consumer_policy = consumer_policy
         self._unbegun = None
-        self.patience = treatments.patience
-        self.policy = treatments.default.policy
+        self.patience = rules.patience
+        self.policy = rules.default.policy
 
     @property
-    def dealing(self) -> ConsumerPolicy | None:
+    def consumer_policy(self) -> ConsumerPolicy | None:
         """The policies for it as a slow consumer, if `deal_by` has set them."""
-        return self._dealing
+        return self._consumer_policy
 
     def check_policy(self, policy: StuckPolicy) -> None:
-        dealing = self._dealing
-        if dealing is None or policy not in dealing.treatments.policies:
+        consumer_policy = self._consumer_policy
+        if consumer_policy is None or policy not in consumer_policy.rules.policies:
             super().check_policy(policy)
 
     @property
@@ -183,25 +183,25 @@ class Outlet(LoanQueue):
 
     def _due(self) -> PolicyRule | None:
         """Return the treatment that is due next; None: one treatment is for everything."""
-        dealing = self._dealing
-        if dealing is None or dealing.treatments.only is not None:
+        consumer_policy = self._consumer_policy
+        if consumer_policy is None or consumer_policy.rules.only is not None:
             return None
-        if self._behind is None:
+        if self._lagging is None:
             if self._unbegun is None or not self._blocked:
                 # An outlet that is not blocked may send all, and nothing of an earlier scan is
                 # left.
                 self._unbegun = Found()
             found = self._begun.union(
-                self._unbegun.look(dealing, islice(self.queue, self._sending, None), self)
+                self._unbegun.look(consumer_policy, islice(self.queue, self._sending, None), self)
             )
         else:
             # Some of the messages that are still waited for may be under way.
-            found = self._behind.treatments_aside().union(self._begun)
+            found = self._lagging.rules_aside().union(self._begun)
             found = {each for each in found if each.policy in STAYS}
         if not found:
-            if self._behind is not None:
-                return PolicyRule(self._behind.policy, self._patience)
-            return dealing.treatments.default
+            if self._lagging is not None:
+                return PolicyRule(self._lagging.policy, self._patience)
+            return consumer_policy.rules.default
         order = list(StuckPolicy)
         return min(
             found,
@@ -213,31 +213,31 @@ class Outlet(LoanQueue):
         )
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
-        dealing = self._dealing
-        if dealing is None or not self.policy.relieves:
+        consumer_policy = self._consumer_policy
+        if consumer_policy is None or not self.policy.relieves:
             super().relieve(why, fields)
             return
         if self.closed or not self._blocked:
             return  # an unblocked outlet sends in a moment
-        if self._behind is not None:
+        if self._lagging is not None:
             # It has reported that it is behind already: somebody waits all the same.
-            if self._behind.undroppable():
+            if self._lagging.undroppable():
                 logger.warning(
                     "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
                 )
                 self.give_up(why)
             return
         progressed_at = self.progressed_at
-        backlog = self._behind = self.backlog = OutletBacklog(self, dealing, why, fields)
-        self.diverted = self.behind = True
-        self.ledger.behind.add(self)
+        backlog = self._lagging = self.backlog = OutletBacklog(self, consumer_policy, why, fields)
+        self.diverted = self.lagging = True
+        self.ledger.lagging.add(self)
         backlog.relieve()
         # Moving messages away is no progress of its peer's.
         self.progressed_at = progressed_at
         backlog.write()
 
     def caught_up(self, why: str = "has caught up") -> None:
-        self._behind = None
+        self._lagging = None
         self.diverted = self.closed
         super().caught_up(why)
 
@@ -248,7 +248,7 @@ class Outlet(LoanQueue):
     @property
     def unsent(self) -> bool:
         """Whether something has not gone out yet."""
-        return bool(self.queue) or self._behind is not None
+        return bool(self.queue) or self._lagging is not None
 
     def soon(self) -> None:
         """Mark it for the next flush."""
@@ -283,8 +283,8 @@ class Outlet(LoanQueue):
                 tail.bytes += nbytes
                 return
         elif self.diverted:
-            if self._behind is not None:
-                self._behind.hold(account, chunk, items, nbytes, now)
+            if self._lagging is not None:
+                self._lagging.hold(account, chunk, items, nbytes, now)
             else:
                 account.repay(items, nbytes, Outcome.DROPPED, self)
             return
@@ -331,8 +331,8 @@ class Outlet(LoanQueue):
         if self.closed:
             return
         loan.grows_to = 0
-        if self._behind is not None:
-            self._behind.put(loan)
+        if self._lagging is not None:
+            self._lagging.put(loan)
             return
         if not self.queue:
             self.progressed_at = self.ledger.clock()
@@ -346,7 +346,7 @@ class Outlet(LoanQueue):
 
         While it is behind there are none: loans that are kept for later are sent later.
         """
-        if self._behind is not None:
+        if self._lagging is not None:
             return []
         queue = self.queue
         begun = list(islice(queue, self._sending))
@@ -365,20 +365,20 @@ class Outlet(LoanQueue):
         if self.closed:
             return iter(self._never_begun)
         unbegun = islice(self.queue, self._sending, None)
-        return unbegun if self._behind is None else chain(unbegun, self._behind.aside)
+        return unbegun if self._lagging is None else chain(unbegun, self._lagging.aside)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         for loan in self.queue:
             # Leave objects that are not loans to the audit.
             if not isinstance(loan, LoanedItem) or loan.holder is self:  # pyright: ignore[reportUnnecessaryIsInstance]
                 yield loan
-        if self._behind is not None:
-            yield from self._behind.loans()
+        if self._lagging is not None:
+            yield from self._lagging.loans()
 
     def surplus(self) -> tuple[int, str] | None:
         if self._rest is not None and not self.queue:
             return len(self._rest), "unsent bytes"
-        uncovered = 0 if self._behind is None else self._behind.surplus()
+        uncovered = 0 if self._lagging is None else self._lagging.surplus()
         for loan in self.loans():
             if isinstance(loan, LoanedItem):  # pyright: ignore[reportUnnecessaryIsInstance]
                 more = sum(map(len, loan.item)) - loan.bytes
@@ -395,8 +395,8 @@ class Outlet(LoanQueue):
             loan = queue.popleft()
             if loan.holder is self:
                 loan.settle(outcome=outcome)
-        if self._behind is not None:
-            self._behind.settle_all(outcome)
+        if self._lagging is not None:
+            self._lagging.settle_all(outcome)
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: the connection is cut."""
@@ -416,7 +416,7 @@ class Outlet(LoanQueue):
         if self._scope is not None:
             self._scope.cancel()
         self.settle_all(outcome)
-        if self._behind is not None:
+        if self._lagging is not None:
             self.caught_up("has ended")
         self.ledger.unregister(self)
         # Its owner and the spare loan hold this outlet: without this, only the garbage collector
@@ -436,8 +436,8 @@ class Outlet(LoanQueue):
         self._dirty = False
         queue = self.queue
         if self._blocked or not queue:
-            if self._behind is not None:
-                self._behind.write()
+            if self._lagging is not None:
+                self._lagging.write()
             return None
         if len(queue) == 1:
             loan = queue[0]
@@ -526,7 +526,7 @@ class Outlet(LoanQueue):
         size = taken = 0
         for loan in self.queue:
             # While it is behind, all that is here goes next.
-            if taken and size + loan.bytes > SEND_BYTES and self._behind is None:
+            if taken and size + loan.bytes > SEND_BYTES and self._lagging is None:
                 break
             taken += 1
             size += loan.bytes
@@ -538,9 +538,9 @@ class Outlet(LoanQueue):
 
     def _note_begun(self, loans: Iterable[LoanedItem[Any]]) -> None:
         """Remember the treatments of messages that cannot be told apart any more."""
-        dealing = self._dealing
-        if dealing is not None and dealing.treatments.only is None:
-            self._begun = treatments_of(dealing, loans, self)
+        consumer_policy = self._consumer_policy
+        if consumer_policy is not None and consumer_policy.rules.only is None:
+            self._begun = rules_of(consumer_policy, loans, self)
             self._unbegun = None
 
     def _block(self) -> None:
@@ -551,7 +551,7 @@ class Outlet(LoanQueue):
     async def _drain(self, scope: trio.CancelScope) -> None:
         with scope:
             try:
-                while not self.closed and (self.queue or self._behind is not None):
+                while not self.closed and (self.queue or self._lagging is not None):
                     if not self.queue and not await self._refilled():
                         continue
                     await trio.lowlevel.wait_writable(self.sock)
@@ -566,7 +566,7 @@ class Outlet(LoanQueue):
 
     async def _refilled(self) -> bool:
         """Take the next bytes to send from the backlog; False: call again if there is a backlog."""
-        backlog = self._behind
+        backlog = self._lagging
         assert backlog is not None
         if backlog.refill(SEND_BYTES):
             # At once: nothing may join what is in the queue.

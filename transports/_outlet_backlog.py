@@ -20,7 +20,7 @@ import trio
 
 from ..accounts import Account, Backlog, LoanedItem, Outcome, StuckPolicy
 from ..persistence._spool import OpenSpool, Spool
-from ._backlog_messages import Framing, KeptMessages, Room
+from ._backlog_messages import BacklogMessages, Framing, Room
 
 if TYPE_CHECKING:
     from ._outlet import Outlet
@@ -44,7 +44,7 @@ STAYS: Final = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
 class ConsumerPolicy:
     """The policies for one slow consumer."""
 
-    treatments: PolicyRules
+    rules: PolicyRules
     """The policy for each message."""
     framing: Framing
     """Tells messages from everything else."""
@@ -54,18 +54,18 @@ class ConsumerPolicy:
     """Most bytes that all lagging connections may keep together."""
 
     @property
-    def kept(self) -> StuckPolicy:
+    def undroppable_policy(self) -> StuckPolicy:
         """The policy for undroppable packets: spill (else disconnect) where others are relieved."""
-        policies = self.treatments.policies
+        policies = self.rules.policies
         if not any(policy.relieves for policy in policies):
-            return self.treatments.default.policy
+            return self.rules.default.policy
         return StuckPolicy.DISCONNECT if self.open_spool is None else StuckPolicy.SPILL
 
     @property
-    def kept_patience(self) -> float:
+    def undroppable_patience(self) -> float:
         """The patience before that."""
-        relieving = [each.patience for each in self.treatments.every if each.policy.relieves]
-        return min(relieving, default=self.treatments.default.patience)
+        relieving = [each.patience for each in self.rules.every if each.policy.relieves]
+        return min(relieving, default=self.rules.default.patience)
 
 
 class OutletBacklog(Backlog):
@@ -76,25 +76,26 @@ class OutletBacklog(Backlog):
     """
 
     __slots__ = (
-        "_dealing", "_found", "_kept", "_loan", "_more", "_outlet", "_room", "_spool", "aside",
+        "_consumer_policy", "_found", "_loan", "_messages", "_more", "_outlet", "_room", "_spool",
+        "aside",
     )  # fmt: skip
 
     def __init__(
         self,
         outlet: Outlet,
-        dealing: ConsumerPolicy,
+        consumer_policy: ConsumerPolicy,
         why: str,
         fields: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(outlet, why, fields)
         self._outlet = outlet
-        self._dealing = dealing
+        self._consumer_policy = consumer_policy
         self.aside: deque[LoanedItem[list[Any]]] = deque()
         # The treatments of messages there, as far as somebody has asked.
         self._found: Found | None = None
-        keep = outlet.keep.marks()
-        self._room = Room(keep[0], keep[1])
-        self._kept = KeptMessages(dealing.framing, self._room)
+        retain_limit = outlet.retain_limit.marks()
+        self._room = Room(retain_limit[0], retain_limit[1])
+        self._messages = BacklogMessages(consumer_policy.framing, self._room)
         # Messages that are kept, as one loan of the backlog's account.
         self._loan: LoanedItem[list[Any]] | None = None
         self._spool: Spool | None = None
@@ -105,7 +106,7 @@ class OutletBacklog(Backlog):
 
     def __len__(self) -> int:
         """Return the number of messages that it keeps."""
-        return len(self._kept) + (0 if self._spool is None else len(self._spool))
+        return len(self._messages) + (0 if self._spool is None else len(self._spool))
 
     def __bool__(self) -> bool:
         return True
@@ -133,7 +134,7 @@ class OutletBacklog(Backlog):
             self.aside.append(loan)
             self._wake()
             return
-        framing = self._dealing.framing
+        framing = self._consumer_policy.framing
         chunks = list(loan.item)
         items, nbytes = loan.items, loan.bytes
         # From here on each chunk is on its own, as if it came now.
@@ -180,13 +181,13 @@ class OutletBacklog(Backlog):
 
     def hold(self, account: Account, chunk: bytes, items: int, nbytes: int, opened: float) -> None:
         """Handle whole packets, for which `account` has been charged."""
-        dealing = self._dealing
-        if not dealing.framing.may_drop(chunk):
+        consumer_policy = self._consumer_policy
+        if not consumer_policy.framing.may_drop(chunk):
             self._put_aside(account, chunk, items, nbytes, opened)
             return
-        treatments = dealing.treatments
-        if treatments.only is not None:
-            self._deal(treatments.only.policy, account, chunk, items, nbytes, opened)
+        rules = consumer_policy.rules
+        if rules.only is not None:
+            self._deal(rules.only.policy, account, chunk, items, nbytes, opened)
             return
         for policy, start, end, some in self._sorted(chunk):
             size = nbytes if some == items else min(end - start, nbytes)
@@ -198,11 +199,11 @@ class OutletBacklog(Backlog):
 
     def _sorted(self, chunk: bytes) -> Iterator[tuple[StuckPolicy, int, int, int]]:
         """Yield the longest stretches with one policy: policy, start, end, number of messages."""
-        treatments = self._dealing.treatments
+        rules = self._consumer_policy.rules
         policy: StuckPolicy | None = None
         first = last = count = 0
-        for key, start, end, some in self._dealing.framing.frames(chunk):
-            found = treatments.of(key).policy
+        for key, start, end, some in self._consumer_policy.framing.frames(chunk):
+            found = rules.of(key).policy
             if found is not policy:
                 if policy is not None:
                     yield policy, first, start, count
@@ -236,11 +237,11 @@ class OutletBacklog(Backlog):
                 relief.stored_bytes += nbytes
             return
         size = len(chunk)
-        kept = self._kept
-        limit = self._dealing.limit
+        messages = self._messages
+        limit = self._consumer_policy.limit
         full = limit is not None and self.above.debt_bytes + size > limit
-        kept.room = SHORT if full else self._room
-        if policy is StuckPolicy.DROP_NEWEST and kept.is_full(policy):
+        messages.room = SHORT if full else self._room
+        if policy is StuckPolicy.DROP_NEWEST and messages.is_full(policy):
             self._count_dropped(policy, items, nbytes)
             account.repay(items, nbytes, Outcome.DROPPED, outlet, opened)
             return
@@ -255,7 +256,7 @@ class OutletBacklog(Backlog):
             loan.items += items
             loan.bytes += size
         account.repay(items, nbytes, Outcome.STORED, outlet, opened)
-        dropped, gone = kept.add(policy, chunk, items, opened)
+        dropped, gone = messages.add(policy, chunk, items, opened)
         if dropped:
             self._count_dropped(policy, dropped, gone)
             oldest = loan.opened
@@ -287,7 +288,7 @@ class OutletBacklog(Backlog):
         if not loan.items:
             self._loan = None
         # It takes the age of the next message: its first one may be long gone.
-        opened = self._kept.opened
+        opened = self._messages.opened
         if opened is not None:
             loan.opened = opened
 
@@ -300,7 +301,7 @@ class OutletBacklog(Backlog):
     # -- putting aside --------------------------------------------------------------------------
 
     def _open_spool(self) -> Spool:
-        open_spool = self._dealing.open_spool
+        open_spool = self._consumer_policy.open_spool
         assert open_spool is not None
         return open_spool(self._outlet, self._wake, self._outlet.give_up)
 
@@ -326,7 +327,7 @@ class OutletBacklog(Backlog):
             size += loan.bytes
             queue.append(loan)
         if size < nbytes:
-            chunks, items = self._kept.take(nbytes - size)
+            chunks, items = self._messages.take(nbytes - size)
             if items:
                 assert self._loan is not None
                 opened = self._loan.opened
@@ -365,13 +366,13 @@ class OutletBacklog(Backlog):
     def surplus(self) -> int:
         """Return the bytes that are kept and that no loan covers."""
         covered = 0 if self._loan is None else self._loan.bytes
-        return max(0, self._kept.nbytes - covered)
+        return max(0, self._messages.nbytes - covered)
 
-    def treatments_aside(self) -> set[PolicyRule]:
+    def rules_aside(self) -> set[PolicyRule]:
         """Return the treatments of messages that wait here to be sent."""
         if self._found is None:
             self._found = Found()
-        return self._found.look(self._dealing, self.aside, self._outlet)
+        return self._found.look(self._consumer_policy, self.aside, self._outlet)
 
     def settle_all(self, outcome: Outcome) -> None:
         """Repay everything here with `outcome`."""
@@ -379,10 +380,10 @@ class OutletBacklog(Backlog):
             loan = self.aside.popleft()
             if loan.holder is self._outlet:
                 loan.settle(outcome=outcome)
-        self._kept.clear()
-        kept, self._loan = self._loan, None
-        if kept is not None:
-            kept.settle(outcome=outcome)
+        self._messages.clear()
+        rest, self._loan = self._loan, None
+        if rest is not None:
+            rest.settle(outcome=outcome)
         self._close_spool(outcome)
 
     def _close_spool(self, outcome: Outcome = Outcome.CANCELLED) -> None:
@@ -403,19 +404,19 @@ class Found:
     off the front of the line, the result is of no use any more.
     """
 
-    __slots__ = ("_chunks", "_loans", "_treatments")
+    __slots__ = ("_chunks", "_loans", "_rules")
 
     def __init__(self) -> None:
-        self._treatments: set[PolicyRule] = set()
+        self._rules: set[PolicyRule] = set()
         # How many loans have been scanned, and how many chunks of the last of them.
         self._loans = self._chunks = 0
 
     def look(
-        self, dealing: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
+        self, consumer_policy: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
     ) -> set[PolicyRule]:
         """Scan new chunks; return all treatments found."""
-        found = self._treatments
-        if len(found) == len(dealing.treatments.every):
+        found = self._rules
+        if len(found) == len(consumer_policy.rules.every):
             return found
         # The last one may have grown.
         first = max(0, self._loans - 1)
@@ -423,24 +424,24 @@ class Found:
         for place, loan in enumerate(islice(loans, first, None), first + 1):
             chunks = loan.item
             if loan.holder is outlet:
-                _find(found, dealing, islice(chunks, known, None))
+                _find(found, consumer_policy, islice(chunks, known, None))
             known = 0
             self._loans = place
             self._chunks = len(chunks)
         return found
 
 
-def treatments_of(
-    dealing: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
+def rules_of(
+    consumer_policy: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
 ) -> set[PolicyRule]:
     """Return the treatments of the messages in some loans of an outlet."""
-    return Found().look(dealing, loans, outlet)
+    return Found().look(consumer_policy, loans, outlet)
 
 
-def _find(found: set[PolicyRule], dealing: ConsumerPolicy, chunks: Iterable[bytes]) -> None:
-    framing, treatments = dealing.framing, dealing.treatments
+def _find(found: set[PolicyRule], consumer_policy: ConsumerPolicy, chunks: Iterable[bytes]) -> None:
+    framing, rules = consumer_policy.framing, consumer_policy.rules
     for chunk in chunks:
-        if len(found) == len(treatments.every):
+        if len(found) == len(rules.every):
             return
         if framing.may_drop(chunk):
-            found.update([treatments.of(frame[0]) for frame in framing.frames(chunk)])
+            found.update([rules.of(frame[0]) for frame in framing.frames(chunk)])

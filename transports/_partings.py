@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Steps: TypeAlias = Iterator[Callable[[], object]]
 
-AT_ONCE: Final = 32
+BATCH: Final = 32
 """Steps done when a connection ends: about a millisecond's worth. Most connections need fewer."""
 
 
@@ -70,7 +70,7 @@ class Partings:
         return None if under_way is None else under_way[1]
 
     def take_back(
-        self, name: str, account: Account, work: Work, steps: Steps, at_once: int = AT_ONCE
+        self, name: str, account: Account, work: Work, steps: Steps, batch: int = BATCH
     ) -> None:
         """Run `steps`: some of them now, and the rest when it is the turn of `work`.
 
@@ -79,9 +79,9 @@ class Partings:
             account: The account that pays; it is open.
             work: Charged with the CPU time.
             steps: Each is short, and takes something back in turns of its own.
-            at_once: The number of them to do now.
+            batch: The number of them to do now.
         """
-        self._go_on(name, steps, at_once)
+        self._go_on(name, steps, batch)
         rest = next(steps, None)
         if rest is None:
             return
@@ -101,7 +101,7 @@ class Partings:
 
     def _finish(self, rest: _Rest) -> None:
         with rest.stack:
-            while not self._go_on(rest.name, rest.steps, AT_ONCE):
+            while not self._go_on(rest.name, rest.steps, BATCH):
                 pass
 
     def _go_on(self, name: str, steps: Steps, most: int) -> bool:

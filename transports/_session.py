@@ -38,7 +38,7 @@ from ._scheduler import Work
 if TYPE_CHECKING:
     from ._server import Server
 
-LOOK_AHEAD_BYTES = 128 << 10
+LOOKAHEAD_BYTES = 128 << 10
 """How much unparsed input a connection that waits may have (rule 10): two reads. It is also what
 two relays that echo each other may have under way, beyond their sockets' buffers, and go on.
 While the peer has something to acknowledge it may have as much as its limit in bytes, or
@@ -46,7 +46,7 @@ While the peer has something to acknowledge it may have as much as its limit in 
 acknowledgement, and it may be just that which is waited for. Less where many wait: what all are
 looked ahead at together is bounded (`_input.py`)."""
 
-LOOK_AHEAD_PAUSE_SECONDS = 0.05
+LOOKAHEAD_PAUSE_SECONDS = 0.05
 """How often it is looked whether there is room, or a reason, to look further ahead."""
 
 FLUSH_POLL_SECONDS = 0.01
@@ -124,7 +124,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             frame=frame,
             on_broken=link.cut,
             patience=settings.patience,
-            policy=settings.stuck_kept,
+            policy=settings.undroppable_policy,
         )
         self._eof = False
         # Whether its peer has said anything yet that this protocol has.
@@ -280,7 +280,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                     return self._cut_off()
                 # Otherwise there is an alarm, which stops those who publish: not this peer, so far.
             if more:
-                self._note_input(ahead=True)
+                self._note_input(lookahead=True)
                 await self._wait_for_turn(work.let_others)
                 continue
             if self._input is not None or self._holding() > FREE_BYTES:
@@ -399,8 +399,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._input = None
         self.cut(why)
 
-    def _note_input(self, *, ahead: bool = False) -> HeldInput | None:
-        """Charge the input that is held, if that is much; `ahead`: see `HeldInput.note`."""
+    def _note_input(self, *, lookahead: bool = False) -> HeldInput | None:
+        """Charge the input that is held, if that is much; `lookahead`: see `HeldInput.note`."""
         held = self._input
         if self._holding() > FREE_BYTES:
             self._let_go()
@@ -413,7 +413,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             held = self._input = self._server.input.open(
                 name, limit, self.name, self, measure=self._holding, cut=self._drop_input
             )
-        held.note(nbytes, ahead=ahead)
+        held.note(nbytes, lookahead=lookahead)
         return held
 
     def _close_input(self) -> None:
@@ -648,7 +648,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
 
     def _stretch(self) -> int:
         """How much unparsed input this connection may have while it waits."""
-        most = LOOK_AHEAD_BYTES
+        most = LOOKAHEAD_BYTES
         if self._unacknowledged():
             limit = self._server.settings.limit.bytes
             most = max(most, DEFAULT_LIMIT_BYTES if limit is None else limit)

@@ -26,7 +26,7 @@ from ..accounts import (
     DEFAULT_STANDING_BYTES,
     DEFAULT_STANDING_ITEMS,
     DEFAULT_STANDING_SHAPES,
-    KEEP,
+    RETAIN_LIMIT,
     Limit,
     StuckPolicy,
 )
@@ -147,9 +147,9 @@ class PatienceSettings:
     """Slow-consumer policy for some clients and topics, CLIENT FILTER=POLICY[,SECONDS]: CLIENT is a
     pattern as for --account-limit, FILTER a topic filter, POLICY as for --stuck, SECONDS the
     timeout (otherwise --patience). Repeatable; the first match applies."""
-    behind_items: Count | None = KEEP.items
+    behind_items: Count | None = RETAIN_LIMIT.items
     """Messages kept for one lagging consumer, under a policy that drops; none: no limit."""
-    behind_bytes: Size | None = KEEP.bytes
+    behind_bytes: Size | None = RETAIN_LIMIT.bytes
     """Bytes kept for one lagging consumer; none: no limit."""
     behind_limit: Size | None = DEFAULT_BEHIND_LIMIT
     """Bytes kept for all lagging consumers together; none: no limit."""
@@ -174,12 +174,12 @@ class PatienceSettings:
         return PolicyRule(StuckPolicy(self.stuck), self.patience)
 
     @property
-    def stuck_kept(self) -> StuckPolicy:
+    def undroppable_policy(self) -> StuckPolicy:
         """The policy for a holder of undroppable messages: wait, or disconnect."""
         return StuckPolicy.WAIT if self.stuck == "wait" else StuckPolicy.DISCONNECT
 
     @cached_property
-    def behind(self) -> Limit:
+    def retain_limit(self) -> Limit:
         """The limit on messages kept for a lagging peer, by a policy that drops."""
         return Limit(items=self.behind_items, bytes=self.behind_bytes)
 

@@ -99,23 +99,23 @@ class PolicyRules:
         topic_of: Callable[[bytes], str] = bytes.decode,
     ) -> None:
         reached: list[tuple[TopicFilter, PolicyRule]] = []
-        for topic_filter, treatment in rules:
-            reached.append((topic_filter, treatment))
+        for topic_filter, rule in rules:
+            reached.append((topic_filter, rule))
             if topic_filter.text == EVERY_TOPIC:
                 # Nothing comes by it.
-                default = treatment
+                default = rule
                 reached.pop()
                 break
         self.default = default
         self._rules = tuple(reached)
         self._topic_of = topic_of
         self._by_key: dict[bytes, PolicyRule] = {}
-        self.every = frozenset((default, *(treatment for _, treatment in reached)))
+        self.every = frozenset((default, *(rule for _, rule in reached)))
         self.only = default if len(self.every) == 1 else None
         self.patience = min(each.patience for each in self.every)
 
     def __repr__(self) -> str:
-        return f"<Treatments: {self.default.policy}, {len(self._rules)} rules>"
+        return f"<PolicyRules: {self.default.policy}, {len(self._rules)} rules>"
 
     @property
     def remembered(self) -> int:
@@ -139,9 +139,9 @@ class PolicyRules:
                 self._by_key.clear()
             topic = self._topic_of(key)
             found = self.default
-            for topic_filter, treatment in self._rules:
+            for topic_filter, rule in self._rules:
                 if topic_filter.matches(topic):
-                    found = treatment
+                    found = rule
                     break
             self._by_key[key] = found
         return found
@@ -195,9 +195,9 @@ class SubscriptionPolicies:
         return PolicyRules(self.default, rules, bytes.decode if topic_of is None else topic_of)
 
 
-def unable(names: Collection[str], treatments: PolicyRules, able: Collection[Any]) -> str | None:
+def unable(names: Collection[str], rules: PolicyRules, able: Collection[Any]) -> str | None:
     """Return which policies for a kind of peers are impossible; None if all are possible."""
-    wrong = sorted(treatments.policies.difference(able))
+    wrong = sorted(rules.policies.difference(able))
     if not wrong:
         return None
     return f"{', '.join(wrong)} cannot be done for {', '.join(names)}"

@@ -74,7 +74,7 @@ def _until_last(holder: Holder, accounts: Iterable[Account]) -> dict[Account, tu
     return found
 
 
-class Paces:
+class ClearingRates:
     """Clearing rates of the debt that readers wait for."""
 
     __slots__ = ("_debts", "_places")

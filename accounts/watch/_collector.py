@@ -87,7 +87,7 @@ class DebtCollector(Collector):
             "account_debt_items_distribution": tops.debts,
             "accounts": totals.accounts,
             "holders": totals.holders,
-            "holders_behind": totals.behind,
+            "holders_behind": totals.lagging,
             "relieved_holders_total": totals.relieved,
             "relieved_items_total": totals.relieved_items,
             "relieved_bytes_total": totals.relieved_bytes,

@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. It is bounded, however much happens: the latest `KEPT` incidents with a holder that was handled
+1. It is bounded, however much happens: the latest `LATEST` incidents with a holder that was handled
    by its policy and as many without; `NAMED` names in each. One sort does not push out the other.
 2. Nothing is written until something has gone wrong: by `watch_patience` when it gives a holder up
    or relieves it, by `watch_slow_waits` when a slow wait is over. No turn runs this code.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .._holder import Holder
     from ._stuck_policy import StuckPolicy
 
-KEPT: Final = 8
+LATEST: Final = 8
 
 NAMED: Final = 3
 
@@ -99,8 +99,8 @@ class Incidents:
     """The latest incidents of one ledger."""
 
     def __init__(self) -> None:
-        self._given_up: deque[Incident] = deque(maxlen=KEPT)
-        self._waits: deque[Incident] = deque(maxlen=KEPT)
+        self._given_up: deque[Incident] = deque(maxlen=LATEST)
+        self._waits: deque[Incident] = deque(maxlen=LATEST)
 
     def latest(self) -> list[Incident]:
         """Return them, the latest first."""

@@ -27,7 +27,7 @@ from .._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from .._ledger import Ledger
 from .._outcome import Outcome
 from .._ticker import following
-from ._clearing_rate import Paces, Slow
+from ._clearing_rate import ClearingRates, Slow
 from ._incidents import NAMED, GivenUp, Relieved
 from ._stuck_policy import StuckPolicy
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
@@ -124,11 +124,11 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
 
 
 def too_slow_in_steps(
-    ledger: Ledger, now: float, paces: Paces
+    ledger: Ledger, now: float, clearing_rates: ClearingRates
 ) -> Generator[None, None, list[Stuck]]:
     """Return the holders that have been too slow for their patience at `now`, once each.
 
-    `paces` keeps the history between calls: always pass the same one.
+    `clearing_rates` keeps the history between calls: always pass the same one.
     """
     waiting = {
         each.account: each.at
@@ -136,7 +136,7 @@ def too_slow_in_steps(
         if each.at is not None and gate_of(each.at).waits_on_holders
     }
     found: dict[Holder, Stuck] = {}
-    for slow in (yield from paces.look_in_steps(waiting, list(ledger.holders), now)):
+    for slow in (yield from clearing_rates.look_in_steps(waiting, list(ledger.holders), now)):
         items = nbytes = 0
         for loan in slow.holder.waited_for():
             if loan.account is slow.account:
@@ -250,7 +250,7 @@ class _Watch:
         # `named`: when a blocking holder was last named. `spared`: ring members left alone.
         self.named: dict[int, float] = {}
         self.spared: WeakKeyDictionary[Holder, float] = WeakKeyDictionary()
-        self.paces = Paces()
+        self.clearing_rates = ClearingRates()
         self.busy_seconds = 0.0
 
     async def look(self, holders: Iterable[Holder] | None = None) -> None:
@@ -266,7 +266,7 @@ class _Watch:
         slow: list[Stuck] = []
         if holders is None:
             idle = {each.holder for each in stuck}
-            slow = await self._with_pauses(too_slow_in_steps(self.ledger, now, self.paces))
+            slow = await self._with_pauses(too_slow_in_steps(self.ledger, now, self.clearing_rates))
             slow = [s for s in slow if s.holder not in idle]
             who = {id(each.holder) for each in (*stuck, *slow)}
             self.named = {each: when for each, when in self.named.items() if each in who}
@@ -395,7 +395,7 @@ class _Watch:
                 ring=ring,
             )
             self.ledger.incidents.add_relieved(holder, what, self.ledger.clock())
-        return holder.behind
+        return holder.lagging
 
     def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder

@@ -9,7 +9,7 @@ class StuckPolicy(enum.StrEnum):
     """Policy for a slow consumer: a holder that makes no progress while readers wait on it.
 
     With the last four the holder stays, and is *behind* (lagging) until it has caught up. No reader
-    waits on a lagging holder: its backlog is its own debt, and bounded (see `KEEP`).
+    waits on a lagging holder: its backlog is its own debt, and bounded (see `RETAIN_LIMIT`).
     """
 
     WAIT = "wait"

@@ -11,14 +11,14 @@ from ._ack_batcher import Verdict as Verdict
 from ._backing import Backing as Backing
 from ._backing import BackingFactory as BackingFactory
 from ._backing import BackingStatistics as BackingStatistics
-from ._backing import Keeper as Keeper
+from ._backing import Pager as Pager
 from ._binding import Binding as Binding
 from ._channel import Channel as Channel
 from ._channel import Delivery as Delivery
 from ._coalesce import coalesce as coalesce
-from ._confirms import Answer as Answer
 from ._confirms import Confirms as Confirms
 from ._confirms import PublicationConfirm as PublicationConfirm
+from ._confirms import PublisherConfirm as PublisherConfirm
 from ._consumer import Consumer as Consumer
 from ._dead_letters import DeadLetter as DeadLetter
 from ._dead_letters import DeadLetterRoute as DeadLetterRoute

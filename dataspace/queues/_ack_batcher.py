@@ -80,8 +80,8 @@ class AckBatcher:
     """
 
     __slots__ = (
-        "_closed", "_first_at", "_kept", "_last", "_lot", "_open", "_order", "_send",
-        "delay", "every",
+        "_closed", "_first_at", "_last", "_lot", "_open", "_order", "_pending", "_send", "delay",
+        "every",
     )  # fmt: skip
 
     def __init__(
@@ -123,17 +123,17 @@ class AckBatcher:
         self._open: set[int] = set()
         # Open deliveries are in it, in order; answered ones are removed when they are met.
         self._order: deque[int] = deque()
-        self._kept: dict[int, Verdict] = {}
+        self._pending: dict[int, Verdict] = {}
         self._first_at: float | None = None
         self._lot = trio.lowlevel.ParkingLot()
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<AckBatcher: {len(self._open)} deliveries open, {len(self._kept)} answers kept>"
+        return f"<AckBatcher: {len(self._open)} deliveries open, {len(self._pending)} answers kept>"
 
     def __len__(self) -> int:
         """The number of answers that are kept."""
-        return len(self._kept)
+        return len(self._pending)
 
     def __bool__(self) -> bool:
         return True
@@ -173,8 +173,8 @@ class AckBatcher:
             msg = f"delivery {tag} is unknown, or has been answered; an ack is said once"
             raise DataspaceError(msg)
         self._open.remove(tag)
-        self._kept[tag] = verdict
-        if len(self._kept) >= self.every:
+        self._pending[tag] = verdict
+        if len(self._pending) >= self.every:
             self.flush()
         elif self._first_at is None:
             self._first_at = trio.current_time()
@@ -182,7 +182,7 @@ class AckBatcher:
 
     def flush(self) -> None:
         """Send the answers. If `send` fails, that answer and all after it stay."""
-        kept, self._kept = self._kept, {}
+        pending, self._pending = self._pending, {}
         self._first_at = None
         order = self._order
         while order and order[0] not in self._open:
@@ -192,13 +192,13 @@ class AckBatcher:
             order = self._order = deque(tag for tag in order if tag in self._open)
         smallest_open = order[0] if order else None
         by_verdict: dict[Verdict, list[int]] = {verdict: [] for verdict in Verdict}
-        for tag, verdict in kept.items():
+        for tag, verdict in pending.items():
             by_verdict[verdict].append(tag)
         unsent = [
             Acknowledgement(tag, multiple, verdict)
             for verdict, tags in by_verdict.items()
             for tag, multiple in coalesce(
-                tags, smallest_open, [tag for tag, other in kept.items() if other is not verdict]
+                tags, smallest_open, [tag for tag, other in pending.items() if other is not verdict]
             )
         ]
         unsent.reverse()
@@ -207,14 +207,14 @@ class AckBatcher:
                 self._send(unsent[-1])
                 unsent.pop()
         except BaseException:
-            self._keep_again(kept, unsent)
+            self._put_back(pending, unsent)
             raise
 
-    def _keep_again(self, kept: dict[int, Verdict], unsent: Iterable[Acknowledgement]) -> None:
+    def _put_back(self, pending: dict[int, Verdict], unsent: Iterable[Acknowledgement]) -> None:
         for ack in unsent:
-            for tag, verdict in kept.items():
+            for tag, verdict in pending.items():
                 if tag == ack.tag or (ack.multiple and tag < ack.tag and verdict is ack.verdict):
-                    self._kept[tag] = verdict
+                    self._pending[tag] = verdict
         if self._first_at is None:
             self._first_at = trio.current_time()
 

@@ -7,9 +7,9 @@ RabbitMQ calls this the backing queue. Rules of this file:
 2. Order is by `Message.seq`. Messages are delivered lowest first, so one that comes back has a
    lower one than every message that was never delivered: `requeue` never has to look into the
    middle of the messages on disk.
-3. A message that was not written (`Keeper.write`) is in RAM only and stays there. One that was may
+3. A message that was not written (`Pager.write`) is in RAM only and stays there. One that was may
    be unloaded at once: the shelf can be read before it is durable.
-4. Nothing here awaits, and nothing is called back from inside a call: `Keeper` and `Shelf` do not
+4. Nothing here awaits, and nothing is called back from inside a call: `Pager` and `Shelf` do not
    call the backing while it calls them, and neither do `paged_in` and the like come from inside
    `fetch`.
 """
@@ -27,7 +27,7 @@ from ._rates import Rates
 from ._shelf import Shelf
 
 
-class Keeper(Protocol):
+class Pager(Protocol):
     """The services of a queue for its backing."""
 
     @property
@@ -101,23 +101,23 @@ class Backing(abc.ABC):
 
     Persistent messages of a durable queue have been written, where the disk budget allowed it,
     before `publish` or `pending` is called with them; the backing has others written
-    (`Keeper.write`) when it wants them out of RAM.
+    (`Pager.write`) when it wants them out of RAM.
 
     Args:
-        keeper: The queue.
+        pager: The queue.
 
     Attributes:
         waiting: Whether a read is under way (`Shelf.want`, not yet answered by `paged_in`). There
             is one at a time.
     """
 
-    __slots__ = ("keeper", "waiting")
+    __slots__ = ("pager", "waiting")
 
     policy = "backing"
     """A name for people and metrics."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
+    def __init__(self, pager: Pager) -> None:
+        self.pager = pager
         self.waiting = False
 
     # -- messages come and go -------------------------------------------------------------------
@@ -181,9 +181,9 @@ class Backing(abc.ABC):
         The messages are in order of their `seq`: those from `first_seq` on that are not done, up to
         `count` and `nbytes` of them, at least one if there is one. No message means that there is
         none from `first_seq` on. They are as `Shelf` made them (`loan` None, `ticket` 0, `at_rest`
-        true); for each, `Keeper.unsynced` may know a better object. Messages that are pending,
+        true); for each, `Pager.unsynced` may know a better object. Messages that are pending,
         finished or not wanted any more may be among them, and are ignored. If some that should be
-        there are not, `Keeper.lost` gets their number.
+        there are not, `Pager.lost` gets their number.
         """
 
     @abc.abstractmethod
@@ -202,7 +202,7 @@ class Backing(abc.ABC):
         """
 
     def relieve(self) -> None:  # noqa: B027 (most need not know)
-        """Note that `Keeper.write` may succeed where it did not: the disk budget has room again.
+        """Note that `Pager.write` may succeed where it did not: the disk budget has room again.
 
         Messages that were kept in RAM because of it may have been written by the queue meanwhile.
         """
@@ -227,7 +227,7 @@ class Backing(abc.ABC):
         """Yield the ready messages that are here as objects, in any order, each once.
 
         For `Queue.loans`: every ready message that has a loan is among them, or among those that
-        `Keeper.unsynced` knows.
+        `Pager.unsynced` knows.
         """
 
     @property
@@ -245,5 +245,5 @@ class Backing(abc.ABC):
         """Return the same as statistics."""
 
 
-BackingFactory = Callable[[Keeper], Backing]
+BackingFactory = Callable[[Pager], Backing]
 """Makes a queue's backing: a policy of paging."""

@@ -28,7 +28,7 @@ logger = logging.getLogger("clearfunds.dataspace")
 
 
 @attrs.frozen
-class Answer:
+class PublisherConfirm:
     """One answer to the publisher."""
 
     number: int
@@ -130,7 +130,7 @@ class Confirms:
     """The confirms of one publisher.
 
     Its owner begins each publication here, and flushes once for each drain: after handling all that
-    it has read, and when `on_answer` reports an answer in between.
+    it has read, and when `on_confirm` reports an answer in between.
 
     Attributes:
         begun: publications begun since the start.
@@ -140,19 +140,19 @@ class Confirms:
     """
 
     __slots__ = (
-        "_acks", "_floor", "_nacks", "_on_answer", "_open",
-        "begun", "confirmed", "reason", "refused",
+        "_acks", "_floor", "_nacks", "_on_confirm", "_open", "begun", "confirmed", "reason",
+        "refused",
     )  # fmt: skip
 
-    def __init__(self, on_answer: Callable[[], object] | None = None) -> None:
+    def __init__(self, on_confirm: Callable[[], object] | None = None) -> None:
         """Make a channel on which nothing has been published.
 
         Args:
-            on_answer: called when there is something to `flush` where there was nothing before; a
+            on_confirm: called when there is something to `flush` where there was nothing before; a
                 queue may call it in the middle of its work, so only make a note in it, and do not
                 send.
         """
-        self._on_answer = on_answer
+        self._on_confirm = on_confirm
         self._open: dict[int, PublicationConfirm] = {}
         # No number below this one is open.
         self._floor = 1
@@ -198,15 +198,15 @@ class Confirms:
             self.refused += 1
             self.reason = confirm.reason
             self._nacks.append(confirm.number)
-        if first and self._on_answer is not None:
+        if first and self._on_confirm is not None:
             try:
-                self._on_answer()
+                self._on_confirm()
             except Exception:
                 # The holder that answers, for example a queue whose messages have become durable,
                 # must go on.
                 logger.exception("a publisher could not note that there are answers for it")
 
-    def flush(self) -> list[Answer]:
+    def flush(self) -> list[PublisherConfirm]:
         """Take the answers that are due, in the order to send them in."""
         acks, nacks = self._acks, self._nacks
         if not (acks or nacks):
@@ -214,8 +214,8 @@ class Confirms:
         self._acks, self._nacks = [], []
         smallest_open = self._smallest_open()
         return [
-            *(Answer(n, many, False) for n, many in coalesce(acks, smallest_open, nacks)),
-            *(Answer(n, many, True) for n, many in coalesce(nacks, smallest_open, acks)),
+            *(PublisherConfirm(n, many, False) for n, many in coalesce(acks, smallest_open, nacks)),
+            *(PublisherConfirm(n, many, True) for n, many in coalesce(nacks, smallest_open, acks)),
         ]
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class Confirms:
         self._open.clear()
         self._acks.clear()
         self._nacks.clear()
-        self._on_answer = None
+        self._on_confirm = None
 
     def _smallest_open(self) -> int | None:
         if not self._open:

@@ -137,7 +137,7 @@ class _Flow(PrefetchWindow):
         return self.member.flows
 
 
-class _Keeper(Writer):
+class _GroupWriter(Writer):
     """Writes messages that must survive; pages out no others, whose publishers wait for members.
 
     Attributes:
@@ -163,32 +163,32 @@ class Group(Queue):
 
     Attributes:
         members: The current members, each with its consumer of the queue.
-        keeps: Whether messages that need acknowledgement are kept while no member is there: one
+        persists: Whether messages that need acknowledgement are kept while no member is there: one
             that is away will get them. Only then are they persistent.
     """
 
-    __slots__ = ("_line", "_part", "_stopped", "_touched", "keeps", "members")
+    __slots__ = ("_line", "_part", "_stopped", "_touched", "members", "persists")
 
     kind = "group"
 
-    writer = _Keeper
+    writer = _GroupWriter
 
     def __init__(self, *args: Any, part: Part | None = None, **more: Any) -> None:
         self.members: dict[Member, Consumer] = {}
-        self.keeps = False
+        self.persists = False
         self._part = part
         # Members that flow, as far as is known, in the order of their turns; and those that do not.
         self._line: OrderedDict[Member, None] = OrderedDict()
         self._stopped: dict[Member, None] = {}
         self._touched: dict[Recipient, None] = {}
-        super().__init__(*args, persistent=self._is_kept, **more)
-        cast("_Keeper", self._writer).pages = False
+        super().__init__(*args, persistent=self._is_persistent, **more)
+        cast("_GroupWriter", self._writer).pages = False
 
     def __repr__(self) -> str:
         return f"<Group {self.name}: {len(self)} ready, {len(self.members)} members>"
 
-    def _is_kept(self, event: Any) -> bool:
-        return self.keeps and is_persistent(event)
+    def _is_persistent(self, event: Any) -> bool:
+        return self.persists and is_persistent(event)
 
     # -- members --------------------------------------------------------------------------------
 
@@ -274,10 +274,10 @@ class Group(Queue):
                 self.release(member, channel)
             member.cut(why)
         if not stuck:
-            keeper = cast("_Keeper", self._writer)
-            keeper.pages = True
+            writer = cast("_GroupWriter", self._writer)
+            writer.pages = True
             super().give_up(why)
-            keeper.pages = False
+            writer.pages = False
 
     # -- input ----------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Group(Queue):
         by: Binding | None,
     ) -> None:
         """See `Queue.take_in`; without members, and none that will come back, it is dropped."""
-        if self.members or self.keeps or self.deleted:
+        if self.members or self.persists or self.deleted:
             super().take_in(account, item, items, nbytes, now, by)
         else:
             self.drop(account, items, nbytes)

@@ -43,7 +43,7 @@ class Message:
 
     There is one object for each message that RAM holds a record of; a message that is only on disk
     has none. Two objects are never the same message at the same time: a message that is read back
-    before it is durable is the very object that was written (`Keeper.unsynced`).
+    before it is durable is the very object that was written (`Pager.unsynced`).
     """
 
     seq: int

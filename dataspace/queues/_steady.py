@@ -21,7 +21,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from ._backing import Backing, BackingStatistics, Keeper
+from ._backing import Backing, BackingStatistics, Pager
 from ._lines import Line, appended
 from ._message import Message
 
@@ -47,8 +47,8 @@ class SteadyBacking(Backing):
 
     policy = "steady"
 
-    def __init__(self, keeper: Keeper) -> None:
-        super().__init__(keeper)
+    def __init__(self, pager: Pager) -> None:
+        super().__init__(pager)
         # The number of ready messages, wherever they are.
         self._count = 0
         # By number; those that never came back from the shelf are finished, and passed over.
@@ -75,7 +75,7 @@ class SteadyBacking(Backing):
     @property
     def target(self) -> int:
         """Messages that may be at the head now."""
-        return min(1 + int(RATE_SECONDS * self.keeper.rates.egress), MAX_IN_RAM)
+        return min(1 + int(RATE_SECONDS * self.pager.rates.egress), MAX_IN_RAM)
 
     # -- messages come and go -------------------------------------------------------------------
 
@@ -84,11 +84,11 @@ class SteadyBacking(Backing):
         head = self._head
         if not self._tail_count:
             has_room = len(head) < self.target and self._head_bytes < MAX_RAM_BYTES
-            if has_room or not self.keeper.write(message):
+            if has_room or not self.pager.write(message):
                 head.append(message)
                 self._head_bytes += message.size
                 return
-        elif self._after or not self.keeper.write(message):
+        elif self._after or not self.pager.write(message):
             self._after = appended(self._after, message)
             self._head_bytes += message.size
             return
@@ -217,7 +217,7 @@ class SteadyBacking(Backing):
             count = max(1, min(target - len(self._head), self._tail_count))
         else:
             return
-        shelf = self.keeper.shelf
+        shelf = self.pager.shelf
         assert shelf is not None
         self.waiting = True
         self._asked = first
@@ -242,17 +242,17 @@ class SteadyBacking(Backing):
             del self._missing[asked]
             missing.finished = True
             self._count -= 1
-            self.keeper.lost(1)
+            self.pager.lost(1)
         elif not messages and self._tail_count and asked == self._tail_first:
             lost, self._tail_count = self._tail_count, 0
             self._count -= lost
-            self.keeper.lost(lost)
+            self.pager.lost(lost)
         if not self._tail_count:
             self._join_after()
 
     def _append_from_tail(self, message: Message) -> None:
         event = message.event
-        known = self.keeper.unsynced(message.seq)
+        known = self.pager.unsynced(message.seq)
         if known is not None:
             message = known
             message.event = event
@@ -275,7 +275,7 @@ class SteadyBacking(Backing):
     def relieve(self) -> None:
         after = self._after
         if self._tail_count:
-            while after and self.keeper.write(after[0]):
+            while after and self.pager.write(after[0]):
                 message = after.popleft()
                 self._head_bytes -= message.size
                 self._extend_tail(message)
@@ -312,7 +312,7 @@ class SteadyBacking(Backing):
             pending_in_ram=self._pending_count,
             ram_bytes=self.ram_bytes,
             disk_only=self._tail_count,
-            ram_target=None if self.keeper.shelf is None else self.target,
+            ram_target=None if self.pager.shelf is None else self.target,
             paged_out=self._paged_out,
             paged_in=self._paged_in,
             reads=self._reads,

@@ -76,7 +76,7 @@ class Writer:
     # -- for the backing ------------------------------------------------------------------------
 
     def write(self, message: Message) -> bool:
-        """See `Keeper.write`."""
+        """See `Pager.write`."""
         if message.ticket is not None:
             return True
         if self.shelf is None:
@@ -88,11 +88,11 @@ class Writer:
         return self._put(message)
 
     def unsynced(self, seq: int) -> Message | None:
-        """See `Keeper.unsynced`."""
+        """See `Pager.unsynced`."""
         return self._by_seq.get(seq)
 
     def lost(self, count: int) -> None:
-        """See `Keeper.lost`."""
+        """See `Pager.lost`."""
         self._on_lost(count)
 
     # -- for the queue --------------------------------------------------------------------------

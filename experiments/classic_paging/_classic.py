@@ -50,7 +50,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from clearfunds.dataspace.queues._backing import Backing, BackingFactory, BackingStatistics, Keeper
+from clearfunds.dataspace.queues._backing import Backing, BackingFactory, BackingStatistics, Pager
 from clearfunds.dataspace.queues._message import Message
 
 from ._classic_parts import ClassicSettings, Delta, StoreCredit
@@ -79,7 +79,7 @@ class ClassicBacking(Backing):
     """RabbitMQ's paging before classic queues v2: by memory, with a target.
 
     Args:
-        keeper: The queue.
+        pager: The queue.
         monitor: The memory monitor; None: there is always enough.
         settings: The parameters.
         clock: Returns seconds that never go back, the monitor's by default.
@@ -101,13 +101,13 @@ class ClassicBacking(Backing):
 
     def __init__(
         self,
-        keeper: Keeper,
+        pager: Pager,
         *,
         monitor: MemoryMonitor | None = None,
         settings: ClassicSettings | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(keeper)
+        super().__init__(pager)
         self._settings = settings = ClassicSettings() if settings is None else settings
         self._monitor = monitor
         if clock is None:
@@ -270,12 +270,12 @@ class ClassicBacking(Backing):
     @property
     def _read_ahead(self) -> int:
         """The number of messages to read at a time."""
-        ahead = 1 + int(READ_SECONDS * self.keeper.rates.egress)
+        ahead = 1 + int(READ_SECONDS * self.pager.rates.egress)
         return max(min(ahead, READ_AHEAD_MAX), self._settings.read_ahead)
 
     def _read(self) -> None:
         """Ask for the first missing messages, unless a read is under way, or nothing is missing."""
-        shelf = self.keeper.shelf
+        shelf = self.pager.shelf
         if self.waiting or shelf is None:
             return
         if self._missing:
@@ -326,7 +326,7 @@ class ClassicBacking(Backing):
             # It was asked for first, and is missing.
             lost.finished = True
             self._q3.remove(lost)
-            self.keeper.lost(1)
+            self.pager.lost(1)
             self._q3_may_be_empty()
 
     def _delta_to_betas(self, messages: Sequence[Message]) -> None:
@@ -339,7 +339,7 @@ class ClassicBacking(Backing):
             # Behind that, messages that were not yet there may be in between.
             if message.seq >= end or taken == left:
                 break
-            known = self.keeper.unsynced(message.seq)
+            known = self.pager.unsynced(message.seq)
             if known is not None:
                 known.event = message.event
             else:
@@ -352,7 +352,7 @@ class ClassicBacking(Backing):
         self._paged_in += taken
         exhausted = not messages or messages[-1].seq >= end or start >= end
         if taken < left and exhausted:
-            self.keeper.lost(left - taken)
+            self.pager.lost(left - taken)
             taken, start = left, end
         delta.shrink(start, taken)
         self._q3_may_be_empty()
@@ -384,7 +384,7 @@ class ClassicBacking(Backing):
 
     @property
     def _moving(self) -> float:
-        rates = self.keeper.rates
+        rates = self.pager.rates
         return rates.ingress + rates.egress + rates.ack_ingress + rates.ack_egress
 
     def duration(self) -> float:
@@ -395,7 +395,7 @@ class ClassicBacking(Backing):
         ram, acks = self._ready_in_ram, len(self._acks)
         amount = self._ram_before + ram + acks + self._acks_before
         self._ram_before, self._acks_before = ram, acks
-        rates = self.keeper.rates
+        rates = self.pager.rates
         if max(rates.ingress, rates.egress, rates.ack_ingress, rates.ack_egress) < IDLE_RATE:
             return math.inf
         return amount / (4 * self._moving)
@@ -429,14 +429,14 @@ class ClassicBacking(Backing):
         """Page out until RAM is within the target, for one quota at most, or until credit ends."""
         self._unfinished = False
         target = self.target
-        if target is None or self.keeper.shelf is None:
+        if target is None or self.pager.shelf is None:
             return
         most = 2 * self._settings.credit.initial
         quota = left = 0
         need = self._ready_in_ram + len(self._acks) - target
         if need > 0:
             quota = left = min(need, most)
-            rates = self.keeper.rates
+            rates = self.pager.rates
             if rates.ack_ingress - rates.ack_egress > rates.ingress - rates.egress:
                 left = self._push_acks(left)
                 left = self._push_alphas(left, target)
@@ -455,7 +455,7 @@ class ClassicBacking(Backing):
     def _write(self, message: Message) -> bool:
         """Make sure that `message` can be unloaded; return whether it can."""
         if message.ticket is None:
-            if not self.keeper.write(message):
+            if not self.pager.write(message):
                 return False
             assert message.ticket is not None
             self._ticket = message.ticket
@@ -668,7 +668,7 @@ def classic(
     Without a monitor nothing is ever paged out, except that reads after a restart stay as small.
     """
 
-    def make(keeper: Keeper) -> Backing:
-        return ClassicBacking(keeper, monitor=monitor, settings=settings)
+    def make(pager: Pager) -> Backing:
+        return ClassicBacking(pager, monitor=monitor, settings=settings)
 
     return make

@@ -32,7 +32,7 @@ async def serve_with_classic_paging(
     *,
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
-    beside: Companion | None = None,
+    companion: Companion | None = None,
 ) -> RelayReport:
     """Run a relay with classic paging, as `serve_relay` runs one with steady paging.
 
@@ -43,7 +43,7 @@ async def serve_with_classic_paging(
         settings,
         task_status=task_status,
         stop=stop,
-        beside=beside,
+        companion=companion,
         make_parts=partial(_make_parts, settings),
     )
 

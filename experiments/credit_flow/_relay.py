@@ -40,7 +40,7 @@ async def serve_on_credit(
     *,
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
-    beside: Companion | None = None,
+    companion: Companion | None = None,
 ) -> RelayReport:
     """Run a relay with credit flow, as `serve_relay` runs one with debt.
 
@@ -52,7 +52,7 @@ async def serve_on_credit(
         settings: The settings of the relay.
         task_status: As of `serve_relay`.
         stop: The same.
-        beside: The same.
+        companion: The same.
 
     Cancellation: as of `serve_relay`.
 
@@ -62,7 +62,7 @@ async def serve_on_credit(
         StoreError: As `serve_relay`.
     """
     _check(settings)
-    relay = _CreditRelay(credit, beside or nothing)
+    relay = _CreditRelay(credit, companion or nothing)
     return await serve_relay(
         attrs.evolve(
             settings,
@@ -73,7 +73,7 @@ async def serve_on_credit(
         ),
         task_status=task_status,
         stop=stop,
-        beside=relay.companion,
+        companion=relay.companion,
         make_parts=relay.make_parts,
     )
 
@@ -97,9 +97,9 @@ def _check(settings: RelaySettings) -> None:
 class _CreditRelay:
     """The scheme of one relay: made with the relay's parts, told of repayments while it runs."""
 
-    def __init__(self, credit: CreditSettings, beside: Companion) -> None:
+    def __init__(self, credit: CreditSettings, companion: Companion) -> None:
         self._credit = credit
-        self._beside = beside
+        self._companion = companion
         self._scheme: CreditScheme | None = None
 
     def make_parts(self, server: Account) -> Parts:
@@ -115,7 +115,7 @@ class _CreditRelay:
     async def companion(self, ledger: Ledger) -> AsyncGenerator[Collector]:
         """Run beside the relay; see `Companion`."""
         assert self._scheme is not None
-        async with self._beside(ledger) as theirs:
+        async with self._companion(ledger) as theirs:
             with hearing(self._scheme):
                 own = CreditCollector(self._scheme)
                 yield own if theirs is None else _Both(theirs, own)

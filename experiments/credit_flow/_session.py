@@ -71,7 +71,7 @@ class CreditMqttSession(MqttSession):
 
     def _close(self) -> None:
         """See `Session._close`; other accounts that paid for its topics are no readers any more."""
-        payers = () if self._forwarder is None else tuple(self._forwarder.payers.others)
+        payers = () if self._forwarder is None else tuple(self._forwarder.billing.others)
         super()._close()
         for payer in payers:
             self._scheme.leaves(payer)

@@ -94,7 +94,7 @@ class CreditGroup(Group):
         now: float,
         by: Binding | None,
     ) -> None:
-        if self.members or self.keeps or self.deleted:
+        if self.members or self.persists or self.deleted:
             self.station.arrived(account, items)
         super().take_in(account, item, items, nbytes, now, by)
 

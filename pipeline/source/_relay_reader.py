@@ -21,10 +21,10 @@ from ._options import ReadOptions
 FETCH_BYTES = 1 << 20
 """Bytes of one answer; a worker has two in memory at a time. The client's default is the same."""
 
-MOST_KEPT = 8
+MOST_CACHED = 8
 """Most connections that one process keeps: it may run tasks of several queries."""
 
-_kept: dict[tuple[int, str, int, Access, Ticket], RangeReader] = {}
+_cached: dict[tuple[int, str, int, Access, Ticket], RangeReader] = {}
 _lock = threading.Lock()
 
 
@@ -74,7 +74,7 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
     """
     key = _key_of(options, ticket)
     with _lock:
-        reader = _kept.pop(key, None)
+        reader = _cached.pop(key, None)
         if reader is None:
             reader = RangeReader.join(
                 options.host,
@@ -84,9 +84,9 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
                 fetch_bytes=FETCH_BYTES,
                 access=options.access,
             )
-        _kept[key] = reader  # moved to the end: the most recently used
-        for old in list(_kept)[: max(0, len(_kept) - MOST_KEPT)]:
-            left = _kept.pop(old)
+        _cached[key] = reader  # moved to the end: the most recently used
+        for old in list(_cached)[: max(0, len(_cached) - MOST_CACHED)]:
+            left = _cached.pop(old)
             if old[0] == key[0]:  # a parent process's connections are the parent's to close
                 left.close()
         return reader
@@ -95,6 +95,6 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
 def forget(options: ReadOptions, ticket: Ticket) -> None:
     """Close this process's reader of a ticket, if it has one."""
     with _lock:
-        reader = _kept.pop(_key_of(options, ticket), None)
+        reader = _cached.pop(_key_of(options, ticket), None)
     if reader is not None:
         reader.close()

@@ -4,7 +4,7 @@ Theory of operation. When its patience has run out, publishers do not wait for i
 caught up (rule 11). Its unacknowledged messages are bounded from then on; the oldest are dropped,
 and the reader gets a loss when it asks for them. Rules of this file:
 
-1. In RAM it keeps as much as any holder that is behind (`KEEP`), on an account of its own
+1. In RAM it keeps as much as any holder that is behind (`RETAIN_LIMIT`), on an account of its own
    (`accounts/_backlog.py`, rules 1 and 2): the publishers' loans end as `stored`.
 2. On disk it has a quota already, and debt of its own; without room for new messages, the oldest
    make room. Until a message is on the disk its publishers owe for it, as ever.
@@ -18,7 +18,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ...accounts import Account, LoanAtRest, LoanedItem, Outcome, Relief, StuckPolicy, open_behind
+from ...accounts import Account, LoanAtRest, LoanedItem, Outcome, Relief, StuckPolicy, open_lagging
 
 if TYPE_CHECKING:
     from ._subscription import RangeSubscription
@@ -31,15 +31,15 @@ LEFT_IN_RAM: Final = 4
 LEFT_ON_DISK: Final = 2
 """On disk, when half of what it had at the beginning is left."""
 
-DROPPED_AT_ONCE: Final = 8
+DROPPED_PART: Final = 8
 """The part of the messages in RAM, an eighth, that is dropped when there are too many: not a few
 for each new message."""
 
-ROOM_AT_ONCE: Final = 64
+ROOM_PART: Final = 64
 """The same on disk: a 64th makes room."""
 
 
-class Behind:
+class LaggingSpell:
     """The time during which one subscription is behind.
 
     Attributes:
@@ -55,7 +55,7 @@ class Behind:
         self._lost = Relief()
         self._since = holder.ledger.clock()
         self._had = holder.rest_bytes
-        self.account, self._above = open_behind(holder, holder.limits.keep)
+        self.account, self._above = open_lagging(holder, holder.limits.retain_limit)
         self._count(Relief(spells=1))
         logger.warning(
             "%s; it is behind now: its oldest unacknowledged messages are dropped", why,
@@ -81,15 +81,15 @@ class Behind:
         most_bytes = min(own.mark_bytes, above.mark_bytes - above.debt_bytes + own.debt_bytes)
         if items <= most_items and nbytes <= most_bytes:
             return 0
-        most_items -= most_items // DROPPED_AT_ONCE
-        most_bytes = max(0, most_bytes - most_bytes // DROPPED_AT_ONCE)
+        most_items -= most_items // DROPPED_PART
+        most_bytes = max(0, most_bytes - most_bytes // DROPPED_PART)
         too_many = max(items - most_items, items * (nbytes - most_bytes) // max(1, nbytes))
         return min(items, max(1, too_many))
 
     @staticmethod
     def room(rest: LoanAtRest, nbytes: int) -> int:
         """Return the number of messages at rest whose removal makes room for `nbytes`."""
-        wanted = max(nbytes, rest.bytes // ROOM_AT_ONCE)
+        wanted = max(nbytes, rest.bytes // ROOM_PART)
         return min(rest.items, max(1, rest.items * wanted // max(1, rest.bytes)))
 
     def dropped(self, items: int, nbytes: int) -> None:

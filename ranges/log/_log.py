@@ -31,7 +31,7 @@ class SubscriptionLog(Protocol):
         """Forget the records from `first` to `last`, if `first` is not after it; keep `low`."""
         ...
 
-    def keep(self, state: bytes) -> None:
+    def persist(self, state: bytes) -> None:
         """Write the subscription's state for a restart."""
         ...
 

@@ -154,7 +154,7 @@ class Subscriptions:
             del self._by_name[name]
             subscription.forget()
             raise
-        subscription.keep()
+        subscription.persist()
         return subscription
 
     def _check_same(
@@ -181,7 +181,7 @@ class Subscriptions:
         if options != found.options:
             self._check_grace(found.subscription, options)
             found.options = options
-            found.keep()
+            found.persist()
 
     def _check_new(self, name: str, filters: tuple[str, ...], options: SubscriptionOptions) -> None:
         limits = self.limits
@@ -273,7 +273,7 @@ class Subscriptions:
 
         Args:
             name: Its name.
-            state: Its stored state (`SubscriptionLog.keep`).
+            state: Its stored state (`SubscriptionLog.persist`).
             low: The first number that was not acknowledged.
             following: The number after that of the last record.
             nbytes: Bytes of the remaining records.

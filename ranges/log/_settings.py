@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ...accounts import DEFAULT_PATIENCE, KEEP, Limit, StuckPolicy
+from ...accounts import DEFAULT_PATIENCE, RETAIN_LIMIT, Limit, StuckPolicy
 from ..wire import AfterGrace
 
 DEFAULT_GRACE = 60.0
@@ -51,5 +51,5 @@ class SubscriptionLimits:
     stuck: StuckPolicy = StuckPolicy.WAIT
     """The slow-consumer policy; see `RangeSubscription`. A subscription is there to slow its
     publishers down, so by default it is only named; a relay has its own default."""
-    keep: Limit = KEEP
+    retain_limit: Limit = RETAIN_LIMIT
     """Messages that one in RAM keeps while it is behind."""

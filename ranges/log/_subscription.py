@@ -46,7 +46,7 @@ from ..wire import (
     Start,
 )
 from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk
-from ._lagging import Behind
+from ._lagging import LaggingSpell
 from ._log import SubscriptionLog
 from ._replay_buffer import AtRest, ReplayBuffer
 from ._rows import MakeRow, RunColumns, as_row, run_columns
@@ -133,8 +133,8 @@ class RangeSubscription(Holder):
     """
 
     __slots__ = (
-        "_acked", "_behind", "_buffer", "_columns", "_disk", "_fenced", "_lost", "_owners", "_rest",
-        "_row", "_shut", "_urgent", "_wall", "account", "away_since", "closed", "filters",
+        "_acked", "_buffer", "_columns", "_disk", "_fenced", "_lagging", "_lost", "_owners",
+        "_rest", "_row", "_shut", "_urgent", "_wall", "account", "away_since", "closed", "filters",
         "generation", "incarnation", "limits", "low", "next", "on_given_up", "options", "pin",
         "recovered", "subscription", "unpaid_bytes", "unpaid_items", "visible",
     )  # fmt: skip
@@ -191,7 +191,7 @@ class RangeSubscription(Holder):
         # The number from which it drops new messages: no reader came back within the grace, and
         # that is the policy.
         self._shut: int | None = None
-        self._behind: Behind | None = None
+        self._lagging: LaggingSpell | None = None
         self.on_given_up: Callable[[RangeSubscription, str], object] = nobody
         self._acked = 0
         self._lost = 0
@@ -226,8 +226,8 @@ class RangeSubscription(Holder):
         tail, disk = self._buffer.tail, self._disk
         code = None if account.tracing is not None else tail.code_of.get(account)
         owes = account
-        if self._behind is not None and disk is None:
-            owes = self._behind.take(account, items, nbytes)
+        if self._lagging is not None and disk is None:
+            owes = self._lagging.take(account, items, nbytes)
         if code is None:
             loan = LoanedItem(owes, None, items, nbytes, self, now, charged=True)
             code = tail.add_account(account, loan)
@@ -296,17 +296,17 @@ class RangeSubscription(Holder):
         """See `Holder.relieve`: it is behind until its reader has caught up."""
         if self.closed:
             return
-        if self._behind is None:
-            self._behind = Behind(self, why, fields)
-            self.behind = True
-            self.ledger.behind.add(self)
+        if self._lagging is None:
+            self._lagging = LaggingSpell(self, why, fields)
+            self.lagging = True
+            self.ledger.lagging.add(self)
         if self._disk is not None:
             self.write()  # `write` makes room.
             return
         self.seal_tail()
         self._shed()
         for loan in self._buffer.loans():
-            self._behind.take_over(loan)
+            self._lagging.take_over(loan)
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: it is behind, and its readers are disconnected."""
@@ -314,15 +314,15 @@ class RangeSubscription(Holder):
         self.on_given_up(self, why)
 
     def _caught_up(self, why: str = "has caught up") -> None:
-        spell, self._behind = self._behind, None
-        self.behind = False
-        self.ledger.behind.discard(self)
+        spell, self._lagging = self._lagging, None
+        self.lagging = False
+        self.ledger.lagging.discard(self)
         if spell is not None:
             if self._disk is None:
                 self.seal_tail()  # New messages are their publishers' debt again.
             spell.end(why)
 
-    def _drop_oldest(self, spell: Behind, count: int) -> None:
+    def _drop_oldest(self, spell: LaggingSpell, count: int) -> None:
         before = self.owed()[1]
         self._release(self.low + count, Outcome.DROPPED)
         spell.dropped(count, before - self.owed()[1])
@@ -338,7 +338,7 @@ class RangeSubscription(Holder):
 
     def _shed(self) -> None:
         """Write the oldest off if there are too many."""
-        spell = self._behind
+        spell = self._lagging
         if spell is not None and self._disk is None:
             while count := spell.excess(self.unpaid_items, self.unpaid_bytes):
                 self._drop_oldest(spell, count)
@@ -430,11 +430,11 @@ class RangeSubscription(Holder):
         A publisher with acknowledgements waits for these, and not for funds.
         """
         since = None if self._disk is None else self._disk.no_room_since
-        return since is not None and self._behind is None and now - since > self.patience
+        return since is not None and self._lagging is None and now - since > self.patience
 
     def make_room(self, nbytes: int) -> bool:
         """Drop the oldest at rest, if it is behind; return whether it is. For `WriteBehind`."""
-        spell = self._behind
+        spell = self._lagging
         if spell is None:
             return False
         self._drop_oldest(spell, spell.room(self._rest, nbytes))
@@ -463,10 +463,10 @@ class RangeSubscription(Holder):
             assert self._disk is not None
             self._disk.lay_to_rest(self._buffer.recover(low, self.next, nbytes))
 
-    def keep(self) -> None:
+    def persist(self) -> None:
         """Write its state for a restart to the log, if it has one."""
         if self._disk is not None:
-            self._disk.log.keep(state_of(self))
+            self._disk.log.persist(state_of(self))
 
     # -- its readers ----------------------------------------------------------------------------
 
@@ -480,7 +480,7 @@ class RangeSubscription(Holder):
         self.generation += 1
         self._owners = 1
         self._somebody_came()
-        self.keep()
+        self.persist()
         return self.generation
 
     def resume(self, generation: int, incarnation: bytes) -> None:
@@ -544,7 +544,7 @@ class RangeSubscription(Holder):
         """
         if self.pin is None or self.pin[0] is not where:
             self.pin = (where, self.low if where is Start.EARLIEST else self.visible)
-            self.keep()
+            self.persist()
         return max(self.pin[1], self.low)
 
     def head(self) -> Head:
@@ -574,7 +574,7 @@ class RangeSubscription(Holder):
             )
             raise OutOfRangeError(msg)
         self._release(upto, Outcome.ACKED)
-        if self._behind is not None and self._behind.is_over():
+        if self._lagging is not None and self._lagging.is_over():
             self._caught_up()
         return self.head()
 

@@ -87,16 +87,16 @@ class Entrance:
     """
 
     __slots__ = (
-        "_asked", "_keeper", "_link", "_named", "expires_in", "greeted", "let_in", "owner",
+        "_asked", "_doorkeeper", "_link", "_named", "expires_in", "greeted", "let_in", "owner",
     )  # fmt: skip
 
-    def __init__(self, keeper: Doorkeeper, link: Link) -> None:
-        self._keeper = keeper
+    def __init__(self, doorkeeper: Doorkeeper, link: Link) -> None:
+        self._doorkeeper = doorkeeper
         self._link = link
         self.greeted = False
         self.let_in = False
         self.expires_in: float | None = None
-        self.owner: str | None = NO_USER if keeper.knows_users else None
+        self.owner: str | None = NO_USER if doorkeeper.knows_users else None
         # Whether it has sent AUTH, or a request that depends on its identity.
         self._named = False
         self._asked = False
@@ -149,7 +149,7 @@ class Entrance:
         self.greeted = True
         if self._link.user is not None:
             self.owner = self._link.user
-        elif self._keeper.asks and not self._keeper.anonymous:
+        elif self._doorkeeper.asks and not self._doorkeeper.anonymous:
             return AUTH_IS_KNOWN | AUTH_IS_WANTED
         self.let_in = True
         return AUTH_IS_KNOWN
@@ -166,8 +166,8 @@ class Entrance:
             NotLetInError: If it is wrong, or cannot be checked.
         """
         self._named = True
-        passwords, tokens = self._keeper.passwords, self._keeper.tokens
-        if self._link.user is not None or not self._keeper.asks:
+        passwords, tokens = self._doorkeeper.passwords, self._doorkeeper.tokens
+        if self._link.user is not None or not self._doorkeeper.asks:
             return None  # its certificate identifies it; or nothing can
         self.let_in = False  # until its password is checked
         if tokens is not None and Tokens.is_one(auth.password):
@@ -176,7 +176,7 @@ class Entrance:
         if passwords is None:
             self._deny(auth.user)
         attempt = Attempt(address_of(self._link.peer), auth.user, "")
-        checked = self._keeper.log_ins.look(passwords, attempt, auth.password)
+        checked = self._doorkeeper.log_ins.look(passwords, attempt, auth.password)
         if checked is not None and not checked.delay:
             self._let_in(auth, checked)
             return None
@@ -188,7 +188,7 @@ class Entrance:
         """Check a password, unless that is done, and wait until the peer may get the answer."""
         checked = known
         if checked is None:
-            checked = await self._keeper.log_ins.check(passwords, attempt, auth.password)
+            checked = await self._doorkeeper.log_ins.check(passwords, attempt, auth.password)
         await trio.sleep(checked.delay)
         return checked
 
@@ -232,7 +232,7 @@ class Entrance:
         self.let_in = True
 
     def _let_in_by_token(self, auth: Auth, tokens: Tokens) -> None:
-        now = self._keeper.wall()
+        now = self._doorkeeper.wall()
         try:
             token = tokens.read(auth.password, now)
         except TokenError as exc:

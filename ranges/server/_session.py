@@ -29,7 +29,7 @@ from ...transports._errors import RemoteProtocolError
 from ...transports._flusher import OUTLETS_A_STEP
 from ...transports._link import Link
 from ...transports._need_data import NEED_DATA
-from ...transports._session import LOOK_AHEAD_BYTES, Session
+from ...transports._session import LOOKAHEAD_BYTES, Session
 from ..log import AtRest, RangeSubscription, SubscriptionOptions, block_range, merge_blocks
 from ..wire import (
     UNKNOWN,
@@ -75,7 +75,7 @@ from ._sink_writing import SinkConnection
 if TYPE_CHECKING:
     from ._server import SubscriptionServer
 
-MOST_PENDING = LOOK_AHEAD_BYTES // 32
+MOST_PENDING = LOOKAHEAD_BYTES // 32
 """Most requests to hold while they wait: what one look ahead finds. Each wait looks ahead anew, and
 a reader may send requests faster than it takes the answers."""
 
@@ -155,7 +155,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                     continue
                 return self._cut_off()
             if more:
-                self._note_input(ahead=True)
+                self._note_input(lookahead=True)
                 await self._wait_for_turn(work.let_others)
                 continue
             held = self._note_input()
@@ -289,7 +289,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Take requests that reduce debt out of those that wait (rule 10)."""
-        allowance = LOOK_AHEAD_BYTES
+        allowance = LOOKAHEAD_BYTES
         looked_at = 0
         while True:
             looked_at = self._overtake(looked_at)
@@ -307,7 +307,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             data = await self._receive_ahead()
             allowance -= len(data)
             self._received(data)
-            self._note_input(ahead=True)
+            self._note_input(lookahead=True)
 
     def _overtake(self, looked_at: int) -> int:
         """Handle requests that may overtake; return how many stay, -1 to look no further."""

@@ -136,7 +136,7 @@ class Sinks:
             raise RefusedError(msg)
         sink = self.make(name)
         self._by_name[name] = sink
-        sink.keep()
+        sink.persist()
         return sink
 
     def make(self, name: str) -> Sink:

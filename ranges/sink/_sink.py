@@ -229,7 +229,7 @@ class Sink(Holder):
         """Fence off the present writer; discard staged rows; return the new generation."""
         self.generation += 1
         self._clear()
-        self.keep()
+        self.persist()
         return self.generation
 
     def _touch(self) -> None:
@@ -520,7 +520,7 @@ class Sink(Holder):
 
     # -- its state for a restart ----------------------------------------------------------------
 
-    def keep(self) -> None:
+    def persist(self) -> None:
         """Write its state for a restart."""
         if self._log is not None:
             self._log.settle(state_of(self))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import (
-    BEHIND,
+    LAGGING,
     NO_LIMIT,
     Account,
     Ledger,
@@ -43,7 +43,7 @@ class Line(LoanQueue):
     policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy)
 
     def __init__(self, ledger: Ledger, policy: StuckPolicy, keep: int | None = 3) -> None:
-        super().__init__(ledger, "line", policy=policy, keep=Limit(items=keep, bytes=None))
+        super().__init__(ledger, "line", policy=policy, retain_limit=Limit(items=keep, bytes=None))
         self.sending = 0
         self.aside: list[Any] = []
 
@@ -70,7 +70,7 @@ class Line(LoanQueue):
     def close(self) -> None:
         self.closed = True
         self.settle_all(Outcome.DROPPED)
-        if self.behind:
+        if self.lagging:
             self.caught_up("has ended")
 
 
@@ -175,7 +175,7 @@ def test_the_policy_of_what_comes_may_be_its_own(ledger: Ledger, account: Accoun
 
     def comes(event: str, policy: StuckPolicy, key: Hashable = None) -> None:
         account.borrow(1, 10)
-        line.hold_behind(account, event, 1, 10, ledger.clock(), policy, key)
+        line.hold_lagging(account, event, 1, 10, ledger.clock(), policy, key)
 
     comes("a", StuckPolicy.CONFLATE, "temperature")
     comes("b", StuckPolicy.DROP_OLDEST)
@@ -203,7 +203,7 @@ def test_the_policy_of_what_comes_may_be_its_own(ledger: Ledger, account: Accoun
 def test_what_all_keep_may_have_a_limit_of_its_own(
     policy: StuckPolicy, ledger: Ledger, account: Account
 ) -> None:
-    with ledger.open(BEHIND, limit=Limit(items=5, bytes=None), at_rest="ram") as all_of_them:
+    with ledger.open(LAGGING, limit=Limit(items=5, bytes=None), at_rest="ram") as all_of_them:
         lines = [Line(ledger, policy, keep=4) for _ in range(3)]
         for line in lines:
             publish(account, line, "1", "2")

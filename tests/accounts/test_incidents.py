@@ -17,7 +17,7 @@ from clearfunds.accounts import (
     watch_slow_waits,
 )
 from clearfunds.accounts.watch._incidents import (
-    KEPT,
+    LATEST,
     NAMED,
     TOGETHER_SECONDS,
     GivenUp,
@@ -183,7 +183,7 @@ def test_it_is_bounded_and_one_sort_does_not_push_out_the_other() -> None:
             incidents.add_wait(name, f"box {number}", 1.5, 100.0 + number, clear=True)
     latest = incidents.latest()
     assert [each.holder for each in latest] == [
-        *(f"box {number}" for number in range(999, 999 - KEPT, -1)),
+        *(f"box {number}" for number in range(999, 999 - LATEST, -1)),
         "gone",
     ]
     assert all(each.waits == 2 for each in latest[:-1])

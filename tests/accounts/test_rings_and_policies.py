@@ -83,7 +83,7 @@ class Wire(LoanQueue):
         """Take all."""
         while self.queue:
             self.queue.popleft().settle()
-        if self.behind:
+        if self.lagging:
             self.caught_up()
 
     def give_up(self, why: str) -> None:
@@ -152,7 +152,7 @@ async def test_a_ring_is_found_named_and_resolved(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Self-debt, two, and three in a ring; by the policy of one member the others go on."""
-    peers = Peers(timed, names, gate, policy=policy, keep=Limit(items=2))
+    peers = Peers(timed, names, gate, policy=policy, retain_limit=Limit(items=2))
     for debtor, holder in round_of(names):
         peers.owes(debtor, holder, 6)
     async with trio.open_nursery() as nursery:
@@ -188,7 +188,7 @@ async def test_a_ring_is_found_named_and_resolved(
         assert waited[gate] == sum(waited.values()) > 0
         nursery.cancel_scope.cancel()
     peers.close()
-    assert not timed.behind
+    assert not timed.lagging
 
 
 @pytest.mark.parametrize("policy", RELIEVING)

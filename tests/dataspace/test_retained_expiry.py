@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Account, Ledger, Quota, QuotaExceededError
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, RetainedStore, TopicFilter
-from clearfunds.dataspace._retained import EXPIRED_AT_ONCE, STALE_AT_LEAST
+from clearfunds.dataspace._retained import EXPIRY_BATCH, STALE_AT_LEAST
 from clearfunds.testing import Clock
 from tests.dataspace.conftest import STEADY, RefusedError, commit, refuse, told
 
@@ -54,12 +54,12 @@ def test_what_has_expired_is_told_to_nobody_and_goes(
 def test_time_removes_it_some_at_a_time(ledger: Ledger) -> None:
     store = RetainedStore(10_000, 1_000_000)
     owner = ledger.standing_of("owner")
-    count = EXPIRED_AT_ONCE + 10
+    count = EXPIRY_BATCH + 10
     for n in range(count):
         store.set(kept(f"t/{n}", 100.0 + n / count), owner)
     store.set(kept("stays"), owner)
     assert store.expire(99.0) == 0
-    assert store.expire(101.0) == EXPIRED_AT_ONCE
+    assert store.expire(101.0) == EXPIRY_BATCH
     assert len(store) == owner.items == 11
     assert store.expire(101.0) == 10
     assert store.expire(1e12) == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Holder, Ledger, QuotaExceededError
 from clearfunds.dataspace import Mailbox, Route, Routes, Subscription, TopicFilter, topic_matches
-from clearfunds.dataspace._routes import DESTINATION_BYTES, FORGET_AT_ONCE
+from clearfunds.dataspace._routes import DESTINATION_BYTES, MAX_FORGOTTEN
 from tests.dataspace.conftest import STEADY, inside, is_empty
 
 LEDGER = Ledger()
@@ -188,16 +188,16 @@ def test_a_change_forgets_what_it_may_concern_and_no_more() -> None:
 
 def test_a_change_that_may_concern_many_forgets_all_at_once() -> None:
     routes = Routes()
-    for n in range(FORGET_AT_ONCE + 1):
+    for n in range(MAX_FORGOTTEN + 1):
         routes.of_key(b"::" + f"a/b/{n}".encode(), topic_of)
     routes.of("b")
     routes.subscribe(subscription("a/c/+", 0))
-    assert routes.cached == FORGET_AT_ONCE + 2
+    assert routes.cached == MAX_FORGOTTEN + 2
     routes.subscribe(subscription("a/b/+", 0))
     assert (routes.cached, routes.by_key, routes.cached_bytes) == (0, {}, 0)
     waste = inside(routes, "_waste")
     assert waste
-    for n in range(FORGET_AT_ONCE + 1):
+    for n in range(MAX_FORGOTTEN + 1):
         route = routes.of_key(b"::" + f"a/b/{n}".encode(), topic_of)
         assert parts(route)[1] == {"holder 0"}
     assert not waste
@@ -280,7 +280,7 @@ UNSUBSCRIBE = st.tuples(st.just("unsubscribe"), st.integers(0))
     st.lists(LOOK | SUBSCRIBE | UNSUBSCRIBE, max_size=60),
     st.integers(1, 12),
     st.sampled_from([1_000, 5_000, 1 << 20]),
-    st.sampled_from([1, 3, FORGET_AT_ONCE]),
+    st.sampled_from([1, 3, MAX_FORGOTTEN]),
 )
 def test_every_cached_route_is_what_would_be_found_now(
     steps: list[tuple[str, str, bool] | tuple[str, str, int, bool] | tuple[str, int]],
@@ -295,7 +295,7 @@ def test_every_cached_route_is_what_would_be_found_now(
         before = cached_routes(routes)
         changed: Subscription | None = None
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("clearfunds.dataspace._routes.FORGET_AT_ONCE", at_once)
+            patch.setattr("clearfunds.dataspace._routes.MAX_FORGOTTEN", at_once)
             match step:
                 case ("look", str(topic), bool(by_key)):
                     if by_key:

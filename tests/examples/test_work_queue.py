@@ -141,7 +141,7 @@ async def test_jobs_are_confirmed_together_and_shared_among_workers(
 
         async with connect(HOST, server.port, in_flight=500) as client:
             await client.declare("resize", "jobs/#")
-            client.on_answer = lambda numbers, refused: answers.append(len(numbers))
+            client.on_confirm = lambda numbers, refused: answers.append(len(numbers))
             async with trio.open_nursery() as nursery:
                 everybody = nursery.cancel_scope
                 nursery.start_soon(work, 0)

@@ -260,7 +260,7 @@ async def test_what_became_of_who_fell_behind_is_told_as_it_goes_on() -> None:
     ledger = Ledger(clock=clock)
     pub = ledger.open("pub", limit=Limit(items=1))
     mailbox = Mailbox(
-        ledger, "box", patience=5.0, policy=StuckPolicy.DROP_OLDEST, keep=Limit(items=1)
+        ledger, "box", patience=5.0, policy=StuckPolicy.DROP_OLDEST, retain_limit=Limit(items=1)
     )
     for _ in range(3):
         send(pub, mailbox, 1, 10)

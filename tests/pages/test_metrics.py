@@ -36,8 +36,8 @@ from clearfunds.dataspace.queues import (
     QueueSums,
 )
 from clearfunds.pages import (
-    KeptCollector,
     Pages,
+    PersistenceCollector,
     RelayCollector,
     Request,
     TransportCounts,
@@ -258,7 +258,7 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
         given_up=0,
     )
     store = Store.open(tmp_path / "store")
-    kept = KeptCollector(sessions, store)
+    persistence = PersistenceCollector(sessions, store)
     alice = ledger.open("alice", limit=Limit(items=1), parent=ledger.open("server"))
     box = Box(ledger, "box")
     for _ in range(3):
@@ -272,7 +272,7 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
             DeniedCollector(Denied()),
         ],
         limits={"server": alice},
-        kept=kept,
+        persistence=persistence,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alice.ensure_clear_funds)

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 import clearfunds.pages._persistence_collector as module
-from clearfunds.pages import KeptCollector
+from clearfunds.pages import PersistenceCollector
 from clearfunds.store import StoreStatistics
 
 
@@ -28,7 +28,7 @@ async def test_a_store_that_does_not_answer_holds_up_no_scrape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = SlowStore()
-    collector = KeptCollector(None, store)  # type: ignore[arg-type]
+    collector = PersistenceCollector(None, store)  # type: ignore[arg-type]
 
     def trouble() -> list[float]:
         return [

@@ -38,7 +38,7 @@ class Hands(LoanQueue):
             yield from self.spool.loans()
 
 
-class Keeping:
+class Persistence:
     """Shelves in memory, which are as slow as they are told to be."""
 
     trouble: str | None = None
@@ -64,7 +64,7 @@ class Keeping:
 class Scene:
     ledger: Ledger
     holder: Hands
-    keeping: Keeping
+    persistence: Persistence
     spool: Spool
     account: Account
     over: list[str]
@@ -73,7 +73,7 @@ class Scene:
 
     @property
     def shelf(self) -> MemoryShelf:
-        return self.keeping.shelves[0]
+        return self.persistence.shelves[0]
 
     def hold(self, chunk: bytes, items: int = 1, by: int = 0) -> None:
         account = self.publishers[by]
@@ -102,16 +102,21 @@ class Scene:
 def scene(limit: Limit | None = None, above: Limit | None = None) -> Scene:
     ledger = Ledger()
     holder = Hands(ledger, "O")
-    keeping = Keeping()
+    persistence = Persistence()
     over: list[str] = []
     more: list[None] = []
     rest = ledger.open("disk", limit=above or Limit(items=None, bytes=None), at_rest="disk")
     account = ledger.open("spill", limit=limit or Limit(items=None, bytes=None), parent=rest)
     spool = holder.spool = Spool(
-        holder, keeping, account, "spill", on_more=lambda: more.append(None), on_over=over.append
+        holder,
+        persistence,
+        account,
+        "spill",
+        on_more=lambda: more.append(None),
+        on_over=over.append,
     )
     publishers = [ledger.open("a"), ledger.open("b")]
-    return Scene(ledger, holder, keeping, spool, account, over, more, publishers)
+    return Scene(ledger, holder, persistence, spool, account, over, more, publishers)
 
 
 def done(s: Scene) -> None:
@@ -121,7 +126,7 @@ def done(s: Scene) -> None:
     s.ledger.audit()
     assert all(not account.debt_items for account in s.ledger.accounts.values())
     assert "spill" not in s.ledger.accounts
-    assert s.keeping.dropped == s.keeping.shelves
+    assert s.persistence.dropped == s.persistence.shelves
 
 
 STEPS = st.lists(
@@ -202,7 +207,7 @@ def test_many_that_are_not_durable_are_hurried() -> None:
     for _ in range(HURRY_ITEMS + 1):
         s.hold(b"x")
     s.spool.write()
-    assert s.keeping.hurried == 1
+    assert s.persistence.hurried == 1
     done(s)
 
 
@@ -234,9 +239,11 @@ def test_a_disk_in_trouble_is_no_place_to_put_anything() -> None:
     s.spool.shelf_trouble("the disk is full")
     assert s.over == ["the disk is full"]
     done(s)
-    keeping = Keeping()
-    keeping.trouble = "it is broken"
-    spool = Spool(s.holder, keeping, s.ledger.open("x"), "x", on_more=list, on_over=s.over.append)
+    persistence = Persistence()
+    persistence.trouble = "it is broken"
+    spool = Spool(
+        s.holder, persistence, s.ledger.open("x"), "x", on_more=list, on_over=s.over.append
+    )
     assert spool.over == "it is broken"
     publisher = s.ledger.open("p")
     publisher.borrow(1, 1)

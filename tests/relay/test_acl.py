@@ -353,8 +353,8 @@ async def test_a_kept_session_is_not_told_what_was_queued_before(
             got = [p.topic for p in await client.publications(2, ack=True)]
             assert got == ["a/1", "a/1"]
             assert relay.relay.authority.denied.queued == 1
-            assert relay.relay.mqtt.kept is not None
-            session = relay.relay.mqtt.kept.by_id["k"]
+            assert relay.relay.mqtt.persistent_sessions is not None
+            session = relay.relay.mqtt.persistent_sessions.by_id["k"]
             await until(lambda: not len(session.queue))
             relay.audit()
 

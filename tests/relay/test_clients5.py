@@ -207,7 +207,7 @@ async def test_paho_speaks_mqtt_31(qos: int) -> None:
 
     async with running() as relay:
         await trio.to_thread.run_sync(test, relay.port)
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         assert "old" in kept.by_id
         kept.discard("old")

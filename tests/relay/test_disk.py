@@ -82,7 +82,7 @@ async def test_who_waits_for_its_suback_may_still_ping_acknowledge_and_leave() -
             files.fault = FULL
             await client.send(Subscribe(7, (("more", 1),)), PubAck(message.packet_id), PingReq())
             await client.expect(PingResp())
-            queue = relay.relay.mqtt.kept.by_id[broker.name].queue  # type: ignore[union-attr]
+            queue = relay.relay.mqtt.persistent_sessions.by_id[broker.name].queue  # type: ignore[union-attr]
             await until(lambda: queue.counters.acked == 1)
             async with broker.visit("leaver") as leaver:
                 await leaver.send(Subscribe(7, (("more", 1),)))

@@ -29,13 +29,15 @@ async def relay(settings: RelaySettings) -> AsyncGenerator[tuple[int, Ledger]]:
     books: list[Ledger] = []
 
     @asynccontextmanager
-    async def beside(ledger: Ledger) -> AsyncGenerator[None]:
+    async def companion(ledger: Ledger) -> AsyncGenerator[None]:
         books.append(ledger)
         yield
 
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
-        addresses = await nursery.start(partial(serve_relay, settings, stop=stop, beside=beside))
+        addresses = await nursery.start(
+            partial(serve_relay, settings, stop=stop, companion=companion)
+        )
         yield int(addresses.listening[0].rpartition(":")[2]), books[0]
         stop.set()
 

@@ -14,7 +14,7 @@ from clearfunds.access._admission import Refusal
 from clearfunds.access._guesses import DELAYS, FREE_OF_ADDRESS
 from clearfunds.access._strangers import FIRST
 from clearfunds.transports.mqtt import ConnAck, Connect, Will
-from clearfunds.transports.mqtt.server._log_ins import CHECKS_AT_ONCE
+from clearfunds.transports.mqtt.server._log_ins import CONCURRENT_CHECKS
 from tests.relay.test_passwords import (
     BAD,
     QUICK,
@@ -99,7 +99,7 @@ async def test_checks_are_fair_by_address(tmp_path: Path) -> None:
     with slow() as passwords:
         async with running(passwords=passwords, listen=listen) as relay, AsyncExitStack() as stack:
             turns = relay.relay.mqtt.log_ins.turns
-            for n in range(CHECKS_AT_ONCE + 20):
+            for n in range(CONCURRENT_CHECKS + 20):
                 one = await stack.enter_async_context(dial(relay.port))
                 connect = Connect(f"c{n}", username=f"crowd{n}", password=b"secret")
                 await one.stream.send_all(one.connection.send(connect))
@@ -111,8 +111,8 @@ async def test_checks_are_fair_by_address(tmp_path: Path) -> None:
             passwords.go_on.set()
             await other.expect(ConnAck(False, 0))
             # One of the crowd may have had its turn before, for each thread.
-            assert passwords.asked.index("anna") <= 2 * CHECKS_AT_ONCE + 1
-            await until(lambda: len(passwords.asked) == CHECKS_AT_ONCE + 21)
+            assert passwords.asked.index("anna") <= 2 * CONCURRENT_CHECKS + 1
+            await until(lambda: len(passwords.asked) == CONCURRENT_CHECKS + 21)
 
 
 async def test_too_many_that_wait_are_told_so() -> None:
@@ -120,7 +120,7 @@ async def test_too_many_that_wait_are_told_so() -> None:
         async with running(passwords=passwords) as relay, AsyncExitStack() as stack:
             turns = relay.relay.mqtt.log_ins.turns
             turns.queue = 1
-            for n in range(CHECKS_AT_ONCE + 1):
+            for n in range(CONCURRENT_CHECKS + 1):
                 one = await stack.enter_async_context(dial(relay.port))
                 connect = Connect(f"c{n}", username=f"u{n}", password=b"secret")
                 await one.stream.send_all(one.connection.send(connect))

@@ -148,8 +148,8 @@ async def test_what_a_client_said_before_it_left_has_been_done() -> None:
             Disconnect(),
         )
         await write(relay.port, 4, "sender", *packets, kept=True)
-        assert relay.relay.mqtt.kept is not None
-        by_id = relay.relay.mqtt.kept.by_id
+        assert relay.relay.mqtt.persistent_sessions is not None
+        by_id = relay.relay.mqtt.persistent_sessions.by_id
         await until(lambda: not relay.relay.mqtt.open)
         assert set(by_id["sender"].subscriptions) == {"other"}
         assert len(by_id["keeper"].queue) == 2
@@ -176,8 +176,8 @@ async def test_acknowledgements_behind_a_cut_are_not_looked_at(
             await tells.expect(PubAck(1))
         got = await keeper.publications(count)
         mqtt = relay.relay.mqtt
-        assert mqtt.kept is not None
-        kept = mqtt.kept.by_id["keeper"]
+        assert mqtt.persistent_sessions is not None
+        kept = mqtt.persistent_sessions.by_id["keeper"]
         session: Any = mqtt.sessions["keeper"]
         mqtt.account.halt("a test")  # a publication waits, and what comes behind it does not
         answers = [PubAck(each.packet_id) for each in got]

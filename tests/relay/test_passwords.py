@@ -30,7 +30,7 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt.server._log_ins import CHECKS_AT_ONCE
+from clearfunds.transports.mqtt.server._log_ins import CONCURRENT_CHECKS
 from tests.programs import needs
 from tests.relay.test_websocket import BOTH, opened
 from tests.transports.mqtt.users import user_line
@@ -373,8 +373,8 @@ async def test_who_is_refused_does_not_touch_a_kept_session(passwords: Passwords
             async with dial(relay.port) as client:
                 bad = Connect("new", clean, username="anna", password=b"Secret")
                 assert await attempt(client, bad) == BAD
-        assert relay.relay.mqtt.kept is not None
-        assert relay.relay.mqtt.kept.by_id.keys() == {"@anna/c"}
+        assert relay.relay.mqtt.persistent_sessions is not None
+        assert relay.relay.mqtt.persistent_sessions.by_id.keys() == {"@anna/c"}
         relay.audit()
         async with dial(relay.port) as client:
             assert await attempt(client, kept) == ConnAck(True, 0)
@@ -430,7 +430,7 @@ async def test_what_comes_during_a_check_waits_for_it() -> None:
 
 
 async def test_so_many_are_checked_at_a_time_and_the_others_wait() -> None:
-    count = CHECKS_AT_ONCE + 5
+    count = CONCURRENT_CHECKS + 5
     with slow() as passwords:
         async with running(passwords=passwords) as relay, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(dial(relay.port)) for _ in range(count)]
@@ -438,8 +438,8 @@ async def test_so_many_are_checked_at_a_time_and_the_others_wait() -> None:
                 connect = Connect(f"c{number}", username=f"u{number}", password=b"secret")
                 await client.stream.send_all(client.connection.send(connect))
             turns = relay.relay.mqtt.log_ins.turns
-            await until(lambda: turns.waiting == count - CHECKS_AT_ONCE)
-            await until(lambda: len(passwords.asked) == CHECKS_AT_ONCE)
+            await until(lambda: turns.waiting == count - CONCURRENT_CHECKS)
+            await until(lambda: len(passwords.asked) == CONCURRENT_CHECKS)
             passwords.go_on.set()
             for client in clients:
                 await client.expect(ConnAck(False, 0))
@@ -468,15 +468,15 @@ async def test_who_has_left_is_not_checked_when_it_is_its_turn() -> None:
         async with running(passwords=passwords) as relay:
             connect = Connect("", username="anna", password=b"secret")
             async with AsyncExitStack() as stack:
-                for _ in range(10 + CHECKS_AT_ONCE):
+                for _ in range(10 + CONCURRENT_CHECKS):
                     client = await stack.enter_async_context(dial(relay.port))
                     await client.stream.send_all(client.connection.send(connect))
-                await until(lambda: len(relay.relay.mqtt.open) == 10 + CHECKS_AT_ONCE)
-                await until(lambda: len(passwords.asked) == CHECKS_AT_ONCE)
+                await until(lambda: len(relay.relay.mqtt.open) == 10 + CONCURRENT_CHECKS)
+                await until(lambda: len(passwords.asked) == CONCURRENT_CHECKS)
             await until(lambda: not relay.relay.mqtt.open)
             passwords.go_on.set()
             await relay.deserted()
-            assert len(passwords.asked) == CHECKS_AT_ONCE
+            assert len(passwords.asked) == CONCURRENT_CHECKS
 
 
 async def test_what_somebody_has_said_before_it_left_is_heard() -> None:
@@ -515,7 +515,8 @@ async def test_the_time_to_connect_goes_on_during_a_check(
         ):
             began = trio.current_time()
             clients = [
-                await stack.enter_async_context(dial(relay.port)) for _ in range(CHECKS_AT_ONCE + 1)
+                await stack.enter_async_context(dial(relay.port))
+                for _ in range(CONCURRENT_CHECKS + 1)
             ]
             await trio.sleep(1.5)
             for client in clients:
@@ -526,17 +527,17 @@ async def test_the_time_to_connect_goes_on_during_a_check(
             # Counted from CONNECT on it would be 3.5 s at the least.
             assert trio.current_time() - began < 3.4
             await relay.deserted()
-            assert relay.relay.mqtt.counters.timeouts == CHECKS_AT_ONCE + 1
+            assert relay.relay.mqtt.counters.timeouts == CONCURRENT_CHECKS + 1
             # Its thread is one of those that there may be until it ends; who waited for it is not.
             turns = relay.relay.mqtt.log_ins.turns
             checks = relay.relay.mqtt.log_ins.threads
-            assert checks.borrowed_tokens == CHECKS_AT_ONCE
+            assert checks.borrowed_tokens == CONCURRENT_CHECKS
             assert turns.waiting == 0
             passwords.go_on.set()
             await until(lambda: not checks.borrowed_tokens)
             await relay.deserted()
-            assert len(passwords.asked) == passwords.ended == CHECKS_AT_ONCE
-    assert len(log_of(caplog, "its password was not checked within 2 s")) == CHECKS_AT_ONCE + 1
+            assert len(passwords.asked) == passwords.ended == CONCURRENT_CHECKS
+    assert len(log_of(caplog, "its password was not checked within 2 s")) == CONCURRENT_CHECKS + 1
 
 
 async def test_who_has_been_let_in_has_all_the_time_again() -> None:

@@ -279,7 +279,7 @@ async def keeper(port: int, client: BareClient, *, present: bool = False) -> Non
     await client.expect(ConnAck(present, 0))
 
 
-def keeping(store: bool, tmp_path: Path) -> dict[str, Any]:
+def persistence_settings(store: bool, tmp_path: Path) -> dict[str, Any]:
     return {"store": str(tmp_path / "store"), "fsync_interval": 0.0} if store else {}
 
 
@@ -309,7 +309,7 @@ async def test_a_kept_session_that_fails(
     tmp_path: Path,
 ) -> None:
     seam.at(cls, method)
-    async with relay_with_pair(seam, caplog, **keeping(store, tmp_path)) as relay:
+    async with relay_with_pair(seam, caplog, **persistence_settings(store, tmp_path)) as relay:
         async with (
             dial(relay.port) as victim,
             connected(relay.port, "other") as other,
@@ -335,7 +335,7 @@ async def test_an_answer_that_fails_when_it_is_due(
 ) -> None:
     """When the disk, or another's queue, has taken responsibility."""
     seam.at(Sender, "send", of=lambda each: is_victims(getattr(each, "outlet", each)))
-    async with relay_with_pair(seam, caplog, **keeping(store, tmp_path)) as relay:
+    async with relay_with_pair(seam, caplog, **persistence_settings(store, tmp_path)) as relay:
         async with dial(relay.port) as victim, connected(relay.port, "pub") as pub:
             await keeper(relay.port, victim)
             await victim.subscribe("t", qos=2)
@@ -375,7 +375,7 @@ async def test_what_comes_back_from_the_disk_for_one_that_fails(
     seam: Seam, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     seam.at(SessionQueue, "paged_in")
-    settings = keeping(store=True, tmp_path=tmp_path)
+    settings = persistence_settings(store=True, tmp_path=tmp_path)
     async with (
         running(**settings) as relay,
         dial(relay.port) as victim,
@@ -401,12 +401,14 @@ async def test_trouble_with_the_disk_that_one_cannot_be_told_of(
     seam: Seam, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     seam.at(SessionQueue, "shelf_trouble")
-    async with relay_with_pair(seam, caplog, **keeping(store=True, tmp_path=tmp_path)) as relay:
+    async with relay_with_pair(
+        seam, caplog, **persistence_settings(store=True, tmp_path=tmp_path)
+    ) as relay:
         async with dial(relay.port) as victim:
             await keeper(relay.port, victim)
             await victim.subscribe("t", qos=1)
             seam.armed = True
-            shelves: Any = relay.relay.keeping
+            shelves: Any = relay.relay.persistence
             shelves._note_trouble("the disk is full")
             await victim.gone()
             shelves._note_trouble(None)
@@ -419,7 +421,7 @@ async def test_what_was_put_aside_by_one_that_fails(
     seam: Seam, caplog: pytest.LogCaptureFixture, method: str, tmp_path: Path
 ) -> None:
     seam.at(Spool, method)
-    settings = keeping(store=True, tmp_path=tmp_path)
+    settings = persistence_settings(store=True, tmp_path=tmp_path)
     async with (
         relay_with_pair(seam, caplog, stuck="spill", patience=0.1, **settings) as relay,
         connected(relay.port, VICTIM, receive_buffer=LITTLE) as victim,
@@ -430,7 +432,7 @@ async def test_what_was_put_aside_by_one_that_fails(
         seam.armed = True
         nursery.start_soon(pub.stream.send_all, encode(Publish("t", bytes(10_000))) * 2500)
         outlet = relay.relay.mqtt.sessions[VICTIM].outlet
-        await until(lambda: outlet.behind or outlet.closed)
+        await until(lambda: outlet.lagging or outlet.closed)
         if method == "durable":
             await until(lambda: seam.hits)
         with trio.move_on_after(20):
@@ -473,7 +475,7 @@ async def test_what_is_due_of_clients_that_are_away(
             pass
         async with connected5(relay.port, "other", clean=False, session_expiry=1):
             pass
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         seam.armed = True
         await until(lambda: seam.hits)

@@ -112,10 +112,10 @@ async def test_who_is_subscribed_to_what_it_publishes_and_does_not_read(
                     await sent.wait()
                     await until(lambda: relay.relay.mqtt.counters.received >= ENOUGH)
                     await until(lambda: not relay.account("self").debt_items)
-                assert len(relay.ledger.behind) == 1
+                assert len(relay.ledger.lagging) == 1
                 received = 0
                 lost = relay.ledger.relief[policy]
-                while relay.ledger.behind:
+                while relay.ledger.lagging:
                     with trio.move_on_after(1):
                         received += len(await client.publications(1))
                 with trio.move_on_after(1):

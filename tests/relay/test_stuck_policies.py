@@ -12,7 +12,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from clearfunds.access import Tenant
-from clearfunds.accounts import KEEP_ITEMS, Outcome, StuckPolicy
+from clearfunds.accounts import RETAIN_ITEMS, Outcome, StuckPolicy
 from clearfunds.transports import SubscriptionPolicy
 from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, encode
 from clearfunds.transports.mqtt.server._inflight import Inflight
@@ -88,7 +88,7 @@ async def last_of(relay: RunningRelay, stuck: BareClient) -> list[int]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             outlet = relay.relay.mqtt.sessions["s0"].outlet
-            await until(lambda: not outlet.behind)
+            await until(lambda: not outlet.lagging)
             await last.stream.send_all(publication(COUNT))
     return got[:-1]
 
@@ -107,7 +107,7 @@ async def test_eight_of_nine_get_everything_and_the_ninth_what_the_policy_says(
         subs = await nine(stack, relay.port)
         await publish_to(relay, subs)
         outlet = relay.relay.mqtt.sessions["s0"].outlet
-        assert outlet.behind
+        assert outlet.lagging
         lost = outlet.relief.dropped_items
         got = await last_of(relay, subs[0])
 
@@ -119,9 +119,9 @@ async def test_eight_of_nine_get_everything_and_the_ninth_what_the_policy_says(
             # What had been under way when it was relieved, without a gap; then what was kept.
             begun = next((n for n, number in enumerate(got) if n != number), len(got))
             if policy == "drop_oldest":
-                assert got == [*range(begun), *range(COUNT - KEEP_ITEMS, COUNT)]
+                assert got == [*range(begun), *range(COUNT - RETAIN_ITEMS, COUNT)]
             elif policy == "drop_newest":
-                assert begun == len(got) >= KEEP_ITEMS
+                assert begun == len(got) >= RETAIN_ITEMS
             else:
                 assert got[begun:] == list(range(COUNT - TOPICS, COUNT))
         assert relay.statistics().debt_items == 0
@@ -214,7 +214,7 @@ async def test_what_has_to_be_acknowledged_is_never_dropped(
             await read_answers()
         (inflight,) = [each for each in relay.ledger.holders if each.kind == "inflight"]
         assert isinstance(inflight, Inflight)
-        assert inflight.behind
+        assert inflight.lagging
         relay.audit()
         # What was under way was sent already; it acknowledges late, and gets all that follows.
         got: list[Publish] = []
@@ -233,7 +233,7 @@ async def test_what_has_to_be_acknowledged_is_never_dropped(
                     done += 1
         assert numbers(got) == list(range(count))
         assert all(packet.qos == qos for packet in got)
-        await until(lambda: not inflight.behind)
+        await until(lambda: not inflight.lagging)
         assert relay.ledger.repaid_items[Outcome.DROPPED] == 0
         assert relay.ledger.repaid_items[Outcome.LEAKED] == 0
         assert inflight.relief.stored_items > count - 200
@@ -279,10 +279,10 @@ async def test_what_is_put_aside_counts_for_the_tenant() -> None:
         above: list[str] = []
         for client_id in ("s0", "else"):
             outlet = relay.relay.mqtt.sessions[client_id].outlet
-            assert outlet.dealing is not None
-            assert outlet.dealing.open_spool is not None
+            assert outlet.consumer_policy is not None
+            assert outlet.consumer_policy.open_spool is not None
             before = set(relay.ledger.accounts)
-            spool = outlet.dealing.open_spool(outlet, list, list)
+            spool = outlet.consumer_policy.open_spool(outlet, list, list)
             (name,) = set(relay.ledger.accounts) - before
             parent = relay.ledger.accounts[name].parent
             assert parent is not None
@@ -298,10 +298,10 @@ async def test_an_orderly_stop_gives_who_is_behind_what_is_kept_for_it() -> None
     ):
         subs = await nine(stack, relay.port)
         await publish_to(relay, subs)
-        assert relay.relay.mqtt.sessions["s0"].outlet.behind
+        assert relay.relay.mqtt.sessions["s0"].outlet.lagging
         relay.stop.set()
         got = numbers([p for p in await subs[0].gone() if isinstance(p, Publish)])
-        assert got[-KEEP_ITEMS:] == list(range(COUNT - KEEP_ITEMS, COUNT))
+        assert got[-RETAIN_ITEMS:] == list(range(COUNT - RETAIN_ITEMS, COUNT))
     assert relay.report is not None
     assert relay.report.unflushed == ()
 

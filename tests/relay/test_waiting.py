@@ -24,7 +24,7 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     encode,
 )
-from clearfunds.transports.mqtt.server._incoming import AHEAD_BYTES
+from clearfunds.transports.mqtt.server._incoming import MAX_LOOKAHEAD_BYTES
 from clearfunds.transports.mqtt.server._runs import take_acknowledgements
 from clearfunds.transports.mqtt.server._session import MqttSession
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
@@ -462,7 +462,7 @@ async def test_others_run_between_very_many_pings(
             else:
                 await until(lambda: answered >= 19_990)  # a length may be odd
             nursery.cancel_scope.cancel()
-        assert most <= AHEAD_BYTES  # Trio runs a round of tasks in any order
+        assert most <= MAX_LOOKAHEAD_BYTES  # Trio runs a round of tasks in any order
         assert relay.relay.mqtt.counters.internal_errors == 0
         relay.audit()
 

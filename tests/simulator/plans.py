@@ -63,7 +63,7 @@ class SubscriberPlan:
     seconds_per_item: float
     policy: StuckPolicy
     patience: float
-    keep: Limit
+    retain_limit: Limit
     sessions: tuple[Session, ...]
     stalls: tuple[tuple[float, float], ...]
     """When it stops taking anything, and for how long."""
@@ -193,7 +193,9 @@ def _subscriber(plan: Plan, number: int) -> SubscriberPlan:
         seconds_per_item=chance.choice([0.0, 0.001, 0.01, 0.1]),
         policy=policy,
         patience=chance.choice([0.0, 2.0, 5.0, 20.0] if policy.relieves else [2.0, 5.0, 20.0]),
-        keep=Limit(items=chance.choice([3, 20, 1000]), bytes=chance.choice([50_000, 8 << 20])),
+        retain_limit=Limit(
+            items=chance.choice([3, 20, 1000]), bytes=chance.choice([50_000, 8 << 20])
+        ),
         sessions=_sessions(scale, chance),
         stalls=tuple(sorted(stalls)),
         returns_after=chance.choice([0.0, 3.0]),

@@ -88,7 +88,15 @@ class RingScene:
             if policy is StuckPolicy.SPILL:
                 spool = self.disk.spool(name, plan.size + 1 + n)
             self.boxes.append(
-                Box(ledger, name, n, patience=plan.patience, policy=policy, keep=KEEP, spill=spool)
+                Box(
+                    ledger,
+                    name,
+                    n,
+                    patience=plan.patience,
+                    policy=policy,
+                    retain_limit=KEEP,
+                    spill=spool,
+                )
             )
         for member, box in zip(self.members, self.boxes, strict=True):
             box.owner = member
@@ -189,7 +197,7 @@ def test_a_ring_is_found_and_named_and_opened_by_policy(
                 assert (closed, relieved) == ((0, 1) if policy.relieves else (1, 0))
             await trio.sleep(4 * DISK_SECONDS)
             assert set(members) <= set(scene.went_on)
-            assert policy is StuckPolicy.DISCONNECT or not any(box.behind for box in scene.boxes)
+            assert policy is StuckPolicy.DISCONNECT or not any(box.lagging for box in scene.boxes)
             nursery.cancel_scope.cancel()
         scene.close()
 

@@ -37,7 +37,7 @@ from clearfunds.accounts import (
     watch_limits,
     watch_patience,
 )
-from clearfunds.accounts._backlog import BEHIND
+from clearfunds.accounts._backlog import LAGGING
 from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._shares import HARD
 from clearfunds.accounts.watch._patience import WATCH_SECONDS
@@ -178,7 +178,7 @@ class Wire(LoanQueue):
         loan.settle(1, nbytes=min(size_of(event), loan.bytes))
         if not loan.items:
             self.queue.popleft()
-        if self.behind and not self.queue:
+        if self.lagging and not self.queue:
             self.caught_up()
         return event
 
@@ -186,7 +186,7 @@ class Wire(LoanQueue):
         """Take nothing more; what is here ends so."""
         self.closed = True
         self.settle_all(outcome)
-        if self.behind:
+        if self.lagging:
             self.caught_up("was closed")
         self.arrivals.unpark_all()
 
@@ -361,7 +361,7 @@ class World:
         # How many have caught up in the end, by policy, of those that lost something on the way.
         self.caught_up: Counter[StuckPolicy] = Counter()
         self.inherited = 0
-        self.behind = 0
+        self.lagging = 0
         # Whose patience was over at the last look, what progress was its last, and since when.
         self.late: dict[tuple[Holder, float], float] = {}
         scale = plan.scale
@@ -385,7 +385,7 @@ class World:
     def _answers(self) -> tuple[Inbox, Box]:
         """Return where all workers' answers go."""
         plan = SubscriberPlan(
-            name="answers", kind="mailbox", filters=(), seconds_per_item=0.0, keep=NO_LIMIT,
+            name="answers", kind="mailbox", filters=(), seconds_per_item=0.0, retain_limit=NO_LIMIT,
             policy=StuckPolicy.WAIT, patience=20.0, sessions=(), stalls=(), returns_after=0.0,
         )  # fmt: skip
         box = Box(self.ledger, plan.name, next(self.serials))
@@ -553,14 +553,15 @@ class World:
         if plan.kind == "wire":
             holder = Wire(
                 self.ledger, name, next(self.serials),
-                patience=plan.patience, policy=plan.policy, keep=plan.keep,
+                patience=plan.patience, policy=plan.policy, retain_limit=plan.retain_limit,
             )  # fmt: skip
         else:
             if plan.policy is StuckPolicy.SPILL:
                 spool = self.disk.spool(name, next(self.serials))
             holder = Box(
                 self.ledger, name, next(self.serials),
-                patience=plan.patience, policy=plan.policy, keep=plan.keep, spill=spool,
+                patience=plan.patience, policy=plan.policy, retain_limit=plan.retain_limit,
+                spill=spool,
             )  # fmt: skip
         return Inbox(plan, holder, self.plan.matching(plan.filters), spool)
 
@@ -693,11 +694,13 @@ class World:
     def check_latest(self, inbox: Inbox) -> None:
         """Look whether somebody who has caught up has got what it never should miss."""
         holder = inbox.holder
-        policy, keep = holder.policy, holder.keep
+        policy, retain_limit = holder.policy, holder.retain_limit
         if holder.closed or any(holder.loans()) or (inbox.spool is not None and len(inbox.spool)):
             return
         # All that comes one by one has room, there.
-        roomy = (keep.items or 0) >= len(inbox.topics) and (keep.bytes or 0) >= ROOMY_BYTES
+        roomy = (retain_limit.items or 0) >= len(inbox.topics) and (
+            retain_limit.bytes or 0
+        ) >= ROOMY_BYTES
         if not policy.relieves or policy is StuckPolicy.SPILL:
             self.caught_up[policy] += 1
             assert inbox.latest == inbox.items - 1, inbox
@@ -722,13 +725,17 @@ class World:
         if not holder.closed:
             assert ended[Outcome.DROPPED] == holder.relief.dropped_items, inbox
             assert not ended[Outcome.WRITTEN_OFF], inbox
-        if holder.behind:
-            self.behind += 1
+        if holder.lagging:
+            self.lagging += 1
             # Nobody waits on it: it owes for what it keeps itself. And that is bounded.
-            assert all(loan.account.chain[-1].name == BEHIND for loan in held), inbox
+            assert all(loan.account.chain[-1].name == LAGGING for loan in held), inbox
             if inbox.spool is None:
                 # What had been begun when it was relieved does not count: it owes for that above.
                 rest = islice(holder.queue, holder.begun, None)
-                waiting = [loan for loan in rest if loan.account.name != BEHIND]
-                assert sum(loan.items for loan in waiting) <= (holder.keep.items or inf), inbox
-                assert sum(loan.bytes for loan in waiting) <= (holder.keep.bytes or inf), inbox
+                waiting = [loan for loan in rest if loan.account.name != LAGGING]
+                assert sum(loan.items for loan in waiting) <= (holder.retain_limit.items or inf), (
+                    inbox
+                )
+                assert sum(loan.bytes for loan in waiting) <= (holder.retain_limit.bytes or inf), (
+                    inbox
+                )

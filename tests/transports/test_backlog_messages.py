@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import StuckPolicy
-from clearfunds.transports._backlog_messages import KEEPS, KeptMessages, Room
+from clearfunds.transports._backlog_messages import MESSAGES_BY_POLICY, BacklogMessages, Room
 from clearfunds.transports.mqtt import Publish, encode
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._droppable import QOS_ZERO
@@ -48,7 +48,7 @@ class Naive:
             self.kept.pop(0)
 
 
-@pytest.mark.parametrize("policy", KEEPS)
+@pytest.mark.parametrize("policy", MESSAGES_BY_POLICY)
 @given(chunks=CHUNKS, items=st.integers(1, 12), nbytes=st.integers(1, 1_500), taken=st.data())
 @settings(max_examples=60, deadline=None)
 def test_it_keeps_what_its_policy_says(
@@ -59,7 +59,7 @@ def test_it_keeps_what_its_policy_says(
     taken: st.DataObject,
 ) -> None:
     room = Room(items, nbytes)
-    kept, naive = KeptMessages(QOS_ZERO, room), Naive(policy, room)
+    kept, naive = BacklogMessages(QOS_ZERO, room), Naive(policy, room)
     came = dropped = gone = 0
     number = 0
     for each in chunks:
@@ -89,15 +89,15 @@ def test_it_keeps_what_its_policy_says(
 
 
 def test_one_message_is_kept_whatever_its_size() -> None:
-    for policy in KEEPS:
-        kept = KeptMessages(QOS_ZERO, Room(1_000, 10))
+    for policy in MESSAGES_BY_POLICY:
+        kept = BacklogMessages(QOS_ZERO, Room(1_000, 10))
         frame = encode_publish("t", bytes(300_000))
         assert kept.add(policy, frame, 1) == (0, 0)
         assert kept.take(1) == ([frame], 1)
 
 
 def test_what_several_policies_keep_comes_in_the_order_of_its_coming() -> None:
-    kept = KeptMessages(QOS_ZERO, Room(10, 10_000))
+    kept = BacklogMessages(QOS_ZERO, Room(10, 10_000))
     frames = [encode_publish(topic, b"%d" % n) for n, topic in enumerate("abcabc")]
     for policy, frame in zip((OLDEST, NEWEST, LATEST) * 2, frames, strict=True):
         kept.add(policy, frame, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Ledger
 from clearfunds.transports._input import (
-    AHEAD_FLOOR,
+    LOOKAHEAD_FLOOR,
     PROGRESS_BYTES,
     STALL_SECONDS,
     HeldInput,
@@ -34,7 +34,7 @@ class Peer:
     cut: str | None = None
     held: HeldInput | None = None
 
-    def note(self, size: int, *, ahead: bool = False) -> HeldInput:
+    def note(self, size: int, *, lookahead: bool = False) -> HeldInput:
         self.size = size
         if self.held is None:
             self.held = self.scene.book.open(
@@ -45,7 +45,7 @@ class Peer:
                 measure=lambda: self.size,
                 cut=self.drop,
             )
-        self.held.note(size, ahead=ahead)
+        self.held.note(size, lookahead=lookahead)
         return self.held
 
     def grows_to(self, size: int) -> bool:
@@ -198,11 +198,11 @@ def test_what_is_looked_ahead_at_is_bounded_and_never_cut() -> None:
     scene = Scene(total=256 * KIB)
     waiting = scene.peer("a")
     assert scene.book.stretch(1 << 20) == 128 * KIB
-    waiting.note(100 * KIB, ahead=True)
+    waiting.note(100 * KIB, lookahead=True)
     assert scene.book.stretch(1 << 20) == 28 * KIB
     assert scene.book.stretch(1 << 10) == 1 << 10
-    scene.peer("b").note(120 * KIB, ahead=True)
-    assert scene.book.stretch(1 << 20) == AHEAD_FLOOR
+    scene.peer("b").note(120 * KIB, lookahead=True)
+    assert scene.book.stretch(1 << 20) == LOOKAHEAD_FLOOR
     scene.now += 100
     late = scene.peer("c")
     assert not late.grows_to(60 * KIB)
@@ -211,7 +211,7 @@ def test_what_is_looked_ahead_at_is_bounded_and_never_cut() -> None:
     assert waiting.cut is None
     scene.audit()
     waiting.note(50 * KIB)
-    assert scene.book.stretch(1 << 20) == AHEAD_FLOOR
+    assert scene.book.stretch(1 << 20) == LOOKAHEAD_FLOOR
     waiting.end()
     assert late.grows_to(60 * KIB)
     scene.audit()
@@ -314,13 +314,14 @@ def test_whatever_happens_the_total_is_bounded_and_the_books_balance(seed: int) 
         elif what == 2:
             most = scene.book.stretch(chance.randrange(64 * KIB))
             peer.note(
-                min(peer.size + chance.randrange(1, 4 * KIB), max(peer.size, most, 1)), ahead=True
+                min(peer.size + chance.randrange(1, 4 * KIB), max(peer.size, most, 1)),
+                lookahead=True,
             )
         elif peer.held is None or peer.held.may_grow():
             peer.grows_to(peer.size + chance.randrange(1, 4 * KIB))
         scene.audit()
         # Each may have read once more since it was last seen to fit.
-        assert scene.book.nbytes <= 64 * KIB + len(peers) * max(4 * KIB, AHEAD_FLOOR)
+        assert scene.book.nbytes <= 64 * KIB + len(peers) * max(4 * KIB, LOOKAHEAD_FLOOR)
     for peer in peers:
         peer.end()
     scene.audit()

@@ -142,7 +142,7 @@ class Way:
 
 @asynccontextmanager
 async def way(
-    *treatments: StuckPolicy | tuple[str, StuckPolicy] | tuple[str, StuckPolicy, float],
+    *policy_rules: StuckPolicy | tuple[str, StuckPolicy] | tuple[str, StuckPolicy, float],
     limit: int | None = None,
     framing: Framing = QOS_ZERO,
 ) -> AsyncGenerator[Way]:
@@ -153,11 +153,11 @@ async def way(
     for sock in (ours, theirs):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         sock.setblocking(False)
-    default = treatments[0]
+    default = policy_rules[0]
     assert isinstance(default, StuckPolicy)
     rules = [
         (TopicFilter(each[0]), PolicyRule(each[1], each[2] if len(each) == 3 else 0.5))
-        for each in treatments[1:]
+        for each in policy_rules[1:]
         if not isinstance(each, StuckPolicy)
     ]
     at_rest = ledger.open("kept", limit=Limit(items=None, bytes=None), at_rest="ram")
@@ -165,7 +165,7 @@ async def way(
         async with open_flusher() as flusher, open_ram_shelves(flusher) as shelves:
             outlet = Outlet(ledger, flusher, ours, "O", on_broken=broken.append)
             outlet.owner = own = ledger.open("own")
-            outlet.keep = Limit(items=KEEP, bytes=1 << 20)
+            outlet.retain_limit = Limit(items=KEEP, bytes=1 << 20)
             outlet.deal_by(
                 ConsumerPolicy(
                     PolicyRules(PolicyRule(default, 0.5), rules),
@@ -184,7 +184,7 @@ async def way(
             w.box.settle_all(Outcome.CANCELLED)
     ledger.audit()
     assert all(not account.debt_items for account in ledger.accounts.values())
-    assert not ledger.behind
+    assert not ledger.lagging
 
 
 def spool_opener(ledger: Ledger, shelves: RamShelves, at_rest: Account) -> OpenSpool:
@@ -222,7 +222,7 @@ async def test_who_reads_again_gets_what_the_policy_says(policy: StuckPolicy, be
         for n in range(before):
             w.send([(f"t/{n % 5}", 10)], by=n % 2)
         w.outlet.relieve("it is stuck")
-        assert w.outlet.behind
+        assert w.outlet.lagging
         if policy is StuckPolicy.SPILL:  # they pay until it is on the shelf
             await until(lambda: not any(account.debt_items for account in w.accounts))
         assert [account.debt_items for account in w.accounts] == [0, 0]
@@ -239,7 +239,7 @@ async def test_who_reads_again_gets_what_the_policy_says(policy: StuckPolicy, be
         assert w.ledger.repaid_items[Outcome.DROPPED] == lost
         await w.take_all()
         assert w.received() == w.sent[:under_way] + kept
-        assert not w.outlet.behind
+        assert not w.outlet.lagging
         # From then on it is as ever.
         w.got.clear()
         w.send([("t/x", 0)])
@@ -310,7 +310,7 @@ async def test_who_is_only_slow_stays_behind_until_it_has_caught_up() -> None:
             if n % 10 == 0:
                 w.take(5_000)
                 await trio.lowlevel.checkpoint()
-        assert w.outlet.behind
+        assert w.outlet.lagging
         assert w.outlet.relief.spells == 1
         await w.take_all()
         assert w.received()[-KEEP:] == w.sent[-KEEP:]
@@ -326,7 +326,7 @@ async def test_an_end_while_it_is_behind_settles_everything() -> None:
             w.say()
             await trio.testing.wait_all_tasks_blocked()
             w.outlet.close()
-            assert not w.outlet.behind
+            assert not w.outlet.lagging
             assert not w.broken
             w.send([("t", 10)])
             assert all(not account.debt_items for account in w.ledger.accounts.values())
@@ -348,7 +348,7 @@ async def test_what_is_to_be_sent_in_a_moment_is_not_stuck() -> None:
             with w.accounts[0].turn(items=1, nbytes=4) as turn:
                 turn.send(w.outlet, encode_publish("t", b""), nbytes=4)
             w.outlet.relieve("with no patience at all")
-            assert not w.outlet.behind
+            assert not w.outlet.lagging
         w.flusher.flush_now()
 
 
@@ -555,17 +555,19 @@ async def test_what_is_held_is_looked_at_once_however_often_somebody_asks() -> N
 
     async with way(StuckPolicy.CONFLATE, ("w", StuckPolicy.WAIT), framing=Counting()) as w:
         w.block()
-        for behind in (False, True):
-            topic = "w" if behind else "t"
+        for lagging in (False, True):
+            topic = "w" if lagging else "t"
             looked = 0
             for sent in range(1, 101):
                 w.send([(topic, 10)] * 10)
                 w.outlet.progressed_at = -1e9
                 for _ in range(5):
-                    assert w.outlet.policy is (StuckPolicy.WAIT if behind else StuckPolicy.CONFLATE)
+                    assert w.outlet.policy is (
+                        StuckPolicy.WAIT if lagging else StuckPolicy.CONFLATE
+                    )
                     assert w.outlet.patience == 0.5
                 assert looked <= 20 * sent
-            if not behind:
+            if not lagging:
                 w.outlet.relieve("it is stuck")
         await w.take_all()
 
@@ -710,6 +712,6 @@ async def test_what_is_waited_for_is_so_also_when_it_is_under_way() -> None:
                     await trio.lowlevel.checkpoint()
             assert w.outlet.policy == policy
             await w.take_all()
-            assert not w.outlet.behind
+            assert not w.outlet.lagging
             w.block()
             w.outlet.relieve("it is stuck")

@@ -53,16 +53,16 @@ RULES = policies(
 def test_the_first_rule_that_matches_both(
     names: list[str], topic: str, policy: str, patience: float
 ) -> None:
-    treatments = RULES.of(*names)
+    policy_rules = RULES.of(*names)
     for _ in range(2):
-        assert treatments.of(topic.encode()) == PolicyRule(StuckPolicy(policy), patience)
+        assert policy_rules.of(topic.encode()) == PolicyRule(StuckPolicy(policy), patience)
 
 
 def test_without_a_rule_it_is_the_default_for_everything() -> None:
     for some in (policies(), policies(rule("other", "#", "wait"))):
-        treatments = some.of("mqtt:1883/-/me", "me")
-        assert treatments.only == treatments.of(b"t") == DEFAULT
-        assert treatments is some.of("mqtt:1883/-/you", "you")
+        policy_rules = some.of("mqtt:1883/-/me", "me")
+        assert policy_rules.only == policy_rules.of(b"t") == DEFAULT
+        assert policy_rules is some.of("mqtt:1883/-/you", "you")
 
 
 def test_of_several_patiences_the_least_is_known() -> None:
@@ -79,10 +79,10 @@ def test_who_can_be_dealt_with_in_some_ways_only_has_the_rules_that_say_those() 
 
 
 def test_what_it_remembers_of_topics_is_bounded() -> None:
-    treatments = RULES.of("dash")
+    policy_rules = RULES.of("dash")
     for n in range(2 * MAX_CACHED):
-        treatments.of(b"sensors/%d/level" % n)
-    assert treatments.remembered <= MAX_CACHED
+        policy_rules.of(b"sensors/%d/level" % n)
+    assert policy_rules.remembered <= MAX_CACHED
 
 
 def test_a_rule_says_itself_as_it_is_given() -> None:

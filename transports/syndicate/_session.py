@@ -26,7 +26,7 @@ from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA, NeedData
 from .._outlet_backlog import ConsumerPolicy
-from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
+from .._session import LOOKAHEAD_PAUSE_SECONDS, Session
 from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages
@@ -47,7 +47,7 @@ from ._writer import Writer
 if TYPE_CHECKING:
     from ._server import SyndicateServer
 
-MAX_AHEAD = 10_000
+MAX_LOOKAHEAD = 10_000
 """Most packets cut from the input of a connection that waits, to look for credit: as many as its
 default limit in items."""
 
@@ -61,8 +61,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     """
 
     __slots__ = (
-        "_ahead", "_ahead_bytes", "_answers", "_connection", "_fault", "_forgotten", "_membrane",
-        "_messages", "_messages_bytes", "_receiver", "_templates", "_websocket",
+        "_answers", "_connection", "_fault", "_forgotten", "_lookahead", "_lookahead_bytes",
+        "_membrane", "_messages", "_messages_bytes", "_receiver", "_templates", "_websocket",
         "sender", "turn_credit",
     )  # fmt: skip
 
@@ -85,11 +85,11 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         limit = settings.limit_of(peer.name, link.peer)
         self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
         self.outlet.owner = self.account
-        treatments = server.policies.of(peer.name, link.peer, able=ABLE, topic_of=None)
-        if treatments.policies <= ABLE:
-            self.outlet.keep = settings.behind
+        rules = server.policies.of(peer.name, link.peer, able=ABLE, topic_of=None)
+        if rules.policies <= ABLE:
+            self.outlet.retain_limit = settings.retain_limit
             framing = Messages(websocket=websocket)
-            self.outlet.deal_by(ConsumerPolicy(treatments, framing, limit=settings.behind_limit))
+            self.outlet.deal_by(ConsumerPolicy(rules, framing, limit=settings.behind_limit))
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,
             max_text_size=settings.max_text_size,
@@ -138,8 +138,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._templates = Templates()
         self._forgotten = 0
         # Packets cut from the input while it waited, and the fault found after them.
-        self._ahead: deque[Frame] = deque()
-        self._ahead_bytes = 0
+        self._lookahead: deque[Frame] = deque()
+        self._lookahead_bytes = 0
         self._fault: RemoteProtocolError | None = None
         if not websocket:
             self.turn_credit.ask()
@@ -256,7 +256,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     def _part_with_assertions(self) -> None:
         steps = self._receiver.withdrawing()
-        self._server.partings.take_back(self.name, self.account, self._work, steps, at_once=1)
+        self._server.partings.take_back(self.name, self.account, self._work, steps, batch=1)
 
     def _withdraw(self, reason: str) -> None:
         self._retract_all()
@@ -265,7 +265,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     # -- unfinished input -----------------------------------------------------------------------
 
     def _holding(self) -> int:
-        held = self._connection.held_bytes + self._messages_bytes + self._ahead_bytes
+        held = self._connection.held_bytes + self._messages_bytes + self._lookahead_bytes
         return held if self._websocket is None else held + self._websocket.collected_bytes
 
     def _let_go(self) -> None:
@@ -279,8 +279,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _forget_input(self) -> None:
         self._connection.close()
         self._messages.clear()
-        self._ahead.clear()
-        self._messages_bytes = self._ahead_bytes = 0
+        self._lookahead.clear()
+        self._messages_bytes = self._lookahead_bytes = 0
         if self._websocket is not None:
             self._websocket.drop()
 
@@ -321,45 +321,45 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             if self._unparsed() >= self._stretch():
                 if sender.credited is None:
                     return
-                await trio.sleep(LOOK_AHEAD_PAUSE_SECONDS)
+                await trio.sleep(LOOKAHEAD_PAUSE_SECONDS)
                 continue
             self._received(await self._receive_ahead())
-            self._note_input(ahead=True)
+            self._note_input(lookahead=True)
             # The connection must not have unsent output while it waits.
             self._server.flusher.flush_now()
 
     def _unparsed(self) -> int:
-        return self._connection.unparsed_bytes + self._messages_bytes + self._ahead_bytes
+        return self._connection.unparsed_bytes + self._messages_bytes + self._lookahead_bytes
 
     def _has_whole_packets(self) -> bool:
-        self._cut_ahead()
-        return bool(self._ahead) or self._fault is not None or self._steps is not None
+        self._cut_lookahead()
+        return bool(self._lookahead) or self._fault is not None or self._steps is not None
 
-    def _cut_ahead(self) -> None:
+    def _cut_lookahead(self) -> None:
         """Cut all complete packets from the input, to be handled later in order."""
         try:
-            while self._fault is None and len(self._ahead) < MAX_AHEAD:
+            while self._fault is None and len(self._lookahead) < MAX_LOOKAHEAD:
                 frame = self._cut_frame()
                 if frame is NEED_DATA:
                     return
                 if not isinstance(frame.packet, Nop):
-                    self._ahead.append(frame)
-                    self._ahead_bytes += frame.end - frame.start
+                    self._lookahead.append(frame)
+                    self._lookahead_bytes += frame.end - frame.start
         except RemoteProtocolError as exc:
             self._fault = exc
 
     def _take_credit(self) -> None:
         """Let credit pass the packets that wait."""
-        before = len(self._ahead)
-        self._cut_ahead()
-        for _ in range(len(self._ahead) - before):
+        before = len(self._lookahead)
+        self._cut_lookahead()
+        for _ in range(len(self._lookahead) - before):
             # New packets in order; each one that is not credit goes back behind those that wait.
-            frame = self._ahead[before]
+            frame = self._lookahead[before]
             packet = frame.packet
             # Not a request for credit: that concerns the turns after it, and needs an answer.
             if isinstance(packet, Extension) and packet != DO and self.turn_credit.handle(packet):
-                del self._ahead[before]
-                self._ahead_bytes -= frame.end - frame.start
+                del self._lookahead[before]
+                self._lookahead_bytes -= frame.end - frame.start
             else:
                 before += 1
 
@@ -371,11 +371,11 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         if self._steps is not None and not self._take(self._steps):
             return True
         while True:
-            if self._templates and not self._ahead and self._forward_runs():
+            if self._templates and not self._lookahead and self._forward_runs():
                 return True
             if self._work.paused:
                 return True
-            if not self._ahead and not self._messages:
+            if not self._lookahead and not self._messages:
                 at = connection.buffered()
                 if at is not None and at[1] >= len(at[0]) and self._fault is None:
                     self._check_layers()
@@ -393,7 +393,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._handle(frame)
             if self._steps is not None:
                 return True
-            if connection.state is State.CLOSED and not self._ahead:
+            if connection.state is State.CLOSED and not self._lookahead:
                 return False
             if self._work.is_over():
                 return True
@@ -406,9 +406,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             raise self._websocket.fault
 
     def _next_frame(self) -> Frame | NeedData:
-        if self._ahead:
-            frame = self._ahead.popleft()
-            self._ahead_bytes -= frame.end - frame.start
+        if self._lookahead:
+            frame = self._lookahead.popleft()
+            self._lookahead_bytes -= frame.end - frame.start
             return frame
         if self._fault is not None:
             raise self._fault

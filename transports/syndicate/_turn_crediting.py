@@ -69,7 +69,7 @@ class Crediting:
                     outlet.name,
                     on_broken=self._cut,
                     patience=settings.patience,
-                    policy=settings.stuck_kept,
+                    policy=settings.undroppable_policy,
                 )
                 sender.credited.owner = self._account
             return True

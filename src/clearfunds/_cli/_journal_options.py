@@ -70,7 +70,7 @@ class Journal:
         ),
     ] = _DEFAULTS.readers
 
-    def beside(self) -> Companion | None:
+    def companion(self) -> Companion | None:
         """Return the companion that keeps the journal beside a relay; None without a journal.
 
         Raises:
@@ -88,8 +88,8 @@ class Journal:
         )
 
         @asynccontextmanager
-        async def keep(ledger: Ledger) -> AsyncGenerator[Collector]:
+        async def write_journal(ledger: Ledger) -> AsyncGenerator[Collector]:
             async with open_journal(ledger, folder, settings, label=label_of) as journal:
                 yield JournalCollector(journal)
 
-        return keep
+        return write_journal

@@ -46,7 +46,7 @@ class Serve(Protocol):
         *,
         task_status: trio.TaskStatus[RelayAddresses],
         stop: trio.Event,
-        beside: Companion | None,
+        companion: Companion | None,
     ) -> Awaitable[RelayReport]:
         """Run a relay until `stop` is set."""
         ...
@@ -82,7 +82,7 @@ def relay(
         raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
     try:
         settings = options.settings(tls=tls.of_server(), tokens=tokens.read())
-        beside = journal.beside()
+        companion = journal.companion()
     except ValueError as error:
         raise UsageError(str(error)) from error
     if settings.range_owner is not None and not settings.has_users:
@@ -98,9 +98,9 @@ def relay(
             "https://HOST:PORT"
         )
     _spare_the_collector()
-    settings = within_descriptors(settings, journal=beside is not None)
+    settings = within_descriptors(settings, journal=companion is not None)
     let_go_of_large()
-    return run_async(partial(_serve, serve), settings, beside)
+    return run_async(partial(_serve, serve), settings, companion)
 
 
 def _is_secure(url: str) -> bool:
@@ -118,13 +118,13 @@ def _spare_the_collector() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
-async def _serve(serve: Serve, settings: RelaySettings, beside: Companion | None) -> int:
+async def _serve(serve: Serve, settings: RelaySettings, companion: Companion | None) -> int:
     stop = trio.Event()
     status = 0
     async with trio.open_nursery() as nursery:
 
         async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
-            report = await serve(settings, task_status=task_status, stop=stop, beside=beside)
+            report = await serve(settings, task_status=task_status, stop=stop, companion=companion)
             _report(report)
             nursery.cancel_scope.cancel()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ._style import STYLE
+from ._stylesheet import STYLE
 
 
 def document(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ._words import text
+from ._readable import text
 
 COLOURS: Final = 6
 """Series with a colour of their own; the page's style has as many."""

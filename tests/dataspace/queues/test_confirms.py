@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from clearfunds.accounts import Account, Confirm, Ledger, LoanQueue, Outcome
 from clearfunds.dataspace import DataspaceError, Publication
 from clearfunds.dataspace.queues._coalesce import coalesce
-from clearfunds.dataspace.queues._confirms import Answer, Confirms, PublicationConfirm
+from clearfunds.dataspace.queues._confirms import Confirms, PublicationConfirm, PublisherConfirm
 from tests.dataspace.queues.conftest import Bench
 
 
-def ack(number: int, multiple: bool = False) -> Answer:
-    return Answer(number, multiple, refused=False)
+def ack(number: int, multiple: bool = False) -> PublisherConfirm:
+    return PublisherConfirm(number, multiple, refused=False)
 
 
-def nack(number: int, multiple: bool = False) -> Answer:
-    return Answer(number, multiple, refused=True)
+def nack(number: int, multiple: bool = False) -> PublisherConfirm:
+    return PublisherConfirm(number, multiple, refused=True)
 
 
 def published(confirms: Confirms, count: int, expected: int = 1) -> list[PublicationConfirm]:
@@ -251,7 +251,7 @@ class Publisher:
         self.open: set[int] = set()
         self.verdicts: dict[int, bool] = {}
 
-    def hear(self, answer: Answer) -> None:
+    def hear(self, answer: PublisherConfirm) -> None:
         meant = {answer.number}
         if answer.multiple:
             meant |= {number for number in self.open if number <= answer.number}

@@ -91,7 +91,7 @@ def part(batch: Batch, most: int) -> Sequence[Batch]:
     return found
 
 
-def make_group(bench: Bench, *, shelf: MemoryShelf | None = None, keeps: bool = False) -> Group:
+def make_group(bench: Bench, *, shelf: MemoryShelf | None = None, persists: bool = False) -> Group:
     group = Group(
         bench.ledger,
         "$share/g/#",
@@ -101,7 +101,7 @@ def make_group(bench: Bench, *, shelf: MemoryShelf | None = None, keeps: bool = 
         wall=lambda: WALL + bench.now,
         part=part,
     )
-    group.keeps = keeps
+    group.persists = persists
     bench.queues.append(group)
     if shelf is not None:
         shelf.recover(group)
@@ -291,7 +291,7 @@ def test_with_nobody_there_only_what_is_kept_waits(bench: Bench, group: Group) -
     bench.publish(*"ab")
     run(bench, "c")
     assert bench.repaid(Outcome.DROPPED) == 3
-    group.keeps = True
+    group.persists = True
     bench.publish("d")
     run(bench, "e")
     (one,) = members_of(bench, group, 1)
@@ -305,7 +305,7 @@ def test_a_group_that_keeps_is_durable_and_one_that_does_not_writes_nothing(benc
     (one,) = members_of(bench, group, 1, window=1)
     bench.publish(*"ab")
     assert not shelf.messages
-    group.keeps = True
+    group.persists = True
     heard = bench.publish("c")
     assert heard.expected == 1
     assert not heard.answers
@@ -364,7 +364,7 @@ class Groups(RuleBasedStateMachine):
         super().__init__()
         self.bench = Bench()
         self.shelf = MemoryShelf()
-        self.group = make_group(self.bench, shelf=self.shelf, keeps=True)
+        self.group = make_group(self.bench, shelf=self.shelf, persists=True)
         self.members: list[Someone] = []
         self.published: list[str] = []
         self.done: list[str] = []

@@ -29,8 +29,8 @@ SMALL = Credit(20, 10)
 
 def hurry(relay: RunningRelay) -> None:
     """Let the store write down all that it has."""
-    keeping: Any = relay.relay.keeping
-    keeping.hurry()
+    persistence: Any = relay.relay.persistence
+    persistence.hurry()
 
 
 @asynccontextmanager
@@ -204,7 +204,7 @@ async def test_who_goes_while_all_are_blocked_leaves_nothing(who: str, tmp_path:
             reader, queue = the_two(r)
             account = reader.account
             if who == "session":
-                sessions = r.relay.mqtt.kept
+                sessions = r.relay.mqtt.persistent_sessions
                 assert sessions is not None
                 sessions.discard("kept")
                 assert queue.down

@@ -50,7 +50,7 @@ async def test_a_policy_that_relieves_a_stuck_subscriber_gives_its_senders_credi
             nursery.start_soon(pub.stream.send_all, stream)
             got = await innocent.publications(2000)
         assert [int(p.payload[:6]) for p in got] == list(range(2000))
-        assert relay.relay.mqtt.sessions["stuck"].outlet.behind
+        assert relay.relay.mqtt.sessions["stuck"].outlet.lagging
         await until(lambda: not relay.account("pub").waiting)
         assert relay.account("pub").debt_items < SMALL.initial
         assert log_of(caplog, "made no progress")

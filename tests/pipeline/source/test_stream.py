@@ -42,7 +42,7 @@ def shared() -> Iterator[RelayProcess]:
 @pytest.fixture(autouse=True)
 def _no_connections_are_left() -> Iterator[None]:
     yield
-    kept = connections._kept  # pyright: ignore[reportPrivateUsage]
+    kept = connections._cached  # pyright: ignore[reportPrivateUsage]
     for reader in kept.values():
         reader.close()
     kept.clear()

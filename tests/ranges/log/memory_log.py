@@ -67,7 +67,7 @@ class MemoryLog:
 
         self._later(change)
 
-    def keep(self, state: bytes) -> None:
+    def persist(self, state: bytes) -> None:
         self._later(lambda: setattr(self, "state", state))
 
     def drop(self) -> None:

@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
         self.low = 1
         self.told: dict[int, Told] = {}
         self.limits = SubscriptionLimits(
-            max_disk_bytes=900, cache_bytes=250, keep=Limit(items=16, bytes=1_000)
+            max_disk_bytes=900, cache_bytes=250, retain_limit=Limit(items=16, bytes=1_000)
         )
         self.start()
 
@@ -154,12 +154,12 @@ class Machine(RuleBasedStateMachine):
             self.s.give_up("no progress")
         else:
             self.s.relieve("no progress")
-        assert self.s.behind
+        assert self.s.lagging
         self._oldest_may_have_gone()
 
     def _oldest_may_have_gone(self) -> None:
         """Take note of what was dropped of the oldest; only while it is behind that may be."""
-        if self.s.behind:
+        if self.s.lagging:
             assert self.low <= self.s.low
             self.low = self.s.low
 
@@ -172,11 +172,11 @@ class Machine(RuleBasedStateMachine):
         assert statistics.unpaid_items + statistics.rest_items == kept
         loans = list(self.s.loans())
         assert sum(loan.items for loan in loans) == kept
-        behind = self.ledger.accounts.get("behind")
-        own = 0 if behind is None else behind.debt_items
+        lagging = self.ledger.accounts.get("behind")
+        own = 0 if lagging is None else lagging.debt_items
         publishers = [p.debt_items for p in self.publishers]
         assert sum(publishers) + own == statistics.unpaid_items
-        if self.s.behind and not self.durable:
+        if self.s.lagging and not self.durable:
             assert not any(publishers)
             assert own <= 16
         assert self.s.account.debt_items == statistics.rest_items

@@ -394,14 +394,16 @@ def blocks_of(subscription: RangeSubscription, start: int, end: int) -> list[byt
 
 def kept_by(dataspace: Dataspace) -> int:
     """Return how many messages are owed for by who is behind."""
-    behind = dataspace.ledger.accounts.get("behind")
-    return 0 if behind is None else behind.debt_items
+    lagging = dataspace.ledger.accounts.get("behind")
+    return 0 if lagging is None else lagging.debt_items
 
 
 def test_behind_it_owes_itself_for_the_latest_and_drops_the_oldest(
     dataspace: Dataspace, server: Account, publisher: Account
 ) -> None:
-    limits = SubscriptionLimits(keep=Limit(items=8, bytes=None), stuck=StuckPolicy.DROP_OLDEST)
+    limits = SubscriptionLimits(
+        retain_limit=Limit(items=8, bytes=None), stuck=StuckPolicy.DROP_OLDEST
+    )
     subscriptions = Subscriptions(dataspace, server, limits=limits)
     subscription = subscriptions.open("s", ["a"])
     publish(dataspace, publisher, *[A] * 20)
@@ -419,11 +421,11 @@ def test_behind_it_owes_itself_for_the_latest_and_drops_the_oldest(
     dataspace.ledger.audit()
     # One acknowledgement now and then is no catching up.
     subscription.ack(19)
-    assert subscription.behind
+    assert subscription.lagging
     publish(dataspace, publisher, A)
     assert publisher.debt_items == 0
     subscription.ack(24)
-    assert not subscription.behind
+    assert not subscription.lagging
     publish(dataspace, publisher, A)
     assert (publisher.debt_items, kept_by(dataspace)) == (1, 2)
     subscription.ack(27)
@@ -433,7 +435,7 @@ def test_behind_it_owes_itself_for_the_latest_and_drops_the_oldest(
     dataspace.ledger.audit()
     subscription.relieve("again")
     subscription.shut()
-    assert not subscription.behind
+    assert not subscription.lagging
     subscriptions.close()
     assert "behind" not in dataspace.ledger.accounts
 
@@ -468,9 +470,9 @@ def test_behind_on_disk_the_oldest_makes_room(
     assert subscription.account.debt_bytes <= 22_000
     dataspace.ledger.audit()
     subscription.ack(subscription.low + 1)
-    assert subscription.behind
+    assert subscription.lagging
     subscription.ack(70)
-    assert not subscription.behind
+    assert not subscription.lagging
     # What was acknowledged, or dropped, is not on the disk any more.
     log.sync()
     assert (min(log.records), log.low) == (70, 70)

@@ -35,10 +35,10 @@ def till(relay: RunningRelay) -> AbstractAsyncContextManager[BareClient]:
     return connected(relay.port, "till", username="anna", password=b"secret")
 
 
-def behind(relay: RunningRelay, key: str) -> bool:
+def lagging(relay: RunningRelay, key: str) -> bool:
     readers = relay.relay.readers
     assert readers is not None
-    return readers.subscriptions.get(key).behind
+    return readers.subscriptions.get(key).lagging
 
 
 def values(reader: RangeReader) -> list[int]:
@@ -60,7 +60,7 @@ async def test_an_idle_reader_stops_nobody_for_ever(
         async with till(relay) as publisher:
             with trio.fail_after(20):
                 await publish(publisher, 1, 400)
-            assert behind(relay, "@bert/idle")
+            assert lagging(relay, "@bert/idle")
             assert log_of(caplog, "made no progress")
             # It comes back, and is told what it has lost.
             with pytest.raises(DataLossError, match="messages 1 to"):
@@ -74,7 +74,7 @@ async def test_an_idle_reader_stops_nobody_for_ever(
             assert accounts["server"].debt_items == 0
             # When it has caught up, publishers wait for it again.
             await blocking(idle.ack, 401)
-            assert not behind(relay, "@bert/idle")
+            assert not lagging(relay, "@bert/idle")
             await publish(publisher, 401, 440)
             assert relay.ledger.accounts["server"].debt_items == 40
             await blocking(idle.ack, 441)
@@ -95,7 +95,7 @@ async def test_with_the_policy_wait_it_is_named_and_waited_for(
         async with till(relay) as publisher, trio.open_nursery() as nursery:
             nursery.start_soon(publish, publisher, 1, 60)
             await until(lambda: log_of(caplog, "its policy is to wait"))
-            assert not behind(relay, "@bert/idle")
+            assert not lagging(relay, "@bert/idle")
             await blocking(idle.ack, 51)
             await reaches(idle, 61)
             await blocking(idle.ack, 61)
@@ -120,7 +120,7 @@ async def test_one_acknowledgement_now_and_then_is_no_progress() -> None:
             nursery.start_soon(trickle)
             with trio.fail_after(25):
                 await publish(publisher, 1, 4_000)
-            assert behind(relay, "@bert/slow")
+            assert lagging(relay, "@bert/slow")
             nursery.cancel_scope.cancel()
         slow.close()
 
@@ -134,7 +134,7 @@ async def test_a_durable_one_has_its_own_room_on_the_disk_and_no_more(tmp_path: 
         async with till(relay) as publisher:
             with trio.fail_after(25):
                 await publish(publisher, 1, 300, size=1_000)
-            assert behind(relay, "@bert/idle")
+            assert lagging(relay, "@bert/idle")
             accounts = relay.ledger.accounts
             assert accounts["subscription/@bert/idle"].debt_bytes <= 100_000 + 2_000
             assert accounts["disk"].debt_bytes <= 100_000 + 2_000
@@ -143,7 +143,7 @@ async def test_a_durable_one_has_its_own_room_on_the_disk_and_no_more(tmp_path: 
             assert 60 < end - low < 100
             assert await blocking(values, idle) == [*range(low, 301)]
             await blocking(idle.ack, 301)
-            assert not behind(relay, "@bert/idle")
+            assert not lagging(relay, "@bert/idle")
             await publish(publisher, 301, 310, size=1_000)
         await reaches(idle, 311)
         await blocking(idle.ack, 311)
@@ -179,7 +179,7 @@ async def test_the_same_when_nobody_is_attached(tmp_path: Path) -> None:
         async with till(relay) as publisher:
             with trio.fail_after(20):
                 await publish(publisher, 1, 200)
-        assert behind(relay, "@bert/away")
+        assert lagging(relay, "@bert/away")
 
 
 async def test_the_same_where_publishers_wait_for_credit() -> None:
@@ -190,10 +190,10 @@ async def test_the_same_where_publishers_wait_for_credit() -> None:
         async with till(relay) as publisher:
             with trio.fail_after(20):
                 await publish(publisher, 1, 700)
-            assert behind(relay, "@bert/idle")
+            assert lagging(relay, "@bert/idle")
             relay.audit()
             await blocking(idle.ack, 701)
-            assert not behind(relay, "@bert/idle")
+            assert not lagging(relay, "@bert/idle")
             await publish(publisher, 701, 710)
             await blocking(idle.ack, 711)
         idle.close()

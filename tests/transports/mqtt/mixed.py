@@ -403,7 +403,7 @@ class Machine:
         self.seen["at rest"] += any(account.debt_items for account in ledger.at_rest)
         self.seen["delayed will"] += bool(len(relay.mqtt.wills))
         self.seen["shared"] += bool(len(relay.mqtt.groups))
-        for holder in ledger.behind:
+        for holder in ledger.lagging:
             self.seen[f"behind: {holder.policy}"] += 1
 
     def _bill_is_right(self, holder: str, account: Account, item: object) -> None:
@@ -554,8 +554,8 @@ class Machine:
     def _change_policy(self, chance: random.Random) -> None:
         """Let some of the holders be dealt with otherwise, whether they are behind or not."""
         holders = sorted(self.relay.ledger.holders, key=lambda holder: holder.name)
-        behind = [holder for holder in holders if holder.behind]
-        chosen = behind if behind and chance.random() < 0.6 else holders
+        lagging = [holder for holder in holders if holder.lagging]
+        chosen = lagging if lagging and chance.random() < 0.6 else holders
         for holder in chosen[:: chance.choice((1, 2, 3))]:
             with contextlib.suppress(UnfitPolicyError):
                 holder.policy = chance.choice(list(StuckPolicy))
@@ -624,7 +624,7 @@ class Machine:
         assert not owes(), f"{list(ledger.holders)}, {ledger.matrix()}"
 
     def _forget_what_is_kept(self) -> None:
-        kept, readers = self.relay.mqtt.kept, self.relay.readers
+        kept, readers = self.relay.mqtt.persistent_sessions, self.relay.readers
         assert kept is not None
         assert readers is not None
         for key, session in list(kept.by_id.items()):

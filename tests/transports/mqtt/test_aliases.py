@@ -162,7 +162,7 @@ async def test_our_own_client_is_told_the_topics(clean: bool) -> None:
                     found = [(await client.receive()).topic for _ in topics]
                     assert sorted(found) == sorted(topics)
             if not clean:
-                kept = relay.relay.mqtt.kept
+                kept = relay.relay.mqtt.persistent_sessions
                 assert kept is not None
                 kept.discard("c")
             relay.audit()

@@ -39,7 +39,7 @@ async def port(request: pytest.FixtureRequest, mosquitto: int) -> AsyncGenerator
         return
     async with running() as relay:
         yield relay.port
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         for client_id in list(kept.by_id):
             kept.discard(client_id)

@@ -1509,12 +1509,12 @@ CHECKED_ELSEWHERE = {
     "3.14.4-1": f"{CLIENT}:test_disconnecting_by_hand",
     "3.14.4-2": f"{CONNECTION}:test_closing_from_this_side_drops_what_is_on_its_way",
     "4.5.0-2": f"{CLIENT}:test_messages_are_acknowledged_when_they_are_taken",
-    # Sessions that outlive their connections, and in test_kept the relay.
+    # Sessions that outlive their connections, and in test_persistent_sessions the relay.
     "3.1.2-4": f"{SESSIONS}:test_subscriptions_are_kept_with_their_qos",
     "3.1.2-5": f"{SESSIONS}:test_messages_wait_for_a_client_that_is_away",
     "3.2.2-2": f"{SESSIONS}:test_whether_a_session_is_present",
     "3.3.1-1": f"{SESSIONS}:{COMES_AGAIN}",
-    "4.1.0-2": "tests.relay.test_kept:test_sessions_expire",
+    "4.1.0-2": "tests.relay.test_persistent_sessions:test_sessions_expire",
     "4.4.0-1": f"{SESSIONS}:{COMES_AGAIN}",
     "4.6.0-1": f"{SESSIONS}:test_order_holds_through_cuts",
 }

@@ -152,6 +152,6 @@ async def test_what_was_sent_and_not_acknowledged_is_a_redelivery() -> None:
 
 
 def end_session(relay: RunningRelay) -> None:
-    kept = relay.relay.mqtt.kept
+    kept = relay.relay.mqtt.persistent_sessions
     assert kept is not None
     kept.discard("c")

@@ -38,10 +38,10 @@ packets = st.one_of(
 )
 
 
-def taken_up(ahead: Lookahead) -> bytes:
+def taken_up(lookahead: Lookahead) -> bytes:
     """All that is whole, and then the rest."""
-    pieces = list(iter(ahead.take_up, b""))
-    return b"".join(pieces) + ahead.take_rest()
+    pieces = list(iter(lookahead.take_up, b""))
+    return b"".join(pieces) + lookahead.take_rest()
 
 
 @given(st.lists(packets, max_size=30), st.data())
@@ -49,7 +49,7 @@ def test_acknowledgements_overtake_and_all_else_stays_in_order(
     sent: list[bytes], data: st.DataObject
 ) -> None:
     """Cut anywhere, with the pieces taken up in between."""
-    ahead = Lookahead()
+    lookahead = Lookahead()
     held: list[bytes] = []  # what was not handled yet, and before that what was
     handled: list[bytes] = []
     expected: list[tuple[int, int]] = []
@@ -65,51 +65,51 @@ def test_acknowledgements_overtake_and_all_else_stays_in_order(
             held.append(packet)
         stream = cut + packet
         at = data.draw(st.integers(0, len(packet)))
-        taken += ahead.add(stream[: len(cut) + at], len(in_hand))
-        taken += ahead.add(stream[len(cut) + at :], len(in_hand))
+        taken += lookahead.add(stream[: len(cut) + at], len(in_hand))
+        taken += lookahead.add(stream[len(cut) + at :], len(in_hand))
         if data.draw(st.booleans()):
             # A packet is handled; a piece is taken up when the one before it has been.
-            in_hand = in_hand or ahead.take_up()
+            in_hand = in_hand or lookahead.take_up()
             if in_hand:
                 handled.append(held.pop(0))
                 assert in_hand.startswith(handled[-1])
                 in_hand = in_hand[len(handled[-1]) :]
-        assert ahead.size + len(in_hand) == sum(map(len, held))
+        assert lookahead.size + len(in_hand) == sum(map(len, held))
     assert taken == expected
-    assert in_hand + taken_up(ahead) == b"".join(held)
-    assert not ahead.size
+    assert in_hand + taken_up(lookahead) == b"".join(held)
+    assert not lookahead.size
 
 
 @given(st.lists(packets, max_size=8), st.integers(0, 2 * PIECE_BYTES))
 def test_a_piece_ends_where_a_packet_ends(sent: list[bytes], missing: int) -> None:
     staying = [packet for packet in sent if packet[0] not in (0x40, 0x62, 0xC0)]
-    ahead = Lookahead()
+    lookahead = Lookahead()
     stream = b"".join([*staying, LARGE])
-    ahead.add(stream[: len(stream) - 1 - missing])
-    whole = b"".join(iter(ahead.take_up, b""))
+    lookahead.add(stream[: len(stream) - 1 - missing])
+    whole = b"".join(iter(lookahead.take_up, b""))
     assert whole == b"".join(staying)
-    assert not ahead.has_whole_packets
-    assert ahead.take_rest() == LARGE[: len(LARGE) - 1 - missing]
+    assert not lookahead.has_whole_packets
+    assert lookahead.take_rest() == LARGE[: len(LARGE) - 1 - missing]
 
 
 @pytest.mark.parametrize("barrier", [DISCONNECT, b"\x10\x00", b"\x30\xff\xff\xff\xff\x01"])
 def test_nothing_overtakes_what_is_to_be_refused(barrier: bytes) -> None:
-    ahead = Lookahead()
-    assert ahead.add(SMALL + encode(PubAck(1)) + barrier[:1]) == [(0x40, 1)]
-    assert ahead.add(barrier[1:]) == []
-    assert ahead.add(encode(PubAck(2))) == []
-    assert not ahead.begins_with_disconnect
-    assert ahead.take_up() == SMALL
-    assert ahead.begins_with_disconnect == (barrier == DISCONNECT)
-    assert ahead.take_up() == b""
-    assert ahead.take_rest() == barrier + encode(PubAck(2))
+    lookahead = Lookahead()
+    assert lookahead.add(SMALL + encode(PubAck(1)) + barrier[:1]) == [(0x40, 1)]
+    assert lookahead.add(barrier[1:]) == []
+    assert lookahead.add(encode(PubAck(2))) == []
+    assert not lookahead.begins_with_disconnect
+    assert lookahead.take_up() == SMALL
+    assert lookahead.begins_with_disconnect == (barrier == DISCONNECT)
+    assert lookahead.take_up() == b""
+    assert lookahead.take_rest() == barrier + encode(PubAck(2))
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10))
 def test_no_garbage_breaks_it(reads: list[bytes]) -> None:
-    ahead = Lookahead()
-    taken = [each for data in reads for each in ahead.add(data)]
-    kept = taken_up(ahead)
+    lookahead = Lookahead()
+    taken = [each for data in reads for each in lookahead.add(data)]
+    kept = taken_up(lookahead)
     assert sum(map(len, reads)) - len(kept) == sum(2 if f == 0xC0 else 4 for f, _ in taken)
 
 
@@ -142,19 +142,19 @@ def test_what_is_kept_is_looked_at_once(
         return take_acknowledgements(buffer, *args, **kwargs)
 
     monkeypatch.setattr(LOOK, counted)
-    ahead = Lookahead()
+    lookahead = Lookahead()
     starts = range(0, len(stream), read)
     for start in starts:
-        ahead.add(stream[start : start + read])
+        lookahead.add(stream[start : start + read])
     # Twice: a packet that is cut in two is looked at when it begins and when it ends.
     assert looked_at <= 2 * len(stream) + 5 * len(starts)
 
 
 def test_packets_of_a_few_bytes_are_joined() -> None:
     """A read may be one of them; each by itself would take many times its size."""
-    ahead = Lookahead()
+    lookahead = Lookahead()
     for _ in range(20_000):
-        ahead.add(SMALL)
-    pieces = list(iter(ahead.take_up, b""))
+        lookahead.add(SMALL)
+    pieces = list(iter(lookahead.take_up, b""))
     assert b"".join(pieces) == SMALL * 20_000
     assert len(pieces) <= 1 + 100_000 // PIECE_BYTES

@@ -34,7 +34,7 @@ async def counting_from(path: Path, seq: int, qos: int) -> AsyncGenerator[Runnin
 
 def unacked(relay: RunningRelay) -> int:
     """How many messages the client has and has not acknowledged."""
-    kept = relay.relay.mqtt.kept
+    kept = relay.relay.mqtt.persistent_sessions
     assert kept is not None
     return kept.by_id["k-client"].queue.statistics().unacked
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Ledger
 from clearfunds.dataspace import Publication, RetainedStore
-from clearfunds.transports.mqtt.server._persistent_retained import RETAINED_PREFIX, keep_retained
+from clearfunds.transports.mqtt.server._persistent_retained import RETAINED_PREFIX, persist_retained
 
 
 class Values:
@@ -29,7 +29,7 @@ class Values:
 def opened(values: Any, ledger: Ledger, now: float = 0.0) -> RetainedStore:
     store = RetainedStore(100, 1 << 20)
     store.wall = lambda: now
-    keep_retained(store, ledger, values, dict(values.values))
+    persist_retained(store, ledger, values, dict(values.values))
     return store
 
 

@@ -23,15 +23,15 @@ class Client:
     def __init__(self) -> None:
         self.told: list[PubAck | PubRec] = []
         self.refused: list[str] = []
-        self.answers = PublisherAcks(self.told.append, self.refused.append)
+        self.acks = PublisherAcks(self.told.append, self.refused.append)
 
     def publish(self, packet_id: int, expected: int, qos: int = 1) -> PublisherAck:
         """One publication, which `expected` queues need time to take."""
-        answer = self.answers.begin(PubAck(packet_id) if qos == 1 else PubRec(packet_id))
+        ack = self.acks.begin(PubAck(packet_id) if qos == 1 else PubRec(packet_id))
         for _ in range(expected):
-            answer.expect()
-        answer.handed_over()
-        return answer
+            ack.expect()
+        ack.handed_over()
+        return ack
 
 
 def test_what_nobody_needs_time_for_is_acknowledged_at_once() -> None:
@@ -39,7 +39,7 @@ def test_what_nobody_needs_time_for_is_acknowledged_at_once() -> None:
     client.publish(1, 0)
     client.publish(2, 0, qos=2)
     assert client.told == [PubAck(1), PubRec(2)]
-    assert len(client.answers) == 0
+    assert len(client.acks) == 0
 
 
 def test_the_others_wait_for_what_came_before_them() -> None:
@@ -56,22 +56,22 @@ def test_the_others_wait_for_what_came_before_them() -> None:
 
 def test_taken_while_it_is_handed_over_is_not_said_before_that_is_done() -> None:
     client = Client()
-    answer = client.answers.begin(PubAck(1))
-    answer.expect()
-    answer.taken()
+    ack = client.acks.begin(PubAck(1))
+    ack.expect()
+    ack.taken()
     assert client.told == []
-    answer.expect()
-    answer.handed_over()
+    ack.expect()
+    ack.handed_over()
     assert client.told == []
-    answer.taken()
+    ack.taken()
     assert client.told == [PubAck(1)]
 
 
 def test_a_refusal_ends_the_connection_and_is_not_acknowledged() -> None:
     client = Client()
-    answer = client.publish(7, 2)
-    answer.refused("the queue is full")
-    answer.taken()
+    ack = client.publish(7, 2)
+    ack.refused("the queue is full")
+    ack.taken()
     assert client.told == []
     (said,) = client.refused
     assert said.startswith("packet 7 was refused: the queue is full")
@@ -81,10 +81,10 @@ def test_who_has_gone_is_told_nothing_and_who_has_come_back_is() -> None:
     old, new = Client(), Client()
     first = old.publish(1, 1, qos=2)
     second = old.publish(2, 1, qos=2)
-    old.answers.close()
+    old.acks.close()
     second.taken()
-    first.moved_to(new.answers)
-    second.moved_to(new.answers)
+    first.moved_to(new.acks)
+    second.moved_to(new.acks)
     assert new.told == []
     first.taken()
     assert old.told == []
@@ -94,11 +94,11 @@ def test_who_has_gone_is_told_nothing_and_who_has_come_back_is() -> None:
 @given(st.lists(st.integers(0, 3), max_size=12), st.randoms(use_true_random=False))
 def test_each_is_said_once_and_in_order(expected: list[int], random: object) -> None:
     client = Client()
-    answers = [client.publish(n + 1, count) for n, count in enumerate(expected)]
-    taking = [a for a, count in zip(answers, expected, strict=True) for _ in range(count)]
+    acks = [client.publish(n + 1, count) for n, count in enumerate(expected)]
+    taking = [a for a, count in zip(acks, expected, strict=True) for _ in range(count)]
     random.shuffle(taking)  # type: ignore[attr-defined]
-    for answer in taking:
-        answer.taken()
+    for ack in taking:
+        ack.taken()
         assert client.told == [PubAck(n + 1) for n in range(len(client.told))]
     assert len(client.told) == len(expected)
 
@@ -110,7 +110,7 @@ class Noted:
         self.happened: list[str] = []
         self.durable: Callable[[], object] = lambda: None
 
-    def keep(self, kept: Callable[[], object]) -> None:
+    def persist(self, kept: Callable[[], object]) -> None:
         self.happened.append("written")
         self.durable = kept
 
@@ -121,15 +121,15 @@ class Noted:
 def test_an_identifier_is_written_with_the_last_message_that_it_came_with() -> None:
     """One queue has room and the other has not: what has come is not complete before that."""
     client, identifier = Client(), Noted()
-    answer = client.answers.begin(PubRec(1), identifier)
-    assert isinstance(answer, IdentifierAck)
-    answer.expect()
-    answer.expect()
-    first = answer.written()
-    answer.handed_over()
+    ack = client.acks.begin(PubRec(1), identifier)
+    assert isinstance(ack, IdentifierAck)
+    ack.expect()
+    ack.expect()
+    first = ack.written()
+    ack.handed_over()
     first.taken()
     assert identifier.happened == []
-    second = answer.written()
+    second = ack.written()
     assert identifier.happened == ["written"]
     second.taken()
     assert client.told == []
@@ -139,12 +139,12 @@ def test_an_identifier_is_written_with_the_last_message_that_it_came_with() -> N
 
 def test_an_identifier_is_written_when_all_is_written_before_the_turn_is_over() -> None:
     client, identifier = Client(), Noted()
-    answer = client.answers.begin(PubRec(1), identifier)
-    assert isinstance(answer, IdentifierAck)
-    answer.expect()
-    queue = answer.written()
+    ack = client.acks.begin(PubRec(1), identifier)
+    assert isinstance(ack, IdentifierAck)
+    ack.expect()
+    queue = ack.written()
     assert identifier.happened == []
-    answer.handed_over()
+    ack.handed_over()
     assert identifier.happened == ["written"]
     identifier.durable()
     assert client.told == []
@@ -155,10 +155,10 @@ def test_an_identifier_is_written_when_all_is_written_before_the_turn_is_over() 
 
 def test_an_identifier_is_written_when_what_was_not_written_is_dealt_with() -> None:
     client, identifier = Client(), Noted()
-    answer = client.answers.begin(PubRec(1), identifier)
-    answer.expect()
-    answer.handed_over()
-    answer.taken()
+    ack = client.acks.begin(PubRec(1), identifier)
+    ack.expect()
+    ack.handed_over()
+    ack.taken()
     assert (identifier.happened, client.told) == (["written"], [])
     identifier.durable()
     assert client.told == [PubRec(1)]
@@ -166,7 +166,7 @@ def test_an_identifier_is_written_when_what_was_not_written_is_dealt_with() -> N
 
 def test_the_identifier_of_what_nobody_takes_is_written_at_once() -> None:
     client, identifier = Client(), Noted()
-    client.answers.begin(PubRec(1), identifier).handed_over()
+    client.acks.begin(PubRec(1), identifier).handed_over()
     assert (identifier.happened, client.told) == (["written"], [])
     identifier.durable()
     assert client.told == [PubRec(1)]
@@ -174,11 +174,11 @@ def test_the_identifier_of_what_nobody_takes_is_written_at_once() -> None:
 
 def test_the_identifier_of_what_was_refused_may_be_used_again() -> None:
     client, identifier = Client(), Noted()
-    answer = client.answers.begin(PubRec(1), identifier)
-    answer.expect()
-    answer.handed_over()
-    answer.refused("full")
-    answer.refused("full")
+    ack = client.acks.begin(PubRec(1), identifier)
+    ack.expect()
+    ack.handed_over()
+    ack.refused("full")
+    ack.refused("full")
     assert identifier.happened == ["forgotten"]
     assert client.told == []
     assert len(client.refused) == 1
@@ -186,14 +186,14 @@ def test_the_identifier_of_what_was_refused_may_be_used_again() -> None:
 
 def test_an_answer_that_is_asked_for_again_is_said_once() -> None:
     client = Client()
-    answer = client.publish(1, 1, qos=2)
-    answer.moved_to(client.answers)
-    answer.taken()
+    ack = client.publish(1, 1, qos=2)
+    ack.moved_to(client.acks)
+    ack.taken()
     assert client.told == [PubRec(1)]
     other = Client()
     second = client.publish(2, 1, qos=2)
-    client.answers.close()
-    second.moved_to(other.answers)
+    client.acks.close()
+    second.moved_to(other.acks)
     second.taken()
     assert (client.told, other.told) == ([PubRec(1)], [PubRec(2)])
 
@@ -214,23 +214,23 @@ def test_where_the_protocol_can_say_so_a_refusal_is_an_answer() -> None:
         assert why == "full"
         return type(packet)(packet.packet_id, 0x97)
 
-    answers = PublisherAcks(told.append, pytest.fail, refusal)
-    first = answers.begin(PubAck(1))
+    acks = PublisherAcks(told.append, pytest.fail, refusal)
+    first = acks.begin(PubAck(1))
     first.expect()
     first.handed_over()
-    second = answers.begin(PubRec(2))
+    second = acks.begin(PubRec(2))
     second.expect()
     second.expect()
     second.handed_over()
-    assert answers.pending_pubacks == 1
+    assert acks.pending_pubacks == 1
     second.refused("full")
     assert told == []
     first.refused("full")
     assert told == [PubAck(1, 0x97)]
-    assert answers.pending_pubacks == 0
+    assert acks.pending_pubacks == 0
     second.taken()
     assert told == [PubAck(1, 0x97), PubRec(2, 0x97)]
-    assert len(answers) == 0
+    assert len(acks) == 0
 
 
 @pytest.mark.parametrize("kind", [PubAck, PubRec])
@@ -241,17 +241,17 @@ def test_moved_to_a_connection_without_reasons_it_gives_none(kind: type[PubAck |
         return type(packet)(packet.packet_id, 0x97)
 
     before, after = Client(), Client()
-    before.answers.refusal = refusal
-    nobody, refused = (before.answers.begin(kind(n)) for n in (1, 2))
-    for answer in (nobody, refused):
-        answer.expect()
-        answer.expect()
-        answer.handed_over()
+    before.acks.refusal = refusal
+    nobody, refused = (before.acks.begin(kind(n)) for n in (1, 2))
+    for ack in (nobody, refused):
+        ack.expect()
+        ack.expect()
+        ack.handed_over()
     nobody.note_reached(anybody=False)
     refused.refused("its quota is used up")
     assert (nobody.packet.reason, refused.packet.reason) == (0x10, 0x97)
-    for answer in (nobody, refused):
-        answer.moved_to(after.answers)
+    for ack in (nobody, refused):
+        ack.moved_to(after.acks)
     (said,) = after.refused
     assert said.startswith("packet 2 was refused: reason 0x97 of MQTT 5")
     nobody.taken()

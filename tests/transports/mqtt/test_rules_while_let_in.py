@@ -26,13 +26,13 @@ async def test_a_part_in_a_group_that_is_no_longer_allowed_is_not_taken_up(
             await client.subscribe(SHARED, "v", options=1)
         await until(lambda: not relay.relay.mqtt.open)
         assert len(groups) == 1
-        keep = SharedGroup.keep
+        add_session = SharedGroup.add_session
 
         def change(group: SharedGroup, session: Any, granted: int) -> None:
-            keep(group, session, granted)
+            add_session(group, session, granted)
             acl.replace(parse_acl("topic write t/#\ntopic v\n"))
 
-        monkeypatch.setattr(SharedGroup, "keep", change)
+        monkeypatch.setattr(SharedGroup, "add_session", change)
         async with connected5(relay.port, "c", clean=False, session_expiry=100) as client:
             assert client.welcome.session_present
             assert len(groups) == 0

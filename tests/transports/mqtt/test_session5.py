@@ -63,7 +63,7 @@ async def test_a_client_is_told_what_it_may_do() -> None:
             said = client.welcome.properties
             assert said.assigned_client_id is None
             assert said.session_expiry == 86_400  # the most that the relay keeps one for
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         kept.discard("named")
 
@@ -486,7 +486,7 @@ async def test_what_cannot_be_subscribed_to_is_said_one_by_one() -> None:
 async def test_a_session_is_kept_as_long_as_its_client_wants(durable: bool, tmp_path: Path) -> None:
     now = [1e9]
     async with running(store=str(tmp_path) if durable else None) as relay:
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         kept.wall = lambda: now[0]
         async with connected(relay.port) as publisher:
@@ -516,7 +516,7 @@ async def test_a_session_is_kept_as_long_as_its_client_wants(durable: bool, tmp_
 
 async def test_a_session_is_taken_up_and_not_kept_any_longer() -> None:
     async with running() as relay:
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         async with connected5(relay.port, "c", session_expiry=100) as client:
             await client.subscribe("t", options=1)
@@ -530,7 +530,7 @@ async def test_a_session_is_taken_up_and_not_kept_any_longer() -> None:
 
 async def test_who_leaves_may_change_for_how_long() -> None:
     async with running() as relay:
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         async with connected5(relay.port, "c", session_expiry=100) as client:
             await client.send(Disconnect(properties=Properties(session_expiry=7)))
@@ -829,7 +829,7 @@ async def test_what_is_put_aside_expires() -> None:
             await slow.subscribe("t", options=1, identifier=300)
             with trio.fail_after(30):
                 await publish(publisher)
-            assert any(holder.behind for holder in relay.ledger.holders)
+            assert any(holder.lagging for holder in relay.ledger.holders)
             first = await slow.publication()
             now[0] += 11
             await slow.send(PubAck(first.packet_id))

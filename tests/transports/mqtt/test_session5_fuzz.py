@@ -388,7 +388,7 @@ async def feed(
         server = MqttServer(Dataspace(ledger, max_retained=3), flusher, account, mqtt, tree=tree)
         server.wall = server.dataspace.retained.wall = wall
         at_rest = ledger.open("kept", limit=Limit(items=None, bytes=50_000), at_rest="ram")
-        server.kept = PersistentSessions(
+        server.persistent_sessions = PersistentSessions(
             server.dataspace,
             shelves,
             tree,
@@ -447,8 +447,8 @@ async def feed(
         clock.jump(10_000)
         server.each_tick(trio.current_time())
         assert not len(server.wills)
-        for client_id in list(server.kept.by_id):
-            server.kept.discard(client_id)
+        for client_id in list(server.persistent_sessions.by_id):
+            server.persistent_sessions.discard(client_id)
         await wait_all_tasks_blocked()
         ledger.audit()
         assert account.debt_items == account.debt_bytes == 0

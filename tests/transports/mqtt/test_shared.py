@@ -586,9 +586,9 @@ async def test_after_a_restart_the_group_has_what_was_acknowledged(tmp_path: Pat
         async with connected(relay.port, "a"):
             pass
         await until(lambda: not len(relay.relay.mqtt.groups))
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
-        queues = getattr(kept.keeping, "store").queues  # noqa: B009
+        queues = getattr(kept.persistence, "store").queues  # noqa: B009
         await until(lambda: not [name for name in queues if "share" in name])
 
 
@@ -702,17 +702,17 @@ async def test_a_member_that_is_behind_gets_nothing_until_it_has_caught_up(stuck
             await slow.subscribe(G, qos=1)
             outlet = relay.relay.mqtt.sessions["slow"].outlet
             with trio.move_on_after(10):
-                while not outlet.behind:
+                while not outlet.lagging:
                     await publisher.send(*(Publish("own", b"x" * 50_000) for _ in range(10)))
                     await trio.sleep(0.01)
-            assert outlet.behind
+            assert outlet.lagging
             async with connected(relay.port, "fast") as fast:
                 await fast.subscribe(G, qos=1)
                 await published(publisher, *(b"%d" % n for n in range(20)))
                 assert payloads(await settled(fast)) == [b"%d" % n for n in range(20)]
                 relay.audit()
                 with trio.fail_after(20):
-                    while outlet.behind:
+                    while outlet.lagging:
                         await slow.stream.receive_some(1 << 20)
                 flowing = group_of(relay).group.member_statistics
                 await until(lambda: all(each.flows for each in flowing(9)))

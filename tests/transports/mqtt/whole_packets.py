@@ -433,7 +433,7 @@ class Machine:
         for client in (self._hears, self._tells):
             client.close()
         await until(lambda: not self.relay.relay.mqtt.open)
-        kept = self.relay.relay.mqtt.kept
+        kept = self.relay.relay.mqtt.persistent_sessions
         assert kept is not None
         for client_id in list(kept.by_id):
             kept.discard(client_id)

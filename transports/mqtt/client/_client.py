@@ -53,7 +53,7 @@ from ..codec._reasons import reason_of
 from ._dialects import Dialect
 from ._errors import ConnectionLostError, why_disconnected
 from ._inbox import Inbox
-from ._keeper import Keeper
+from ._keep_alive import KeepAlive
 from ._outbound import Outbound
 from ._requests import Request, Requests, options_of
 from ._send_buffer import SendBuffer
@@ -129,7 +129,7 @@ class MqttClient:
 
         self._send = SendBuffer()
 
-        self._keeps = session is not None
+        self._is_persistent = session is not None
         self._session = ClientSession() if session is None else session
         self._ids = self._session.ids
         self._requests = Requests(self._ids)
@@ -138,11 +138,11 @@ class MqttClient:
             self._session,
             self._send,
             max_inflight,
-            keeps=self._keeps,
+            is_persistent=self._is_persistent,
             check=self._check_usable,
         )
 
-        self._keeper = Keeper(
+        self._keep_alive = KeepAlive(
             self._send, keep_alive, ping_timeout, lambda: self._reading, self._end
         )
         self._lost: str | None = None
@@ -165,8 +165,8 @@ class MqttClient:
         """Start this client's tasks; `open_mqtt` calls this. They run until cancelled."""
         nursery.start_soon(self._read)
         nursery.start_soon(self._write)
-        if self._keeper.keep_alive:
-            nursery.start_soon(self._keeper.run, self._ended)
+        if self._keep_alive.seconds:
+            nursery.start_soon(self._keep_alive.run, self._ended)
 
     def left(self) -> None:
         """Note that this client's block has been left; `open_mqtt` calls this.
@@ -276,7 +276,7 @@ class MqttClient:
             try:
                 await self._wait_finished(inflight)
             except ConnectionLostError as exc:
-                exc.kept = self._keeps
+                exc.kept = self._is_persistent
                 raise
             if inflight.refused is not None:
                 raise inflight.refused
@@ -400,7 +400,7 @@ class MqttClient:
                 if self._lost is not None:
                     self._raise_unusable()
                 await self._inbox.arrived.park()
-            elif self._inbox[0].qos and not self._send.has_room_for_answers:
+            elif self._inbox[0].qos and not self._send.has_room_for_acks:
                 await self._send.room.park()
             else:
                 return self._take()
@@ -419,7 +419,7 @@ class MqttClient:
             if self._lost is not None:
                 self._raise_unusable()
             raise trio.WouldBlock
-        if self._inbox[0].qos and not self._send.has_room_for_answers:
+        if self._inbox[0].qos and not self._send.has_room_for_acks:
             raise trio.WouldBlock
         return self._take()
 
@@ -560,7 +560,7 @@ class MqttClient:
                 self._send.put(self._encode(answer(number)))
 
     def _must_not_read(self) -> bool:
-        return self._inbox.full or not self._send.has_room_for_answers
+        return self._inbox.full or not self._send.has_room_for_acks
 
     def _handle(self, packet: Packet) -> None:
         match packet:
@@ -629,16 +629,16 @@ class MqttClient:
                     self._handle(packet)
                 self._reading = False
                 while self._must_not_read():
-                    if self._send.has_room_for_answers:
+                    if self._send.has_room_for_acks:
                         await self._inbox.wait_drained()
                     else:
                         await self._send.room.park()
-                    self._keeper.passed_over()
+                    self._keep_alive.passed_over()
                 self._reading = True
                 data = await self._stream.receive_some(READ_SIZE)
                 if not data:
                     break
-                self._keeper.heard()
+                self._keep_alive.heard()
                 connection.receive_data(bytes(data))
         except RemoteProtocolError as exc:
             await self._say_why(exc)

@@ -25,13 +25,13 @@ class Outbound:
         session: Keeps them.
         send: The client's send buffer.
         window: The size of the window; the server's Receive Maximum may make it smaller.
-        keeps: Whether the session outlives the connection, so that they are sent again.
+        is_persistent: Whether the session outlives the connection, so that they are sent again.
         check: Raises if the client can no longer publish.
     """
 
     __slots__ = (
-        "_check", "_dialect", "_held_back", "_keeps", "_places", "_refused", "_send", "_session",
-        "_waiting",
+        "_check", "_dialect", "_held_back", "_is_persistent", "_places", "_refused", "_send",
+        "_session", "_waiting",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +41,7 @@ class Outbound:
         send: SendBuffer,
         window: int,
         *,
-        keeps: bool,
+        is_persistent: bool,
         check: Callable[[], object],
     ) -> None:
         if window < 1:
@@ -49,7 +49,7 @@ class Outbound:
         self._dialect = dialect
         self._session = session
         self._send = send
-        self._keeps = keeps
+        self._is_persistent = is_persistent
         self._check = check
         # A free place in the window goes straight to the first task that waits for one.
         self._places = min(window, dialect.granted.receive_maximum)
@@ -139,7 +139,7 @@ class Outbound:
             raise
         self._send.put(frame)
         again = b""
-        if self._keeps:
+        if self._is_persistent:
             again = dialect.publish_again(frame, topic, payload, retain, properties)
         outgoing = Outgoing(qos, again, topic)
         self._session.begin(packet_id, outgoing)

@@ -8,7 +8,7 @@ ROOM = 1 << 16
 #: High-water mark for answers (PUBACK, PUBREL, ...); above it reading stops, too. It is far above
 #: `ROOM`, so that a slow write alone does not stop the reading of acknowledgements. It exists
 #: because a server that sends and never reads could fill the buffer.
-ROOM_FOR_ANSWERS = 1 << 20
+ROOM_FOR_ACKS = 1 << 20
 
 
 class SendBuffer:
@@ -60,9 +60,9 @@ class SendBuffer:
         return self.unsent < ROOM
 
     @property
-    def has_room_for_answers(self) -> bool:
+    def has_room_for_acks(self) -> bool:
         """Whether answers that the protocol demands may be put."""
-        return self.unsent < ROOM_FOR_ANSWERS
+        return self.unsent < ROOM_FOR_ACKS
 
     def put(self, data: bytes) -> None:
         """Send `data` with the next write; after `close`, drop it."""

@@ -35,8 +35,8 @@ class Client:
     server: MqttServer
     peer: Peer
     account: Account
-    """Pays for everything but publications that another tenant pays for: see `payers`."""
-    payers: Billing
+    """Pays for everything but publications that another tenant pays for: see `billing`."""
+    billing: Billing
     rights: Rights | None
     """What it may publish and read; None: everything."""
     sender: Sender
@@ -46,7 +46,7 @@ class Client:
     mqtt5: Mqtt5 | None
     """Its side of MQTT 5, if it speaks that."""
     bridge: Bridge | None
-    kept: PersistentSession | None
+    persistent: PersistentSession | None
     """Its persistent session, if any."""
     complain: Callable[[str], object]
     """Logs what it did wrong."""
@@ -58,36 +58,41 @@ class Client:
         cls,
         entry: Entry,
         account: Account,
-        payers: Billing,
+        billing: Billing,
         sender: Sender,
         packet: Connect,
         complain: Callable[[str], object],
     ) -> Client:
         """Return the client of an entry, that the CONNECT `packet` began."""
-        server, outlet, five, kept = entry.server, sender.outlet, sender.mqtt5, entry.kept
+        server, outlet, mqtt5, persistent = (
+            entry.server,
+            sender.outlet,
+            sender.mqtt5,
+            entry.persistent,
+        )
         way: Recipient = outlet
         bridge: Bridge | None = None
-        if five is not None:
-            five.is_own = payers.has
-            if kept is not None:
-                five.filters = kept.filters
-            way = AtMostOnce(five, outlet)
-            outlet.framing_bytes = five.framing_bytes
+        if mqtt5 is not None:
+            mqtt5.is_own = billing.has
+            if persistent is not None:
+                mqtt5.filters = persistent.filters
+            way = AtMostOnce(mqtt5, outlet)
+            outlet.framing_bytes = mqtt5.framing_bytes
         elif packet.bridge:
             bridge = Bridge(server.wall)
-            bridge.is_own = payers.has
+            bridge.is_own = billing.has
             way = AtMostOnce(bridge, outlet)
         return cls(
             server=server,
             peer=entry.peer,
             account=account,
-            payers=payers,
+            billing=billing,
             rights=entry.rights,
             sender=sender,
             way=way,
-            mqtt5=five,
+            mqtt5=mqtt5,
             bridge=bridge,
-            kept=kept,
+            persistent=persistent,
             complain=complain,
         )
 
@@ -121,7 +126,12 @@ class Client:
         if self.shares is None:
             sender = self.sender
             self.shares = Shares(
-                self.server.groups, self.peer, sender.outlet, self.mqtt5, self.kept, sender.cut
+                self.server.groups,
+                self.peer,
+                sender.outlet,
+                self.mqtt5,
+                self.persistent,
+                sender.cut,
             )
         return self.shares
 

@@ -45,7 +45,7 @@ class Entry:
         link: The client's socket.
         listener: The name of the listener that it came by.
         login: Refuses the client.
-        five: The client's side of MQTT 5, if it speaks that.
+        mqtt5: The client's side of MQTT 5, if it speaks that.
         packet: Its CONNECT, with its user.
 
     Attributes:
@@ -54,12 +54,12 @@ class Entry:
         key: The `identity` that the server knows it by.
         peer: Its names.
         rights: What it may publish and read; None: everything. Set by `take_places`.
-        kept: Its persistent session, if any. Set by `take_session`.
+        persistent: Its persistent session, if any. Set by `take_session`.
     """
 
     __slots__ = (
-        "_five", "_link", "_login", "_place", "_user", "_will", "_will_place",
-        "client_id", "kept", "key", "peer", "rights", "server",
+        "_link", "_login", "_mqtt5", "_place", "_user", "_will", "_will_place", "client_id", "key",
+        "peer", "persistent", "rights", "server",
     )  # fmt: skip
 
     def __init__(
@@ -68,18 +68,18 @@ class Entry:
         link: Link,
         listener: str,
         login: Login,
-        five: Mqtt5 | None,
+        mqtt5: Mqtt5 | None,
         packet: Connect,
     ) -> None:
         self.server = server
         self._link = link
         self._login = login
-        self._five = five
+        self._mqtt5 = mqtt5
         self._place: Place | None = None
         self._will: LastWill | None = None
         self._will_place: WillPlace | None = None
         self.rights: Rights | None = None
-        self.kept: PersistentSession | None = None
+        self.persistent: PersistentSession | None = None
         self.client_id = packet.client_id or server.new_client_id()
         user = packet.username if link.user is None else link.user
         if not self._is_verified and server.settings.has_users:
@@ -116,11 +116,13 @@ class Entry:
             if old is not None:
                 # In one step, so that its will comes before what this one publishes.
                 old.give_way()
-            if server.kept is not None:
+            if server.persistent_sessions is not None:
                 # What is over ends before anything new begins under its name.
-                session = server.kept.find(self.client_id, self._user, adopts=self._adopts)
+                session = server.persistent_sessions.find(
+                    self.client_id, self._user, adopts=self._adopts
+                )
                 if session is not None and packet.clean_session:
-                    server.kept.discard(session.key)
+                    server.persistent_sessions.discard(session.key)
             parting = server.partings.of(self.key)
             if parting is None:
                 return
@@ -132,9 +134,9 @@ class Entry:
         Raises:
             RemoteProtocolError: If there is no room; the client has been told.
         """
-        server, five = self.server, self._five
+        server, mqtt5 = self.server, self._mqtt5
         place = take_place(server, self.peer, proved=self._is_verified)
-        full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
+        full = ConnectReturnCode.SERVER_UNAVAILABLE if mqtt5 is None else Reason.QUOTA_EXCEEDED
         if isinstance(place, str):
             self._login.deny(full, place, counted=True)
         self._place = place
@@ -155,7 +157,7 @@ class Entry:
         Raises:
             RemoteProtocolError: If there is no room for one; the client has been told.
         """
-        sessions, five = self.server.kept, self._five
+        sessions, mqtt5 = self.server.persistent_sessions, self._mqtt5
         if sessions is None:
             return False
         session = sessions.find(self.client_id, self._user, adopts=self._adopts)
@@ -163,10 +165,10 @@ class Entry:
             if session is not None:
                 sessions.discard(session.key)
                 session = None
-            if five is None or five.expiry == 0:
+            if mqtt5 is None or mqtt5.expiry == 0:
                 return False
         present = session is not None
-        if session is None and five is not None and five.expiry == 0:
+        if session is None and mqtt5 is not None and mqtt5.expiry == 0:
             return False
         if session is None:
             session = sessions.create(self.client_id, self.peer.name, self._user)
@@ -175,13 +177,13 @@ class Entry:
                 f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
                 "with a clean session, or end some"
             )
-            full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
+            full = ConnectReturnCode.SERVER_UNAVAILABLE if mqtt5 is None else Reason.QUOTA_EXCEEDED
             self._login.deny(full, why)
-        if five is None:
+        if mqtt5 is None:
             session.expire_as_set()
         else:
-            session.expiry = self.server.expiry_of(five.expiry)
-        self.kept = session
+            session.expiry = self.server.expiry_of(mqtt5.expiry)
+        self.persistent = session
         return present
 
     def welcome(self, packet: Connect, sender: Sender, *, present: bool) -> None:
@@ -191,10 +193,10 @@ class Entry:
             RemoteProtocolError: If it does not accept so large a packet; it has been told.
         """
         accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._properties(packet))
-        five = self._five
-        if five is not None and sender.fitting(accepted) is None:
-            assert five.max_packet_size is not None
-            why = too_large(accepted, five.max_packet_size)
+        mqtt5 = self._mqtt5
+        if mqtt5 is not None and sender.fitting(accepted) is None:
+            assert mqtt5.max_packet_size is not None
+            why = too_large(accepted, mqtt5.max_packet_size)
             self.server.counters.refused += 1
             sender.refuse(Reason.PACKET_TOO_LARGE, why)
             raise RemoteProtocolError(why)
@@ -202,14 +204,14 @@ class Entry:
 
     def _properties(self, packet: Connect) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
-        five, kept = self._five, self.kept
-        if five is None:
+        mqtt5, persistent = self._mqtt5, self.persistent
+        if mqtt5 is None:
             return NO_PROPERTIES
         server = self.server
         settings = server.settings
         expiry: int | None = None
-        granted = 0.0 if kept is None else kept.expiry
-        if granted != five.expiry:
+        granted = 0.0 if persistent is None else persistent.expiry
+        if granted != mqtt5.expiry:
             expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
         most = server.receive_maximum
         alive = server.keep_alive_of(packet.keep_alive)
@@ -229,18 +231,23 @@ class Entry:
     def says_goodbye(self, packet: Disconnect) -> None:
         """Take a DISCONNECT: it may want the will published, or the session kept longer (5)."""
         if packet.reason == 0:
-            self.keep_will(None)  # whatever may follow [MQTT-3.14.4-3]
-        interval, five = packet.properties.session_expiry, self._five
-        if interval is not None and five is not None:
-            five.expiry = seconds_of(interval)
-            if self.kept is not None:
-                self.kept.expiry = self.server.expiry_of(five.expiry)
+            self.set_will(None)  # whatever may follow [MQTT-3.14.4-3]
+        interval, mqtt5 = packet.properties.session_expiry, self._mqtt5
+        if interval is not None and mqtt5 is not None:
+            mqtt5.expiry = seconds_of(interval)
+            if self.persistent is not None:
+                self.persistent.expiry = self.server.expiry_of(mqtt5.expiry)
 
     def close(self) -> None:
         """End its session, if that ends with the connection."""
-        kept, sessions = self.kept, self.server.kept
-        if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
-            sessions.discard(kept.key)
+        persistent, sessions = self.persistent, self.server.persistent_sessions
+        if (
+            persistent is not None
+            and sessions is not None
+            and persistent.expiry == 0
+            and persistent.is_current
+        ):
+            sessions.discard(persistent.key)
 
     def leave(self) -> None:
         """Give up its place among the connections. Idempotent."""
@@ -248,16 +255,16 @@ class Entry:
             self._place.leave()
             self._place = None
 
-    def keep_will(self, will: LastWill | None) -> None:
+    def set_will(self, will: LastWill | None) -> None:
         """Have a will published when the connection ends; None: have none published."""
         self._will = will
 
-    def end_will(self, account: Account | None, payers: Billing | None) -> None:
+    def end_will(self, account: Account | None, billing: Billing | None) -> None:
         """Publish the will, or let it wait; give up its room.
 
         Args:
             account: The client's account; None: it was not let in, and nothing is published.
-            payers: Tells who pays for it; None: `account` does.
+            billing: Tells who pays for it; None: `account` does.
         """
         server = self.server
         will, self._will = self._will, None
@@ -266,16 +273,16 @@ class Entry:
             if self._delays(will, place):
                 return
             if not server.stopping:
-                payer = account if payers is None else payers.of(will.topic)
+                payer = account if billing is None else billing.of(will.topic)
                 server.publish_will(payer, will, self.peer.name, self.rights)
         if place is not None:
             place.release()
 
     def _delays(self, will: LastWill, place: WillPlace | None) -> bool:
         """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
-        delay, kept, server = will.delay, self.kept, self.server
-        if not delay or kept is None or kept.expiry == 0 or server.stopping:
+        delay, persistent, server = will.delay, self.persistent, self.server
+        if not delay or persistent is None or persistent.expiry == 0 or server.stopping:
             return False
-        seconds = delay if kept.expiry is None else min(delay, kept.expiry)
+        seconds = delay if persistent.expiry is None else min(delay, persistent.expiry)
         due = server.ledger.clock() + seconds
         return server.wills.add(self.key, self.peer, will, due, self.client_id, place)

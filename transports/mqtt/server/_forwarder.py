@@ -49,15 +49,15 @@ class Forwarder:
         replays: The retained publications still to be sent to it, before anything else.
 
     Attributes:
-        payers: Tells who pays for a publication.
+        billing: Tells who pays for a publication.
         short: The payer that has no room for the next publication, if there is one.
         single: The last read, if it was one publication on the topic of the read before: the next
             may be just like it.
     """
 
     __slots__ = (
-        "_account", "_connection", "_most", "_properties", "_replays", "_server", "_topic",
-        "_work", "_writable", "payers", "short", "single",
+        "_account", "_connection", "_most", "_properties", "_replays", "_server", "_topic", "_work",
+        "_writable", "billing", "short", "single",
     )  # fmt: skip
 
     def __init__(
@@ -77,19 +77,19 @@ class Forwarder:
         # How much is looked at for one run; 0: all that there is.
         self._most = 0
         self._topic = ""
-        self.payers = client.payers
+        self.billing = client.billing
         self.short: Account | None = None
         self.single: Single | None = None
 
     def payer_at(self, buffer: bytes, position: int) -> Account:
         """Return who pays for the packet at `position`, as far as that can be told."""
-        payers = self.payers
-        if not payers.by_topic or position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
-            return payers.own
+        billing = self.billing
+        if not billing.by_topic or position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
+            return billing.own
         key = topic_key(buffer, position)
         if key == NO_TOPIC and self._properties:
             key = self._connection.aliased_key(position)
-        return payers.own if key is None else payers.of_key(key)
+        return billing.own if key is None else billing.of_key(key)
 
     def stops(self, account: Account) -> bool:
         """Whether the next packet waits until `account` has funds: then that is `short`.
@@ -119,8 +119,8 @@ class Forwarder:
         """
         server, connection, work = self._server, self._connection, self._work
         writable = self._writable
-        payers = self.payers
-        payer_of = payers.of_key if payers.by_topic else None
+        billing = self.billing
+        payer_of = billing.of_key if billing.by_topic else None
         unseen = RUNS_A_LOOK
         done: bool | None = None
         while True:
@@ -186,7 +186,7 @@ class Forwarder:
         if topic is not self._topic:
             self._topic = topic
             self.single = None
-        elif not self.payers.by_topic:
+        elif not self.billing.by_topic:
             self.single = Single.of(packet, topic, properties=self._properties)
 
     def forward_single(self, data: bytes) -> bool | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..._outlet import Outlet
     from ..codec._connection import Connection
 
-AHEAD_BYTES = 4 << 10
+MAX_LOOKAHEAD_BYTES = 4 << 10
 """How much input is looked through at once, by a connection that waits: 2,000 pings."""
 
 OVERTAKING: dict[int, Callable[[int], Packet]] = {
@@ -40,40 +40,40 @@ class Incoming:
         outlet: Its outlet, with its socket.
 
     Attributes:
-        ahead: What came while it waited, until all that is whole of it has been taken up.
+        lookahead: What came while it waited, until all that is whole of it has been taken up.
     """
 
-    __slots__ = ("_connection", "_outlet", "ahead")
+    __slots__ = ("_connection", "_outlet", "lookahead")
 
     def __init__(self, connection: Connection, outlet: Outlet) -> None:
         self._connection = connection
         self._outlet = outlet
-        self.ahead: Lookahead | None = None
+        self.lookahead: Lookahead | None = None
 
     @property
     def unparsed(self) -> int:
         """How much input is held."""
-        ahead = self.ahead
-        return self._connection.unparsed_bytes + (0 if ahead is None else ahead.size)
+        lookahead = self.lookahead
+        return self._connection.unparsed_bytes + (0 if lookahead is None else lookahead.size)
 
     @property
     def has_whole_packets(self) -> bool:
         """Whether something is to be parsed, or waits as a whole to be."""
-        ahead = self.ahead
+        lookahead = self.lookahead
         return bool(self._connection.unparsed_bytes) or (
-            ahead is not None and ahead.has_whole_packets
+            lookahead is not None and lookahead.has_whole_packets
         )
 
     @property
     def begins_with_disconnect(self) -> bool:
         """See `Lookahead.begins_with_disconnect`."""
-        return self.ahead is not None and self.ahead.begins_with_disconnect
+        return self.lookahead is not None and self.lookahead.begins_with_disconnect
 
     def begin_to_wait(self) -> bytes:
         """Have what comes looked through from now on; return what has come and is not parsed."""
-        if self.ahead is not None:
+        if self.lookahead is not None:
             return b""
-        self.ahead = Lookahead(reasons=self._connection.version == PROTOCOL_LEVEL_5)
+        self.lookahead = Lookahead(reasons=self._connection.version == PROTOCOL_LEVEL_5)
         return self._connection.take_unparsed()
 
     def overtaking(self, data: bytes) -> Iterator[Packet]:
@@ -81,22 +81,26 @@ class Incoming:
 
         What is not yielded yet is not looked through.
         """
-        ahead = self.ahead
-        assert ahead is not None
-        for start in range(0, len(data), AHEAD_BYTES):
-            piece = data if len(data) <= AHEAD_BYTES else data[start : start + AHEAD_BYTES]
-            for first, packet_id in ahead.add(piece, self._connection.unparsed_bytes):
+        lookahead = self.lookahead
+        assert lookahead is not None
+        for start in range(0, len(data), MAX_LOOKAHEAD_BYTES):
+            piece = (
+                data
+                if len(data) <= MAX_LOOKAHEAD_BYTES
+                else data[start : start + MAX_LOOKAHEAD_BYTES]
+            )
+            for first, packet_id in lookahead.add(piece, self._connection.unparsed_bytes):
                 yield OVERTAKING[first](packet_id) if packet_id else PingReq()
 
     def take_up(self) -> bool:
         """Parse what came while it waited, if that is not done; whether there was any of it."""
-        ahead = self.ahead
-        assert ahead is not None
-        data = ahead.take_up()
+        lookahead = self.lookahead
+        assert lookahead is not None
+        data = lookahead.take_up()
         if not data:
             # What is not whole yet is joined to what comes next, as ever.
-            data = ahead.take_rest()
-            self.ahead = None
+            data = lookahead.take_rest()
+            self.lookahead = None
         self._connection.receive_data(data)
         return bool(data)
 
@@ -109,11 +113,11 @@ class Incoming:
             return False
         connection = self._connection
         data = connection.buffer[connection.position :]
-        if data or connection.missing or (self.ahead is not None and self.ahead.size):
+        if data or connection.missing or (self.lookahead is not None and self.lookahead.size):
             return len(data) <= PEEK_BYTES and has_disconnect(data)
         return disconnect_has_come(self._outlet.sock)
 
     def close(self) -> None:
         """Drop it all; nothing that comes after this is parsed."""
         self._connection.close()
-        self.ahead = None
+        self.lookahead = None

@@ -77,7 +77,7 @@ class _Room(PrefetchWindow):
     def has_room(self) -> bool:
         """See `PrefetchWindow.has_room`: what waits here goes first."""
         inflight = self._inflight
-        return not (inflight.closed or inflight.behind or inflight.queue) and inflight.has_room
+        return not (inflight.closed or inflight.lagging or inflight.queue) and inflight.has_room
 
 
 class Inflight(LoanQueue):
@@ -168,8 +168,8 @@ class Inflight(LoanQueue):
         if self.closed:
             account.repay(items, nbytes, Outcome.DROPPED, self)
             return
-        if self.behind:
-            self.hold_behind(account, item, items, nbytes, now)
+        if self.lagging:
+            self.hold_lagging(account, item, items, nbytes, now)
             return
         if not self.unacked and not self.queue:
             self.progressed_at = now
@@ -181,7 +181,7 @@ class Inflight(LoanQueue):
 
     def ready(self) -> None:
         """See `Holder.ready`."""
-        if self.behind:
+        if self.lagging:
             self._fill()
         if self._spool is not None:
             self._spool.write()
@@ -243,7 +243,7 @@ class Inflight(LoanQueue):
         spool = self._spool
         loan = None if spool is None else spool.take()
         if loan is None:
-            if self.behind and not self._unsent and not self.closed:
+            if self.lagging and not self._unsent and not self.closed:
                 self.caught_up()
             return False
         packets = packets_of(loan.item[0] if len(loan.item) == 1 else b"".join(loan.item))
@@ -404,7 +404,7 @@ class Inflight(LoanQueue):
         self.settle_all(outcome)
         if self._spool is not None:
             self._spool.close(outcome)
-        if self.behind:
+        if self.lagging:
             self.caught_up("has ended")
         self.ledger.unregister(self)
         self._on_broken = nobody  # see `Outlet.close`

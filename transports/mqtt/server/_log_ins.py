@@ -17,7 +17,7 @@ from ....access._guesses import Attempt, Guesses
 from ....access._passwords import Authenticator, Passwords
 from ..codec._packets import ConnectReturnCode
 
-CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
+CONCURRENT_CHECKS: Final = max(1, (os.cpu_count() or 1) - 1)
 """Passwords checked at a time, each in a thread: hashing leaves a core to the event loop."""
 
 
@@ -76,8 +76,8 @@ class LogIns:
     ) -> None:
         self.guesses = guesses
         self._refused = refused
-        self.turns = FairTurns(CHECKS_AT_ONCE)
-        self.threads = trio.CapacityLimiter(CHECKS_AT_ONCE)
+        self.turns = FairTurns(CONCURRENT_CHECKS)
+        self.threads = trio.CapacityLimiter(CONCURRENT_CHECKS)
         self.delayed = 0
         self._clock = clock
 

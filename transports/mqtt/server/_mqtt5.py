@@ -257,8 +257,8 @@ class AtMostOnce(Recipient):
 
     __slots__ = ("_mqtt5", "_outlet")
 
-    def __init__(self, five: Mqtt5 | Bridge, outlet: Outlet) -> None:
-        self._mqtt5 = five
+    def __init__(self, mqtt5: Mqtt5 | Bridge, outlet: Outlet) -> None:
+        self._mqtt5 = mqtt5
         self._outlet = outlet
 
     @property
@@ -267,27 +267,27 @@ class AtMostOnce(Recipient):
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """Hold an item, as `Recipient.hold`; it is a `Publication`, or a `Batch` of them."""
-        outlet, five = self._outlet, self._mqtt5
+        outlet, mqtt5 = self._outlet, self._mqtt5
         why = Outcome.DROPPED
         if isinstance(item, Batch):
-            if five.takes_runs:
+            if mqtt5.takes_runs:
                 framed = item.framed
                 if framed is None:
                     framed = item.framed = {}
                 chunk = framed.get(MQTT5)
                 if chunk is None:
                     chunk = framed[MQTT5] = as_mqtt5(item.raw)
-                largest = five.max_packet_size
+                largest = mqtt5.max_packet_size
                 if largest is None or len(chunk) <= largest:
                     outlet.hold(account, chunk, items, nbytes, now)
                     return
-            chunk, sent, sent_bytes = five.frame_run(account, item)
+            chunk, sent, sent_bytes = mqtt5.frame_run(account, item)
         else:
-            told = five.select(account, item)
-            chunk = b"" if told is None else five.frame(told)
+            told = mqtt5.select(account, item)
+            chunk = b"" if told is None else mqtt5.frame(told)
             sent, sent_bytes = (items, nbytes) if chunk else (0, 0)
             if told is not None and not chunk:
-                why = five.why_not(told)
+                why = mqtt5.why_not(told)
         if sent:
             outlet.hold(account, chunk, sent, sent_bytes, now)
         if sent < items:

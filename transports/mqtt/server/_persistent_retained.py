@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from ....accounts import Ledger, QuotaExceededError
 from ....dataspace import Publication, RetainedStore
 from ..codec._topics import topic_name_fault
-from ._persistent_sessions import Keeping
+from ._persistent_sessions import Persistence
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
@@ -29,8 +29,8 @@ _PROPERTIES = 8
 _DOUBLE = struct.Struct(">d")
 
 
-def keep_retained(
-    retained: RetainedStore, ledger: Ledger, keeping: Keeping, values: Mapping[str, bytes]
+def persist_retained(
+    retained: RetainedStore, ledger: Ledger, persistence: Persistence, values: Mapping[str, bytes]
 ) -> None:
     """Restore the retained publications from before a restart, and persist new ones.
 
@@ -39,7 +39,7 @@ def keep_retained(
     Args:
         retained: The retained publications.
         ledger: Its accounts' quotas cover them (rule 16).
-        keeping: The store.
+        persistence: The store.
         values: All values in the store.
     """
     now = retained.wall()
@@ -57,7 +57,7 @@ def keep_retained(
             )
             continue
         if publication.has_expired(now):
-            keeping.delete(key)
+            persistence.delete(key)
             continue
         try:
             retained.set(publication, ledger.standing_of(owner))
@@ -67,9 +67,9 @@ def keep_retained(
 
     def changed(topic: str, publication: Publication | None, owner: str) -> None:
         if publication is None:
-            keeping.delete(RETAINED_PREFIX + topic)
+            persistence.delete(RETAINED_PREFIX + topic)
         else:
-            keeping.set(RETAINED_PREFIX + topic, _encoded(publication, owner))
+            persistence.set(RETAINED_PREFIX + topic, _encoded(publication, owner))
 
     retained.on_change = changed
 

@@ -78,7 +78,7 @@ from ..codec._topics import is_shared, shared_fault, topic_filter_fault
 from ._filters import Filters
 from ._permissions import lost_shares
 from ._publisher_acks import PublisherAck
-from ._room import ENDED_AT_ONCE, Kept, over_share
+from ._room import ENDING_BATCH, RoomTaken, over_share
 from ._selecting import Selecting, select_by
 from ._shared import SharedGroup, SharedGroups, stand_for, stop
 
@@ -106,14 +106,14 @@ NO_ROOM: Final = "messages to be stored for it wait for room, and none was made 
 ROOM_SECONDS: Final = 0.1
 """Least interval between searches for sessions above their share."""
 
-EXPIRED_AT_ONCE: Final = 20
+EXPIRY_BATCH: Final = 20
 """Expired sessions ended at a time, twice a second: a few milliseconds' worth."""
 
 AS_SET: Final = -1.0
 """The expiry of a session that follows the settings."""
 
 
-class Keeping(Protocol):
+class Persistence(Protocol):
     """The store of sessions: `clearfunds.persistence.Shelves`, or one in RAM."""
 
     faults: Faults
@@ -198,7 +198,7 @@ class _Subscribed:
 
 
 @attrs.frozen(slots=True)
-class _KeptValue:
+class _StoredSession:
     """The stored form of a session, without its packet identifiers and its queue.
 
     Each filter is [text, granted] or, with MQTT 5, [text, granted, options, identifier]. There is
@@ -217,23 +217,23 @@ class _KeptValue:
     is_older: bool = False
 
     @classmethod
-    def of(cls, value: bytes) -> _KeptValue:
+    def of(cls, value: bytes) -> _StoredSession:
         """Decode a stored session.
 
         Raises:
             ValueError: If it is malformed.
         """
         try:
-            kept = json.loads(value)
-            name, left, expiry = kept["name"], kept["left"], kept.get("expiry", AS_SET)
+            stored = json.loads(value)
+            name, left, expiry = stored["name"], stored["left"], stored.get("expiry", AS_SET)
             if not isinstance(name, str) or not isinstance(left, float | int | None):
                 raise TypeError("its name or its time has a wrong type")
             if not isinstance(expiry, float | int | None):
                 raise TypeError("its expiry has a wrong type")
-            user, client = kept.get("user"), kept.get("client")
+            user, client = stored.get("user"), stored.get("client")
             if not isinstance(user, str | None) or not isinstance(client, str | None):
                 raise TypeError("its user or its client has a wrong type")
-            filters = [(*each, 0, 0) if len(each) == 2 else each for each in kept["filters"]]
+            filters = [(*each, 0, 0) if len(each) == 2 else each for each in stored["filters"]]
             for text, granted, options, identifier in filters:
                 fault = shared_fault(text) if is_shared(text) else topic_filter_fault(text)
                 if fault is not None or granted not in (0, 1, 2):
@@ -245,22 +245,22 @@ class _KeptValue:
         except (TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
         filters = [(t, g, o, i) for t, g, o, i in filters]
-        return cls(name, left, filters, expiry, user, client, is_older="user" not in kept)
+        return cls(name, left, filters, expiry, user, client, is_older="user" not in stored)
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        kept: dict[str, Any] = {
+        stored: dict[str, Any] = {
             "name": self.name,
             "left": self.left,
             "filters": [each if each[2] or each[3] else each[:2] for each in self.filters],
         }
         if self.user is not None or "%" in self.name:
-            kept["user"] = self.user
+            stored["user"] = self.user
         if self.expiry != AS_SET:
-            kept["expiry"] = self.expiry
+            stored["expiry"] = self.expiry
         if self.client is not None:
-            kept["client"] = self.client
-        return json.dumps(kept, separators=(",", ":")).encode()
+            stored["client"] = self.client
+        return json.dumps(stored, separators=(",", ":")).encode()
 
 
 class PersistentSession:
@@ -278,7 +278,7 @@ class PersistentSession:
         own: Tells whether an account belongs to the client's connection, for No Local; None while
             the client is away, or has no MQTT 5.
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
-        unanswered: The answers to those of them that were not answered at once.
+        unacked: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
         rights: Its client's right to read, at the last connection; None: everything.
         left: The time of the last disconnection, by `PersistentSessions.wall`; None while
@@ -291,7 +291,7 @@ class PersistentSession:
     __slots__ = (
         "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
         "client_id", "filters", "left", "name", "own", "place", "queue", "releasing", "rights",
-        "shelf", "short_since", "subscriptions", "taken_up", "unanswered", "user",
+        "shelf", "short_since", "subscriptions", "taken_up", "unacked", "user",
     )  # fmt: skip
 
     def __init__(
@@ -312,7 +312,7 @@ class PersistentSession:
         self.own: Callable[[Account], bool] | None = None
         self._expiry: float | None = AS_SET
         self.awaiting = AwaitingRelease(sessions.settings.max_awaiting_release)
-        self.unanswered: dict[int, PublisherAck] = {}
+        self.unacked: dict[int, PublisherAck] = {}
         self.releasing: dict[int, None] = {}
         self.left: float | None = None
         self.taken_up = False
@@ -461,7 +461,7 @@ class PersistentSession:
         if subscribed.group is not None and subscribed.group is not group:
             subscribed.group.forget(self)
         subscribed.group = group
-        group.keep(self, subscribed.granted)
+        group.add_session(self, subscribed.granted)
 
     def unsubscribed(self, text: str) -> Observation | Assertion | None:
         """Forget a subscription; return the observation or assertion to end."""
@@ -587,77 +587,77 @@ class PersistentSession:
             for text, each in self.subscriptions.items()
         ]
         client = None if self.place == self.client_id else self.client_id
-        value = _KeptValue(self.name, self.left, filters, self._expiry, self.user, client)
-        self._sessions.keeping.set(SESSION_PREFIX + self.place, value.encode())
+        value = _StoredSession(self.name, self.left, filters, self._expiry, self.user, client)
+        self._sessions.persistence.set(SESSION_PREFIX + self.place, value.encode())
 
     def erase(self) -> None:
         """Erase it from the store."""
-        keeping = self._sessions.keeping
-        keeping.delete(SESSION_PREFIX + self.place)
+        persistence = self._sessions.persistence
+        persistence.delete(SESSION_PREFIX + self.place)
         for packet_id in self.awaiting:
-            keeping.delete(self._key(AWAITING_PREFIX, packet_id))
+            persistence.delete(self._key(AWAITING_PREFIX, packet_id))
         for packet_id in self.releasing:
-            keeping.delete(self._key(RELEASING_PREFIX, packet_id))
-        keeping.drop(self.shelf)
+            persistence.delete(self._key(RELEASING_PREFIX, packet_id))
+        persistence.drop(self.shelf)
 
     def _key(self, prefix: str, packet_id: int) -> str:
         return f"{prefix}{packet_id}/{self.place}"
 
     # -- QoS 2 from the client ------------------------------------------------------------------
 
-    def begun(self, packet_id: int, answer: PublisherAck) -> None:
-        """Note a publication: a duplicate waits for `answer` until that is due."""
-        self.unanswered[packet_id] = answer
+    def begun(self, packet_id: int, ack: PublisherAck) -> None:
+        """Note a publication: a duplicate waits for `ack` until that is due."""
+        self.unacked[packet_id] = ack
 
-    def still_unanswered(self, packet_id: int) -> PublisherAck | None:
+    def still_unacked(self, packet_id: int) -> PublisherAck | None:
         """Return the answer to an earlier publication if it is not due yet."""
-        answer = self.unanswered.get(packet_id)
-        return answer if answer is not None and answer.expected else None
+        ack = self.unacked.get(packet_id)
+        return ack if ack is not None and ack.expected else None
 
-    def keep_identifier(self, packet_id: int, kept: Callable[[], object]) -> None:
+    def persist_identifier(self, packet_id: int, on_durable: Callable[[], object]) -> None:
         """Store the identifier of a publication, in the batch that writes the publication."""
-        keeping = self._sessions.keeping
+        persistence = self._sessions.persistence
         if not self.is_current:
-            kept()  # the session is over; in a new one it would mean another publication
+            on_durable()  # the session is over; in a new one it would mean another publication
             return
-        keeping.set(self._key(AWAITING_PREFIX, packet_id), b"")
-        keeping.when_durable(kept, self.queue)
+        persistence.set(self._key(AWAITING_PREFIX, packet_id), b"")
+        persistence.when_durable(on_durable, self.queue)
 
     def released(self, packet_id: int, complete: Callable[[], object]) -> None:
         """Note a PUBREL; calls `complete` when the identifier may mean a new publication."""
-        keeping = self._sessions.keeping
+        persistence = self._sessions.persistence
         self.forget_identifier(packet_id)
-        keeping.when_durable(complete, self.queue)
+        persistence.when_durable(complete, self.queue)
 
     def forget_identifier(self, packet_id: int) -> None:
         """Forget a client's identifier, so that it may mean a new publication."""
-        self.unanswered.pop(packet_id, None)
+        self.unacked.pop(packet_id, None)
         if self.awaiting.release(packet_id):
-            self._sessions.keeping.delete(self._key(AWAITING_PREFIX, packet_id))
+            self._sessions.persistence.delete(self._key(AWAITING_PREFIX, packet_id))
 
     # -- QoS 2 to the client --------------------------------------------------------------------
 
     def resume_releasing(self, release: Callable[[int], object]) -> None:
         """Call `release` again for each message received, as soon as its PUBREC is on disk."""
         for packet_id in self.releasing:
-            self._sessions.keeping.when_durable(partial(release, packet_id), self.queue)
+            self._sessions.persistence.when_durable(partial(release, packet_id), self.queue)
 
     def received(self, packet_id: int, release: Callable[[], object]) -> None:
         """Note a PUBREC, in the batch that erases its message; calls `release` when durable."""
-        keeping = self._sessions.keeping
+        persistence = self._sessions.persistence
         if packet_id not in self.releasing:
             self.releasing[packet_id] = None
             # The number keeps their order [MQTT-4.6.0-4].
             number = self._sessions.next_number()
-            keeping.set(self._key(RELEASING_PREFIX, packet_id), number.to_bytes(8, "big"))
-        keeping.when_durable(release, self.queue)
+            persistence.set(self._key(RELEASING_PREFIX, packet_id), number.to_bytes(8, "big"))
+        persistence.when_durable(release, self.queue)
 
     def completed(self, packet_id: int) -> bool:
         """Note a PUBCOMP; return whether it was expected."""
         if packet_id not in self.releasing:
             return False
         del self.releasing[packet_id]
-        self._sessions.keeping.delete(self._key(RELEASING_PREFIX, packet_id))
+        self._sessions.persistence.delete(self._key(RELEASING_PREFIX, packet_id))
         return True
 
 
@@ -668,8 +668,8 @@ class PersistentIdentifier:
     session: PersistentSession
     packet_id: int
 
-    def keep(self, kept: Callable[[], object]) -> None:
-        self.session.keep_identifier(self.packet_id, kept)
+    def persist(self, on_durable: Callable[[], object]) -> None:
+        self.session.persist_identifier(self.packet_id, on_durable)
 
     def forget(self) -> None:
         self.session.forget_identifier(self.packet_id)
@@ -685,7 +685,7 @@ class PersistentSessions:
 
     Args:
         dataspace: The dataspace that they subscribe in.
-        keeping: The store.
+        persistence: The store.
         tree: The tree of the clients' accounts.
         at_rest: The account above those of their queues. A tenant with its own limit on messages at
             rest has an account in between.
@@ -712,7 +712,7 @@ class PersistentSessions:
     def __init__(
         self,
         dataspace: Dataspace,
-        keeping: Keeping,
+        persistence: Persistence,
         tree: AccountTree,
         at_rest: Account,
         settings: ServerSettings,
@@ -726,8 +726,8 @@ class PersistentSessions:
     ) -> None:
         self.dataspace = dataspace
         self.groups = groups
-        self.keeping = keeping
-        keeping.faults = self.ledger.faults
+        self.persistence = persistence
+        persistence.faults = self.ledger.faults
         self.settings = settings
         self.outlives = outlives
         self.by_id: dict[str, PersistentSession] = {}
@@ -804,7 +804,7 @@ class PersistentSessions:
         """Make the queue of a session, and its shelf. For `PersistentSession`."""
         settings = self.settings
         name = f"mqtt/{session.place}"
-        shelf = self.keeping.shelf(name)
+        shelf = self.persistence.shelf(name)
         limit = Limit(items=settings.max_queued, bytes=settings.max_queued_bytes)
         above = self.at_rest_of(session.name, session.client_id)
         queue = self._queue(
@@ -815,7 +815,7 @@ class PersistentSessions:
             shelf=shelf,
             backing=self.backing,
             patience=settings.patience,
-            policy=settings.stuck_kept,
+            policy=settings.undroppable_policy,
         )
         queue.on_given_up = partial(self._make_room, session)
         if self.outlives:
@@ -905,7 +905,7 @@ class PersistentSessions:
         """
         now = self.wall()
         all_over = (each for each in self.by_id.values() if each.is_over(now))
-        over = list(islice(all_over, EXPIRED_AT_ONCE))
+        over = list(islice(all_over, EXPIRY_BATCH))
         for session in over:
             self.ledger.faults.call(session.queue, "ending its session", self.discard, session.key)
         self.expired += len(over)
@@ -939,7 +939,7 @@ class PersistentSessions:
                 over = session
                 wanted += session.queue.wants
         asked, self._wanted = self._wanted, 0  # sessions that still want room ask again
-        if over is not None and self.settings.stuck_kept is StuckPolicy.DISCONNECT:
+        if over is not None and self.settings.undroppable_policy is StuckPolicy.DISCONNECT:
             # As many as needed, because here they can be ended in steps.
             for each in self._over_share(over, max(wanted, asked), sys.maxsize):
                 if self.by_id.get(each.key) is each and each.may_be_ended:
@@ -957,7 +957,7 @@ class PersistentSessions:
             self._wanted += session.queue.wants
             return
         self._made_room_at = now
-        for each in self._over_share(session, session.queue.wants, ENDED_AT_ONCE):
+        for each in self._over_share(session, session.queue.wants, ENDING_BATCH):
             self.ledger.faults.call(each.queue, "ending its session", self.give_up, each, why)
 
     def _over_share(
@@ -974,7 +974,7 @@ class PersistentSessions:
         everybody = at_rest is self.at_rest
         return over_share(
             [each for each in self.by_id.values() if everybody or self._is_below(each, at_rest)],
-            self._kept_for,
+            self._room_taken,
             {name: tenant.kept for name, tenant in self._tree.rules.tenants.items() if tenant.kept},
             limit,
             lambda each: each.may_be_ended,
@@ -985,9 +985,9 @@ class PersistentSessions:
     def _is_below(self, session: PersistentSession, at_rest: Account) -> bool:
         return self.at_rest_of(session.name, session.client_id) is at_rest
 
-    def _kept_for(self, session: PersistentSession) -> Kept:
+    def _room_taken(self, session: PersistentSession) -> RoomTaken:
         tenant = self._tree.of(peer_of(session.name, printable(session.client_id))).tenant
-        return Kept(
+        return RoomTaken(
             "" if tenant is None else tenant.name,
             session.key if session.user is None else as_part(session.user),
             session.queue.account.debt_bytes,
@@ -1005,7 +1005,7 @@ class PersistentSessions:
             return
         if now - self._noted_at >= CLOCK_NOTED_SECONDS:
             self._noted_at = now
-            self.keeping.set(CLOCK_KEY, passed.note().encode())
+            self.persistence.set(CLOCK_KEY, passed.note().encode())
 
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Restore the sessions from before a restart; call it first, when the store is open.
@@ -1013,7 +1013,7 @@ class PersistentSessions:
         Unreadable values stay in the store, and are logged.
 
         Args:
-            values: All values stored with `Keeping.set`, by key.
+            values: All values stored with `Persistence.set`, by key.
         """
         now = self.wall()
         by_place: dict[str, PersistentSession] = {}
@@ -1022,7 +1022,7 @@ class PersistentSessions:
                 continue
             place = key.removeprefix(SESSION_PREFIX)
             try:
-                kept = _KeptValue.of(value)
+                stored = _StoredSession.of(value)
             except ValueError as exc:
                 logger.error(
                     "the session of %r is not restored, its stored value cannot be read: %s",
@@ -1031,33 +1031,33 @@ class PersistentSessions:
                     extra={"event": "unreadable", "client_id": place},
                 )
                 continue
-            by_place[place] = self._restore_session(place, kept, now)
+            by_place[place] = self._restore_session(place, stored, now)
         for prefix in (AWAITING_PREFIX, RELEASING_PREFIX):
             found = sorted((v, k) for k, v in values.items() if k.startswith(prefix))
             for number, key in found:
                 self._last_number = max(self._last_number, int.from_bytes(number, "big"))
                 self._restore_identifier(prefix, key, by_place)
 
-    def _restore_session(self, place: str, kept: _KeptValue, now: float) -> PersistentSession:
-        client_id = place if kept.client is None else kept.client
-        name, user = kept.name, kept.user
-        if kept.is_older:
+    def _restore_session(self, place: str, stored: _StoredSession, now: float) -> PersistentSession:
+        client_id = place if stored.client is None else stored.client
+        name, user = stored.name, stored.user
+        if stored.is_older:
             older = peer_of_older(name, printable(client_id))
             name = older.name
             user = older.user if self.settings.verifies and older.user != NO_USER else None
         session = PersistentSession(self, client_id, name, user, place)
         self.by_id[session.key] = session
         # A client that was connected when the relay ended counts as away from now on.
-        session.left = now if kept.left is None else kept.left
+        session.left = now if stored.left is None else stored.left
         if self._passed is not None:
             self._passed.not_before(session.left)
-        session.expiry = kept.expiry
+        session.expiry = stored.expiry
         # All filters first, because the options of one matter for all.
-        for text, _, options, identifier in kept.filters:
+        for text, _, options, identifier in stored.filters:
             if not is_shared(text):
                 session.filters.add(text, options, identifier)
         with self._account_of(session) as account:
-            for text, granted, options, identifier in kept.filters:
+            for text, granted, options, identifier in stored.filters:
                 try:
                     with account.turn() as turn:
                         observation = session.observe(turn, text, granted, None)
@@ -1077,7 +1077,7 @@ class PersistentSessions:
         session = by_place.get(place)
         packet_id = int(number) if number.isdecimal() else 0
         if session is None or not 0 < packet_id <= MAX_PACKET_ID:
-            self.keeping.delete(key)
+            self.persistence.delete(key)
         elif prefix is RELEASING_PREFIX:
             session.releasing[packet_id] = None
         else:

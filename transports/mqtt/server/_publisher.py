@@ -11,7 +11,7 @@ from ..codec._packets import PubAck, PubComp, PubRec
 from ..codec._properties import NO_PROPERTIES
 from ..codec._reasons import Reason, ReasonedError
 from ._persistent_sessions import PersistentIdentifier
-from ._publisher_acks import ANSWERING, Identifier, PublisherAck, PublisherAcks
+from ._publisher_acks import ACKNOWLEDGING, Identifier, PublisherAck, PublisherAcks
 
 if TYPE_CHECKING:
     from ..codec._packets import Publish
@@ -25,70 +25,70 @@ class Publisher:
         client: The client.
 
     Attributes:
-        answers: The acknowledgements that it is owed; None before its first publication with QoS 1
+        acks: The acknowledgements that it is owed; None before its first publication with QoS 1
             or 2.
     """
 
-    __slots__ = ("_awaiting", "_client", "answers")
+    __slots__ = ("_awaiting", "_client", "acks")
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.answers: PublisherAcks | None = None
+        self.acks: PublisherAcks | None = None
         # The identifiers of QoS 2 publications whose PUBREL has not come.
-        self._awaiting = None if client.kept is None else client.kept.awaiting
+        self._awaiting = None if client.persistent is None else client.persistent.awaiting
 
-    def stop_answering(self) -> None:
+    def stop_acking(self) -> None:
         """Forget the acknowledgements: the client has gone, or is told nothing more. Idempotent."""
-        if self.answers is not None:
-            self.answers.close()
+        if self.acks is not None:
+            self.acks.close()
 
     def publish(self, packet: Publish) -> None:
         """Publish in its own turn, and acknowledge it as soon as a holder is responsible."""
         client = self._client
         server = client.server
-        five = client.mqtt5
+        mqtt5 = client.mqtt5
         server.counters.received += 1
         packet_id = packet.packet_id
-        kept = client.kept
-        answer: PublisherAck | None = None
+        persistent = client.persistent
+        ack: PublisherAck | None = None
         duplicate = False
         if packet.qos:
-            answers = self.answers
-            if answers is None:
-                refusal = None if five is None else self._refusal
+            acks = self.acks
+            if acks is None:
+                refusal = None if mqtt5 is None else self._refusal
                 sender = client.sender
-                note = partial(server.ledger.faults.note, sender.outlet, ANSWERING)
-                answers = self.answers = PublisherAcks(sender.send, sender.cut, refusal, note)
-            if five is not None:
-                self._check_receive_maximum(answers, packet)
+                note = partial(server.ledger.faults.note, sender.outlet, ACKNOWLEDGING)
+                acks = self.acks = PublisherAcks(sender.send, sender.cut, refusal, note)
+            if mqtt5 is not None:
+                self._check_receive_maximum(acks, packet)
             if packet.qos == 1:
-                answer = answers.begin(PubAck(packet_id))
+                ack = acks.begin(PubAck(packet_id))
             else:
                 if self._awaiting is None:
                     self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
                 duplicate = not self._awaiting.add(packet_id)
-                unanswered = None if kept is None else kept.still_unanswered(packet_id)
-                if duplicate and unanswered is not None:
+                unacked = None if persistent is None else persistent.still_unacked(packet_id)
+                if duplicate and unacked is not None:
                     # It is being written still: it is answered once, when that is done.
-                    unanswered.moved_to(answers)
+                    unacked.moved_to(acks)
                     return
                 identifier: Identifier | None = None
-                if kept is not None and not duplicate:
-                    identifier = PersistentIdentifier(kept, packet_id)
-                answer = answers.begin(PubRec(packet_id), identifier)
-                if identifier is not None and kept is not None:
-                    kept.begun(packet_id, answer)
+                if persistent is not None and not duplicate:
+                    identifier = PersistentIdentifier(persistent, packet_id)
+                ack = acks.begin(PubRec(packet_id), identifier)
+                if identifier is not None and persistent is not None:
+                    persistent.begun(packet_id, ack)
         if not duplicate:
-            if five is None:
+            if mqtt5 is None:
                 publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
             else:
                 publication = server.publication(packet)
             unrouted = server.dataspace.unrouted
-            payers = client.payers
-            payer = payers.of(packet.topic) if payers.by_topic else payers.own
-            refused = server.publish(payer, publication, answer, client.rights)
-            if answer is not None and five is not None:
-                answer.note_reached(server.dataspace.unrouted == unrouted)
+            billing = client.billing
+            payer = billing.of(packet.topic) if billing.by_topic else billing.own
+            refused = server.publish(payer, publication, ack, client.rights)
+            if ack is not None and mqtt5 is not None:
+                ack.note_reached(server.dataspace.unrouted == unrouted)
             if refused is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
@@ -96,31 +96,35 @@ class Publisher:
                 client.complain(f"a publication was dropped: {refused.why}")
                 if refused.reason is Reason.NOT_AUTHORIZED:
                     server.authority.denied.publish += 1
-                if answer is not None and five is not None:
-                    answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
-        if answer is not None:
-            if packet.retain and server.keeps_for_later and server.kept is not None:
-                answer.expect()
-                server.kept.keeping.when_durable(answer.taken, client.sender.outlet)
+                if ack is not None and mqtt5 is not None:
+                    ack.refuse_with(self._refusal(ack.packet, refused.why, refused.reason))
+        if ack is not None:
+            if (
+                packet.retain
+                and server.sessions_are_durable
+                and server.persistent_sessions is not None
+            ):
+                ack.expect()
+                server.persistent_sessions.persistence.when_durable(ack.taken, client.sender.outlet)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
-            answer.handed_over()
+            ack.handed_over()
 
     def release(self, packet_id: int) -> None:
         """Handle a PUBREL: the identifier may mean another publication from now on."""
         client = self._client
-        sender, kept = client.sender, client.kept
-        if kept is None:
+        sender, persistent = client.sender, client.persistent
+        if persistent is None:
             known = self._awaiting is not None and self._awaiting.release(packet_id)
         else:
-            known = packet_id in kept.awaiting
+            known = packet_id in persistent.awaiting
         unknown = not known and client.mqtt5 is not None
-        answer = PubComp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND if unknown else 0)
-        if kept is None:
-            sender.send(answer)
+        ack = PubComp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND if unknown else 0)
+        if persistent is None:
+            sender.send(ack)
         else:
-            kept.released(packet_id, partial(sender.send_later, answer))
+            persistent.released(packet_id, partial(sender.send_later, ack))
 
-    def _check_receive_maximum(self, answers: PublisherAcks, packet: Publish) -> None:
+    def _check_receive_maximum(self, acks: PublisherAcks, packet: Publish) -> None:
         """See that a client that speaks MQTT 5 has no more under way than it was told it may.
 
         Raises:
@@ -130,7 +134,7 @@ class Publisher:
         awaiting = self._awaiting
         if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
             return  # the same again
-        if answers.pending_pubacks + (0 if awaiting is None else len(awaiting)) >= most:
+        if acks.pending_pubacks + (0 if awaiting is None else len(awaiting)) >= most:
             msg = (
                 f"more than {most} publications are under way and not acknowledged, which is the "
                 "receive maximum that it was told"
@@ -142,12 +146,12 @@ class Publisher:
     ) -> PubAck | PubRec:
         """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
         client = self._client
-        five, kept = client.mqtt5, client.kept
-        properties = NO_PROPERTIES if five is None else five.explain(why)
+        mqtt5, persistent = client.mqtt5, client.persistent
+        properties = NO_PROPERTIES if mqtt5 is None else mqtt5.explain(why)
         if isinstance(packet, PubRec):
             # The exchange is over: the identifier may mean another publication (section 4.3.3).
-            if kept is not None:
-                kept.forget_identifier(packet.packet_id)
+            if persistent is not None:
+                persistent.forget_identifier(packet.packet_id)
             elif self._awaiting is not None:
                 self._awaiting.release(packet.packet_id)
         return type(packet)(packet.packet_id, reason, properties)

@@ -18,11 +18,11 @@ from ..._outlet import nobody
 from ..codec._packets import PubAck, PubRec
 from ..codec._reasons import Reason
 
-MAX_UNANSWERED = 65_535
+MAX_UNACKED = 65_535
 """Most unacknowledged publications of one client: it has no identifiers for more."""
 
 
-ANSWERING: Final = "sending what is due to it"
+ACKNOWLEDGING: Final = "sending what is due to it"
 
 
 def _raise(exc: Exception) -> None:
@@ -32,8 +32,8 @@ def _raise(exc: Exception) -> None:
 class Identifier(Protocol):
     """The packet identifier of a QoS 2 publication, in a persistent session."""
 
-    def keep(self, kept: Callable[[], object]) -> None:
-        """Store it, in the current batch; call `kept` when the batch is durable."""
+    def persist(self, on_durable: Callable[[], object]) -> None:
+        """Store it, in the current batch; call `on_durable` when the batch is durable."""
         ...
 
     def forget(self) -> None:
@@ -45,18 +45,18 @@ class PublisherAck(CountedConfirm):
     """The acknowledgement of one publication (`clearfunds.accounts.Confirm`).
 
     Args:
-        answers: The acknowledgements of the publication's connection.
+        acks: The acknowledgements of the publication's connection.
         packet: The packet to send.
 
     Attributes:
         packet: See above.
     """
 
-    __slots__ = ("_answers", "packet")
+    __slots__ = ("_acks", "packet")
 
-    def __init__(self, answers: PublisherAcks, packet: PubAck | PubRec) -> None:
+    def __init__(self, acks: PublisherAcks, packet: PubAck | PubRec) -> None:
         self.packet = packet
-        self._answers: PublisherAcks | None = answers
+        self._acks: PublisherAcks | None = acks
         self.expected = 1
 
     def __repr__(self) -> str:
@@ -64,21 +64,21 @@ class PublisherAck(CountedConfirm):
 
     def taken(self) -> None:
         self.expected -= 1
-        if not self.expected and self._answers is not None:
-            self._answers.say_due()
+        if not self.expected and self._acks is not None:
+            self._acks.say_due()
 
     def refused(self, reason: str) -> None:
         """Note a refusal, as `Confirm.refused`. MQTT 3.1.1 cannot tell it, so the connection ends.
 
         In MQTT 5 the acknowledgement carries it, once no holder is expected any more.
         """
-        answers = self._answers
-        refusal = None if answers is None else answers.refused(self.packet, reason)
+        acks = self._acks
+        refusal = None if acks is None else acks.refused(self.packet, reason)
         if refusal is not None:
             self.refuse_with(refusal)
             self.taken()
-        elif answers is not None:
-            answers.refuse(self, reason)
+        elif acks is not None:
+            acks.refuse(self, reason)
 
     def note_reached(self, anybody: bool) -> None:
         """Note whether there were subscribers; MQTT 5 reports that (section 3.4.2.1)."""
@@ -93,49 +93,49 @@ class PublisherAck(CountedConfirm):
     def handed_over(self) -> None:
         """Note that its turn is over, and send it if no holder is expected."""
         self.expected -= 1
-        if self._answers is not None:
-            self._answers.add(self)
+        if self._acks is not None:
+            self._acks.add(self)
 
-    def moved_to(self, answers: PublisherAcks | None) -> None:
+    def moved_to(self, acks: PublisherAcks | None) -> None:
         """Send it on another connection of the same session, or on none.
 
         The client may now speak 3.1.1, which has no reasons, after it spoke 5.
         """
-        if answers is self._answers:
+        if acks is self._acks:
             return
         packet = self.packet
-        if answers is None or answers.refusal is not None or not packet.reason:
-            self._answers = answers
+        if acks is None or acks.refusal is not None or not packet.reason:
+            self._acks = acks
         elif packet.reason < Reason.UNSPECIFIED_ERROR:
-            self._answers = answers
+            self._acks = acks
             self.packet = type(packet)(packet.packet_id)
         else:
-            self._answers = None
-            answers.refuse(self, f"reason {packet.reason:#04x} of MQTT 5")
-        if self._answers is not None:
-            self._answers.add(self)
+            self._acks = None
+            acks.refuse(self, f"reason {packet.reason:#04x} of MQTT 5")
+        if self._acks is not None:
+            self._acks.add(self)
 
 
 class IdentifierAck(PublisherAck, Writes):
     """The acknowledgement of a publication whose packet identifier has to be stored, too.
 
     Args:
-        answers: See `PublisherAck`.
+        acks: See `PublisherAck`.
         packet: See `PublisherAck`.
         identifier: The identifier to store together with the publication.
     """
 
-    __slots__ = ("_identifier", "_kept", "_unwritten")
+    __slots__ = ("_identifier", "_identifier_durable", "_unwritten")
 
     def __init__(
-        self, answers: PublisherAcks, packet: PubAck | PubRec, identifier: Identifier
+        self, acks: PublisherAcks, packet: PubAck | PubRec, identifier: Identifier
     ) -> None:
-        super().__init__(answers, packet)
+        super().__init__(acks, packet)
         self.expected += 1
         # What may still come: the end of its turn, and expected holders that have written nothing.
         self._unwritten = 1
         self._identifier: Identifier | None = identifier
-        self._kept = False
+        self._identifier_durable = False
 
     def expect(self) -> None:
         self._unwritten += 1
@@ -146,9 +146,11 @@ class IdentifierAck(PublisherAck, Writes):
         self._has_come()
         super().taken()
 
-    def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
+    def written(
+        self, where: str = "", persist: Callable[[str, bytes], object] = nowhere
+    ) -> Confirm:
         self._has_come()
-        return _WrittenAnswer(self)
+        return _WrittenAck(self)
 
     def written_is_taken(self) -> None:
         """Note that a holder that has written its message is responsible."""
@@ -173,38 +175,38 @@ class IdentifierAck(PublisherAck, Writes):
         identifier = self._identifier
         if identifier is not None and not self._unwritten:
             self._identifier = None
-            identifier.keep(self._identifier_kept)
+            identifier.persist(self._note_identifier_durable)
 
-    def _identifier_kept(self) -> None:
-        if not self._kept:
-            self._kept = True
+    def _note_identifier_durable(self) -> None:
+        if not self._identifier_durable:
+            self._identifier_durable = True
             super().taken()
 
     def _forget(self) -> None:
         if self._identifier is not None:
             self._identifier.forget()
             self._identifier = None
-        if not self._kept:
-            self._kept = True
+        if not self._identifier_durable:
+            self._identifier_durable = True
             self.expected -= 1
 
 
-class _WrittenAnswer:
+class _WrittenAck:
     """The confirm of a holder that has written its message, for an `IdentifierAck`."""
 
-    __slots__ = ("_answer",)
+    __slots__ = ("_ack",)
 
-    def __init__(self, answer: IdentifierAck) -> None:
-        self._answer = answer
+    def __init__(self, ack: IdentifierAck) -> None:
+        self._ack = ack
 
     def expect(self) -> None:
-        self._answer.expect()
+        self._ack.expect()
 
     def taken(self) -> None:
-        self._answer.written_is_taken()
+        self._ack.written_is_taken()
 
     def refused(self, reason: str) -> None:
-        self._answer.refused(reason)
+        self._ack.refused(reason)
 
 
 class PublisherAcks:
@@ -248,9 +250,9 @@ class PublisherAcks:
         Raises:
             RemoteProtocolError: If too many are outstanding.
         """
-        if len(self._pending) >= MAX_UNANSWERED:
+        if len(self._pending) >= MAX_UNACKED:
             msg = (
-                f"{MAX_UNANSWERED} publications are unacknowledged and another one came: "
+                f"{MAX_UNACKED} publications are unacknowledged and another one came: "
                 "all identifiers are in use [MQTT-2.3.1-2]"
             )
             raise RemoteProtocolError(msg)
@@ -258,13 +260,13 @@ class PublisherAcks:
             return PublisherAck(self, packet)
         return IdentifierAck(self, packet, identifier)
 
-    def add(self, answer: PublisherAck) -> None:
+    def add(self, ack: PublisherAck) -> None:
         """Send it, or put it behind those that are not due."""
         if self._send is None:
             return
-        self._pending.append(answer)
-        self.pending_pubacks += isinstance(answer.packet, PubAck)
-        if not answer.expected:
+        self._pending.append(ack)
+        self.pending_pubacks += isinstance(ack.packet, PubAck)
+        if not ack.expected:
             self.say_due()
 
     def say_due(self) -> None:
@@ -288,18 +290,18 @@ class PublisherAcks:
             self._on_fault(exc)
             return type(packet)(packet.packet_id, Reason.UNSPECIFIED_ERROR)
 
-    def refuse(self, answer: PublisherAck, reason: str) -> None:
+    def refuse(self, ack: PublisherAck, reason: str) -> None:
         """End the connection, because no holder is responsible for a publication."""
-        answer.moved_to(None)
+        ack.moved_to(None)
         self._refuse(
-            f"packet {answer.packet.packet_id} was refused: {reason} (3.1.1 can only tell this by "
+            f"packet {ack.packet.packet_id} was refused: {reason} (3.1.1 can only tell this by "
             "closing the connection)"
         )
 
     def close(self) -> None:
         """Forget them: the client has gone, and will send unacknowledged publications again."""
-        for answer in self._pending:
-            answer.moved_to(None)
+        for ack in self._pending:
+            ack.moved_to(None)
         self._pending.clear()
         # Breaks a reference cycle with the connection.
         self._send = None

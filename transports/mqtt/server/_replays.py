@@ -67,14 +67,14 @@ class Replays:
             found = self._next(retained)
             if found is None:
                 continue
-            kept, granted = found
-            if rights is not None and not rights.may_read(kept.topic):
+            publication, granted = found
+            if rights is not None and not rights.may_read(publication.topic):
                 continue
-            qos = min(kept.qos, granted)
+            qos = min(publication.qos, granted)
             # One at a time, because each one's cost decides whether there is room for the next.
             with account.turn() as turn:
-                told = attrs.evolve(kept, qos=qos, retain=True)
-                turn.send(holder_of(qos), told, nbytes=kept.nbytes)
+                told = attrs.evolve(publication, qos=qos, retain=True)
+                turn.send(holder_of(qos), told, nbytes=publication.nbytes)
             left -= 1
             if not left or not account.funds_are_clear():
                 return
@@ -91,5 +91,5 @@ class Replays:
         if self._cursor.at_end:
             self._cursor = None
             del self.granted[text]
-        kept = None if topic is None else retained.get(topic)
-        return None if kept is None else (kept, granted)
+        publication = None if topic is None else retained.get(topic)
+        return None if publication is None else (publication, granted)

@@ -18,12 +18,12 @@ import attrs
 
 T = TypeVar("T")
 
-ENDED_AT_ONCE: Final = 32
+ENDING_BATCH: Final = 32
 """Sessions ended in one step: a few milliseconds' worth."""
 
 
 @attrs.frozen(slots=True)
-class Kept:
+class RoomTaken:
     """The room that one session takes."""
 
     tenant: str
@@ -38,12 +38,12 @@ class Kept:
 
 def over_share(
     sessions: Iterable[T],
-    kept_of: Callable[[T], Kept],
+    taken_by: Callable[[T], RoomTaken],
     granted: Mapping[str, int],
     limit: int,
     may_go: Callable[[T], bool],
     needed: int,
-    most: int = ENDED_AT_ONCE,
+    most: int = ENDING_BATCH,
 ) -> list[T]:
     """Return the sessions to end; those farthest above their share come first.
 
@@ -52,7 +52,7 @@ def over_share(
 
     Args:
         sessions: All sessions.
-        kept_of: Returns the room that a session takes.
+        taken_by: Returns the room that a session takes.
         granted: Bytes granted to a tenant, if it has its own quota.
         limit: The most bytes in all.
         may_go: Whether a session may be ended: its client is away.
@@ -62,36 +62,36 @@ def over_share(
     tenants: dict[str, int] = {}
     users: dict[tuple[str, str], int] = {}
     wanted: dict[str, int] = {}
-    found: list[tuple[Kept, T]] = []
+    found: list[tuple[RoomTaken, T]] = []
     for session in sessions:
-        kept = kept_of(session)
-        tenants[kept.tenant] = tenants.get(kept.tenant, 0) + kept.bytes
-        wanted[kept.tenant] = wanted.get(kept.tenant, 0) + kept.wants
-        of_user = kept.tenant, kept.user
-        users[of_user] = users.get(of_user, 0) + kept.bytes
-        if kept.bytes and may_go(session):
-            found.append((kept, session))
+        taken = taken_by(session)
+        tenants[taken.tenant] = tenants.get(taken.tenant, 0) + taken.bytes
+        wanted[taken.tenant] = wanted.get(taken.tenant, 0) + taken.wants
+        of_user = taken.tenant, taken.user
+        users[of_user] = users.get(of_user, 0) + taken.bytes
+        if taken.bytes and may_go(session):
+            found.append((taken, session))
     shares = _shares(tenants, granted, limit)
     counts: dict[str, int] = {}
     for (tenant, _), used in users.items():
         counts[tenant] = counts.get(tenant, 0) + (used > 0)
 
-    def over(kept: Kept) -> tuple[float, float, int]:
-        share = shares[kept.tenant]
-        of_user = users[kept.tenant, kept.user] - share / counts[kept.tenant]
-        return tenants[kept.tenant] - share, of_user, kept.bytes
+    def over(taken: RoomTaken) -> tuple[float, float, int]:
+        share = shares[taken.tenant]
+        of_user = users[taken.tenant, taken.user] - share / counts[taken.tenant]
+        return tenants[taken.tenant] - share, of_user, taken.bytes
 
     found.sort(key=lambda each: over(each[0]), reverse=True)
     ended: list[T] = []
-    for kept, session in found:
+    for taken, session in found:
         if needed <= 0 or len(ended) >= most:
             break
-        over_tenant, over_user, _ = over(kept)
-        if over_tenant + wanted[kept.tenant] >= 0 and over_user + kept.wants >= 0:
+        over_tenant, over_user, _ = over(taken)
+        if over_tenant + wanted[taken.tenant] >= 0 and over_user + taken.wants >= 0:
             ended.append(session)
-            needed -= kept.bytes
-            tenants[kept.tenant] -= kept.bytes
-            users[kept.tenant, kept.user] -= kept.bytes
+            needed -= taken.bytes
+            tenants[taken.tenant] -= taken.bytes
+            users[taken.tenant, taken.user] -= taken.bytes
     return ended
 
 

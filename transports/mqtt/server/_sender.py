@@ -13,7 +13,7 @@ from ..codec._properties import NO_PROPERTIES
 from ..codec._reasons import Reason
 from ._fitting import fitting, too_large
 from ._mqtt5 import with_reason
-from ._publisher_acks import ANSWERING
+from ._publisher_acks import ACKNOWLEDGING
 
 if TYPE_CHECKING:
     from ....accounts import Account
@@ -74,8 +74,8 @@ class Sender:
         if self._connection.state is State.CLOSED:
             return
         data = self._connection.send(packet)
-        five = self.mqtt5
-        largest = None if five is None else five.max_packet_size
+        mqtt5 = self.mqtt5
+        largest = None if mqtt5 is None else mqtt5.max_packet_size
         if largest is not None and len(data) > largest:
             fits = self.fitting(packet)
             if fits is None:
@@ -90,7 +90,7 @@ class Sender:
     def send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
         if self.account is not None and self._connection.state is State.CONNECTED:
-            self._server.ledger.faults.call(self.outlet, ANSWERING, self.send, packet)
+            self._server.ledger.faults.call(self.outlet, ACKNOWLEDGING, self.send, packet)
             self._server.flusher.ready()
 
     def send_unowed(self, packet: Packet) -> None:

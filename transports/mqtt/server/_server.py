@@ -47,8 +47,8 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         dealings: The policies for slow consumers.
         groups: The groups of shared subscriptions.
         topics: Limits on the length and the depth of topics.
-        kept: The persistent sessions; None: there are none, whatever clients ask for. Set it before
-            the first connection.
+        persistent_sessions: The persistent sessions; None: there are none, whatever clients ask
+            for. Set it before the first connection.
         make_session: Makes the session of a link; set it before the first connection.
         make_inflight: Makes a client's in-flight window; likewise.
         log_ins: Checks passwords.
@@ -73,7 +73,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         self.dealings = ConsumerPolicies(self)
         self.groups = SharedGroups(self)
         self.topics = TopicLimits(settings.max_topic_length, settings.max_topic_levels)
-        self.kept: PersistentSessions | None = None
+        self.persistent_sessions: PersistentSessions | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
         self.log_ins = LogIns(
@@ -91,32 +91,32 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         return self.serve(link, lambda: self.make_session(self, link, listener))
 
     @property
-    def keeps_for_later(self) -> bool:
+    def sessions_are_durable(self) -> bool:
         """Whether persistent sessions outlive the relay."""
-        return self.kept is not None and self.kept.outlives
+        return self.persistent_sessions is not None and self.persistent_sessions.outlives
 
-    def keep(self, callback: Callable[[], object], whose: object) -> None:
+    def when_durable(self, callback: Callable[[], object], whose: object) -> None:
         """Call back soon, when the changes to persistent sessions until now are durable.
 
         If it raises, the connection of `whose` ends (`Faults`).
         """
-        kept = self.kept
-        assert kept is not None
-        kept.keeping.when_durable(callback, whose)
-        kept.keeping.hurry()
+        sessions = self.persistent_sessions
+        assert sessions is not None
+        sessions.persistence.when_durable(callback, whose)
+        sessions.persistence.hurry()
 
     def ticks(self, now: float) -> Generator[None, None, None]:
         """Tick retained messages, wills, groups and persistent sessions, as `Server.ticks`."""
         retained = self.dataspace.retained
         retained.expire(retained.wall())
-        kept = self.kept
+        sessions = self.persistent_sessions
         with self.flusher.corked():
             for delayed in self.wills.over(now):
                 self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
             self.groups.tick(now)
         self.flusher.flush_now()
-        if kept is not None:
-            steps = kept.tick_in_steps(now)
+        if sessions is not None:
+            steps = sessions.tick_in_steps(now)
             goes_on = True
             while goes_on:
                 with self.flusher.corked():
@@ -124,7 +124,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
                 self.flusher.flush_now()
                 yield
             with self.flusher.corked():
-                for client_id in kept.expire():
+                for client_id in sessions.expire():
                     self.logger.info(
                         "the session of %r has expired: its client did not come back",
                         client_id,
@@ -138,7 +138,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         self,
         account: Account,
         publication: Publication,
-        answer: PublisherAck | None = None,
+        ack: PublisherAck | None = None,
         rights: Rights | None = None,
     ) -> Refusal | None:
         """Publish in its own turn; return a refusal, if any. Without `rights` all is allowed."""
@@ -152,7 +152,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
                 return Refusal(fault, Reason.NOT_AUTHORIZED)
         try:
             nbytes = publication.nbytes
-            with account.turn(publication, nbytes=nbytes, confirm=answer) as turn:
+            with account.turn(publication, nbytes=nbytes, confirm=ack) as turn:
                 turn.publish(self.dataspace, publication, nbytes=nbytes)
         except QuotaExceededError as exc:
             return Refusal(str(exc), Reason.QUOTA_EXCEEDED)
@@ -228,12 +228,18 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         for session in list(self.sessions.values()):
             doing = "looking again at what it may do"
             self.ledger.faults.call(session, doing, session.rules_changed)
-        if self.kept is not None:
-            self.ledger.faults.call(None, "ending what is shared", self.kept.rules_changed)
+        if self.persistent_sessions is not None:
+            self.ledger.faults.call(
+                None, "ending what is shared", self.persistent_sessions.rules_changed
+            )
 
     def expiry_of(self, asked: float | None) -> float | None:
         """Return the expiry of a session, in seconds, from the one that its client asks for."""
-        most = None if self.kept is None else self.kept.settings.session_expiry
+        most = (
+            None
+            if self.persistent_sessions is None
+            else self.persistent_sessions.settings.session_expiry
+        )
         return most if asked is None else asked if most is None else min(asked, most)
 
     def new_client_id(self) -> str:

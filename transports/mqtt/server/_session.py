@@ -20,13 +20,13 @@ import trio
 from ....accounts import Account
 from ....dataspace import Publication
 from ..._errors import RemoteProtocolError
-from ..._input import AHEAD_FLOOR
+from ..._input import LOOKAHEAD_FLOOR
 from ..._link import Link
 from ..._need_data import NEED_DATA
 from ..._session import (
     FLUSH_POLL_SECONDS,
-    LOOK_AHEAD_BYTES,
-    LOOK_AHEAD_PAUSE_SECONDS,
+    LOOKAHEAD_BYTES,
+    LOOKAHEAD_PAUSE_SECONDS,
     Session,
 )
 from ..codec._connection import Connection, Role, State
@@ -156,15 +156,15 @@ class MqttSession(Session["MqttServer", Account | None]):
                 subscriber.replay()
         work.end()
 
-    def _received(self, data: bytes, *, ahead: bool = False) -> None:
-        """See `Session._received`; what comes `ahead` of its turn is only noted here."""
+    def _received(self, data: bytes, *, lookahead: bool = False) -> None:
+        """See `Session._received`; with `lookahead` it is only noted here."""
         if not data:
             self._eof = True
             return
         self._server.counters.received_bytes += len(data)
         if len(data) >= PROGRESS_BYTES and self.account is not None:
             self._last = self._server.ledger.clock()
-        if not ahead:
+        if not lookahead:
             self._connection.receive_data(data)
 
     def _cut_off(self) -> str:
@@ -183,12 +183,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         subscriber, publisher = self._subscriber, self._publisher
         if subscriber is None or publisher is None:
             return
-        answers = publisher.answers
-        if answers and self._server.kept is not None:
-            self._server.kept.keeping.hurry()
-            while answers and not self._eof:  # noqa: ASYNC110 (as the other one)
+        acks = publisher.acks
+        if acks and self._server.persistent_sessions is not None:
+            self._server.persistent_sessions.persistence.hurry()
+            while acks and not self._eof:  # noqa: ASYNC110 (as the other one)
                 await trio.sleep(FLUSH_POLL_SECONDS)
-        if self._server.keeps_for_later:
+        if self._server.sessions_are_durable:
             subscriber.pause()
         self._waiting = True
         await super()._flush_out()
@@ -231,12 +231,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         """See `Sender.disconnect`."""
         told = self._sender.disconnect(reason, why)
         if self._connection.state is State.CLOSED:
-            self._stop_answering()  # nothing follows it [MQTT-3.14.4-1]
+            self._stop_acking()  # nothing follows it [MQTT-3.14.4-1]
         return told
 
-    def _stop_answering(self) -> None:
+    def _stop_acking(self) -> None:
         if self._publisher is not None:
-            self._publisher.stop_answering()
+            self._publisher.stop_acking()
 
     def _unacknowledged(self) -> Inflight | PersistentInflight | None:
         subscriber = self._subscriber
@@ -256,7 +256,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._log(logging.INFO, "left", text, reason)
             return
         # What its going makes room for may be taken now, and there is nobody to be told.
-        self._stop_answering()
+        self._stop_acking()
         self.account = self._sender.account = None
         server.ledger.faults.call(
             self, "taking back its subscriptions", self._unsubscribe_all, account
@@ -267,7 +267,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if forwarder is not None:
             forwarder.single = None
         if entry is not None:
-            entry.end_will(account, None if forwarder is None else forwarder.payers)
+            entry.end_will(account, None if forwarder is None else forwarder.billing)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -298,22 +298,22 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`."""
-        kept = self._kept
-        return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
+        persistent = self._persistent
+        return super()._is_of_peer(whose) or (persistent is not None and whose is persistent.queue)
 
     @property
-    def _kept(self) -> PersistentSession | None:
-        return None if self._entry is None else self._entry.kept
+    def _persistent(self) -> PersistentSession | None:
+        return None if self._entry is None else self._entry.persistent
 
     def _close(self) -> None:
         self._give_up_name()  # `_withdraw` has failed
         self._incoming.close()
-        self._stop_answering()
+        self._stop_acking()
         if self._entry is not None and self._unacknowledged() is not None:
             self._entry.close()  # it has been let in, and nothing of it is under way any more
         self._publisher = self._subscriber = None
         forwarder, self._forwarder = self._forwarder, None
-        for payer in () if forwarder is None else forwarder.payers.close():
+        for payer in () if forwarder is None else forwarder.billing.close():
             self._server.tree.close(payer)
 
     def _silence(self, seconds: float, allowed: float) -> str:
@@ -328,10 +328,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _holding(self) -> int:
         """See `Session._holding`."""
-        connection, ahead = self._connection, self._incoming.ahead
+        connection, lookahead = self._connection, self._incoming.lookahead
         # Something has been collected only if something is missing.
         held = connection.held_bytes if connection.missing else len(connection.buffer)
-        return held if ahead is None else held + ahead.size
+        return held if lookahead is None else held + lookahead.size
 
     def _let_go(self) -> None:
         """See `Session._let_go`."""
@@ -399,12 +399,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         incoming = self._incoming
         data = incoming.begin_to_wait()
-        allowance = LOOK_AHEAD_BYTES
+        allowance = LOOKAHEAD_BYTES
         while True:
             if data and not await self._overtake(data):
                 return
             data = b""
-            self._note_input(ahead=True)
+            self._note_input(lookahead=True)
             if self._eof and self._subscriber is not None:
                 self._subscriber.acknowledges_no_more()
             if not incoming.has_whole_packets:
@@ -413,15 +413,15 @@ class MqttSession(Session["MqttServer", Account | None]):
                     self._replays.clear()  # who leaves is told nothing more
                     wait.cancel()
             unparsed = incoming.unparsed
-            if self._eof or (self._unacknowledged() is None and unparsed >= LOOK_AHEAD_BYTES):
+            if self._eof or (self._unacknowledged() is None and unparsed >= LOOKAHEAD_BYTES):
                 return
             # A client that reads nothing must not fill its outlet with answers to its pings; but
             # what makes it read may be that it can get rid of its acknowledgements.
             if (self.outlet.blocked and allowance <= 0) or unparsed >= self._stretch():
-                await trio.sleep(LOOK_AHEAD_PAUSE_SECONDS)
+                await trio.sleep(LOOKAHEAD_PAUSE_SECONDS)
                 continue
             data = await self._receive_ahead()
-            self._received(data, ahead=True)
+            self._received(data, lookahead=True)
             if self.outlet.blocked:
                 allowance -= len(data)
 
@@ -476,7 +476,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             buffer = connection.buffer
             position = connection.position
             if position >= len(buffer):
-                if incoming.ahead is None or not incoming.take_up():
+                if incoming.lookahead is None or not incoming.take_up():
                     # What has been handled is let go now: noting held input costs more.
                     connection.buffer = b""
                     connection.position = 0
@@ -495,7 +495,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                             return True
                         continue
                 account = self.account
-                if forwarder.payers.by_topic:
+                if forwarder.billing.by_topic:
                     account = forwarder.payer_at(buffer, position)
                 if not (account.is_open_wide() or account.funds_are_clear()) and forwarder.stops(
                     account
@@ -548,7 +548,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
-        self._stop_answering()  # nothing is sent to it any more [MQTT-3.14.4-1]
+        self._stop_acking()  # nothing is sent to it any more [MQTT-3.14.4-1]
         inflight = self._unacknowledged()
         if isinstance(inflight, PersistentInflight):
             inflight.leave()
@@ -578,10 +578,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
         Who has said something behind its CONNECT before it left is to be heard.
         """
-        while not self._eof and self._incoming.unparsed < AHEAD_FLOOR:
-            self._note_input(ahead=True)
+        while not self._eof and self._incoming.unparsed < LOOKAHEAD_FLOOR:
+            self._note_input(lookahead=True)
             self._received(await self._receive_ahead())
-        self._note_input(ahead=True)
+        self._note_input(lookahead=True)
         if not self._incoming.unparsed:
             check.cancel()
 
@@ -594,8 +594,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         server = self._server
         self._last = server.ledger.clock()
-        five = self._sender.mqtt5
-        entry = Entry(server, self._link, self._listener, self._login, five, packet)
+        mqtt5 = self._sender.mqtt5
+        entry = Entry(server, self._link, self._listener, self._login, mqtt5, packet)
         yield from entry.take_over(packet)
         self._entry = entry
         will = entry.take_places(packet)
@@ -611,13 +611,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         membership = server.tree.of(peer)
         self.account = self._sender.account = server.open_account(peer, membership.tenant)
         open_other = partial(server.open_account, peer, own=False)
-        payers = Billing(self.account, membership, open_other)
+        billing = Billing(self.account, membership, open_other)
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
-        kept = entry.kept
-        client = Client.of(entry, self.account, payers, self._sender, packet, self.complain)
-        resumed = None if kept is None else PersistentSubscriptions(client, kept)
+        persistent = entry.persistent
+        client = Client.of(entry, self.account, billing, self._sender, packet, self.complain)
+        resumed = None if persistent is None else PersistentSubscriptions(client, persistent)
         subscriptions = VolatileSubscriptions(client) if resumed is None else resumed
         forwarder = self._forwarder = self._make_forwarder(client)
         self._fast_path = forwarder.forward_single
@@ -626,8 +626,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._subscriber = Subscriber(client, subscriptions, self._replays, version)
         if resumed is not None:
             yield from resumed.attaching()
-        entry.keep_will(will)
-        keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
+        entry.set_will(will)
+        keep_alive = server.keep_alive_of(packet.keep_alive, told=mqtt5 is not None)
         self._deadline_after = (
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else server.settings.idle_timeout
         )

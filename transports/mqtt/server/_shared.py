@@ -96,12 +96,12 @@ class SharedMember(Member):
         outlet: The connection's outlet.
         taker: Sends messages to acknowledge, in the client's in-flight window; None: all messages
             are QoS 0.
-        kept: The client's persistent session, if any.
+        persistent: The client's persistent session, if any.
         on_cut: Ends the connection.
     """
 
     __slots__ = (
-        "_as_published", "_framing", "_identifier", "_kept", "_on_cut", "_outlet", "_taker",
+        "_as_published", "_framing", "_identifier", "_on_cut", "_outlet", "_persistent", "_taker",
         "_unsent", "_way", "granted",
     )  # fmt: skip
 
@@ -110,13 +110,13 @@ class SharedMember(Member):
         name: str,
         outlet: Outlet,
         taker: Taker | None,
-        kept: PersistentSession | None,
+        persistent: PersistentSession | None,
         on_cut: Any,
     ) -> None:
         super().__init__(name, PrefetchWindow() if taker is None else taker.room)
         self._outlet = outlet
         self._taker = taker
-        self._kept = kept
+        self._persistent = persistent
         self._on_cut = on_cut
         self._unsent = 0
         self._way: Recipient = outlet
@@ -126,18 +126,18 @@ class SharedMember(Member):
         self.granted = 0
 
     def set_options(
-        self, text: str, options: int, identifier: int, five: Mqtt5 | None, framing: Framing
+        self, text: str, options: int, identifier: int, mqtt5: Mqtt5 | None, framing: Framing
     ) -> None:
         """Set the options of the subscription; also for a new SUBSCRIBE of a member."""
         self.granted = options & HIGHEST_QOS
-        self._as_published = five is not None and bool(options & RETAIN_AS_PUBLISHED)
-        self._identifier = b"" if five is None else identifier_bytes(identifier)
-        if five is None:
+        self._as_published = mqtt5 is not None and bool(options & RETAIN_AS_PUBLISHED)
+        self._identifier = b"" if mqtt5 is None else identifier_bytes(identifier)
+        if mqtt5 is None:
             self._framing = framing
             return
         filters = Filters()
         filters.add(text, options & RETAIN_AS_PUBLISHED, identifier)
-        self._framing = apart = five.apart(filters)
+        self._framing = apart = mqtt5.apart(filters)
         self._way = AtMostOnce(apart, self._outlet)
         self._outlet.framing_bytes = max(self._outlet.framing_bytes, apart.framing_bytes)
 
@@ -175,8 +175,8 @@ class SharedMember(Member):
             return
         if self._as_published and publication.was_retained:
             publication = attrs.evolve(publication, retain=True)
-        if self._kept is not None and publication.qos == EXACTLY_ONCE:
-            self._move(delivery, publication, self._kept)
+        if self._persistent is not None and publication.qos == EXACTLY_ONCE:
+            self._move(delivery, publication, self._persistent)
         else:
             taker.take(delivery, publication, self._framing)
 
@@ -194,7 +194,9 @@ class SharedMember(Member):
             self._unsent = 0
             outlet.send_now()
 
-    def _move(self, delivery: Delivery, publication: Publication, kept: PersistentSession) -> None:
+    def _move(
+        self, delivery: Delivery, publication: Publication, persistent: PersistentSession
+    ) -> None:
         """Move a QoS 2 message from the group's queue to the session's.
 
         This is one step, so both changes are written, or neither is.
@@ -204,7 +206,7 @@ class SharedMember(Member):
                 publication, properties=publication.properties + self._identifier
             )
         with delivery.turn() as turn:
-            turn.send(kept.queue, publication, nbytes=delivery.message.size)
+            turn.send(persistent.queue, publication, nbytes=delivery.message.size)
         end(delivery)
 
     def is_spent(self, delivery: Delivery) -> bool:
@@ -225,20 +227,23 @@ class SharedGroup:
     Attributes:
         key: Its key.
         group: Its messages and its connected members.
-        kept: The persistent sessions of its members, connected or not, with the QoS granted.
+        persistent_members: The persistent sessions of its members, connected or not, with the QoS
+            granted.
         shelf: The store of its messages; None if there is no store.
         short_since: The start of a wait for room while no member is connected; None if no message
             waits.
     """
 
-    __slots__ = ("_binding", "_groups", "group", "kept", "key", "shelf", "short_since")
+    __slots__ = (
+        "_binding", "_groups", "group", "key", "persistent_members", "shelf", "short_since",
+    )  # fmt: skip
 
     def __init__(self, groups: SharedGroups, key: Key, group: Group, shelf: Any) -> None:
         self._groups = groups
         self._binding: Binding | None = None
         self.key = key
         self.group = group
-        self.kept: dict[PersistentSession, int] = {}
+        self.persistent_members: dict[PersistentSession, int] = {}
         self.shelf = shelf
         self.short_since: float | None = None
 
@@ -255,16 +260,16 @@ class SharedGroup:
     @property
     def away(self) -> int:
         """The number of absent members with persistent sessions."""
-        return sum(session.left is not None for session in self.kept)
+        return sum(session.left is not None for session in self.persistent_members)
 
-    def keep(self, session: PersistentSession, granted: int) -> None:
+    def add_session(self, session: PersistentSession, granted: int) -> None:
         """Note that a persistent session is a member, as long as it lasts."""
-        self.kept[session] = granted
+        self.persistent_members[session] = granted
         self.look()
 
     def forget(self, session: PersistentSession) -> None:
         """Note that a session has ended, or is no longer a member."""
-        if self.kept.pop(session, None) is not None:
+        if self.persistent_members.pop(session, None) is not None:
             self.look()
 
     def join(self, member: SharedMember) -> None:
@@ -276,13 +281,13 @@ class SharedGroup:
     def look(self) -> None:
         """Adapt to members that have come or gone; end the group if it is not needed."""
         group = self.group
-        group.keeps = any(self.kept.values())
-        if group.members or self.kept:
+        group.persists = any(self.persistent_members.values())
+        if group.members or self.persistent_members:
             self.bind()
             if not group.members:
-                kept = self._groups.server.kept
-                assert kept is not None
-                self._limit(kept.settings.max_queued, kept.settings.max_queued_bytes)
+                sessions = self._groups.server.persistent_sessions
+                assert sessions is not None
+                self._limit(sessions.settings.max_queued, sessions.settings.max_queued_bytes)
             return
         if self._binding is not None:
             with group.account.turn() as turn:
@@ -312,7 +317,7 @@ class SharedGroup:
     def tick(self, now: float, patience: float, stuck: StuckPolicy) -> None:
         """Tick its queue; see `PersistentSessions.tick`."""
         group = self.group
-        if self.kept or group.members:
+        if self.persistent_members or group.members:
             if not (len(group) or group.unacked):
                 self.short_since = None
                 return  # most of ten thousand have nothing to do
@@ -331,7 +336,7 @@ class SharedGroup:
                 extra={"event": "group_given_up", "holder": group.name},
             )
             group.purge()
-        if not (group.members or self.kept):
+        if not (group.members or self.persistent_members):
             self.look()
 
 
@@ -398,30 +403,32 @@ class SharedGroups:
 
     def _make(self, key: Key) -> SharedGroup:
         server = self.server
-        ledger, kept, settings = server.ledger, server.kept, server.settings
+        ledger, sessions, settings = server.ledger, server.persistent_sessions, server.settings
         tenant, shared = key
         name = printable(f"{SHARED_PREFIX}{shared.group}/{shared.filter}")
         shelf_name = f"{SHELF_PREFIX}{tenant}/{shared.group}/{shared.filter}"
         limit: Limit | None = None
         shelf: Any = None
         parent = server.account
-        if kept is not None:
-            shelf = kept.keeping.shelf(shelf_name)
-            limit = Limit(items=kept.settings.max_queued, bytes=kept.settings.max_queued_bytes)
-            parent = kept.at_rest_of_tenant(tenant)
+        if sessions is not None:
+            shelf = sessions.persistence.shelf(shelf_name)
+            limit = Limit(
+                items=sessions.settings.max_queued, bytes=sessions.settings.max_queued_bytes
+            )
+            parent = sessions.at_rest_of_tenant(tenant)
         group = self.make(
             ledger,
             f"{tenant}/{name}" if tenant else name,
             account=ledger.open(printable(shelf_name), limit=limit, parent=parent),
             settings=QueueSettings(durable=shelf is not None, delivery_limit=None),
             shelf=shelf,
-            backing=SteadyBacking if kept is None else kept.backing,
+            backing=SteadyBacking if sessions is None else sessions.backing,
             wall=server.wall,
             patience=settings.patience,
-            policy=settings.stuck_kept,
+            policy=settings.undroppable_policy,
             part=part_run,
         )
-        if kept is not None and kept.outlives:
+        if sessions is not None and sessions.outlives:
             group.durable_first = is_exactly_once
         if shelf is not None:
             shelf.recover(group)
@@ -435,8 +442,8 @@ class SharedGroups:
         group.group.delete()
         self.ended.add_past(group.group)
         group.group.account.close()
-        if group.shelf is not None and self.server.kept is not None:
-            self.server.kept.keeping.drop(group.shelf)
+        if group.shelf is not None and self.server.persistent_sessions is not None:
+            self.server.persistent_sessions.persistence.drop(group.shelf)
 
     def tick(self, now: float) -> None:
         """Tick the groups at `now`, on the ledger's clock."""
@@ -444,14 +451,14 @@ class SharedGroups:
         call = self.server.ledger.faults.call
         for group in list(self.by_key.values()):
             due = "doing what is due"
-            call(group.group, due, group.tick, now, settings.patience, settings.stuck_kept)
+            call(group.group, due, group.tick, now, settings.patience, settings.undroppable_policy)
 
-    def forget_others(self, keeping: Any) -> None:
+    def forget_others(self, persistence: Any) -> None:
         """Erase the stored messages of groups without members. Call it after a restart."""
         known = {group.shelf.name for group in self.by_key.values()}
-        for name in [name for name in keeping.store.queues if name.startswith(SHELF_PREFIX)]:
+        for name in [name for name in persistence.store.queues if name.startswith(SHELF_PREFIX)]:
             if name not in known:
-                keeping.drop(keeping.shelf(name))
+                persistence.drop(persistence.shelf(name))
 
     def close(self) -> None:
         """End the groups in this process, and leave the store as it is."""
@@ -468,8 +475,8 @@ class Shares:
         groups: All groups.
         peer: The peer that has connected.
         outlet: The connection's outlet.
-        five: Its side of MQTT 5, if it speaks that.
-        kept: Its persistent session, if any.
+        mqtt5: Its side of MQTT 5, if it speaks that.
+        persistent: Its persistent session, if any.
         on_cut: Ends the connection.
 
     Attributes:
@@ -478,16 +485,8 @@ class Shares:
     """
 
     __slots__ = (
-        "_groups",
-        "_joining",
-        "_kept",
-        "_members",
-        "_mqtt5",
-        "_on_cut",
-        "_outlet",
-        "_peer",
-        "_stopped",
-        "standing",
+        "_groups", "_joining", "_members", "_mqtt5", "_on_cut", "_outlet", "_peer", "_persistent",
+        "_stopped", "standing",
     )  # fmt: skip
 
     def __init__(
@@ -495,15 +494,15 @@ class Shares:
         groups: SharedGroups,
         peer: Peer,
         outlet: Outlet,
-        five: Mqtt5 | None,
-        kept: PersistentSession | None,
+        mqtt5: Mqtt5 | None,
+        persistent: PersistentSession | None,
         on_cut: Any,
     ) -> None:
         self._groups = groups
         self._peer = peer
         self._outlet = outlet
-        self._mqtt5 = five
-        self._kept = kept
+        self._mqtt5 = mqtt5
+        self._persistent = persistent
         self._on_cut = on_cut
         self._members: dict[str, tuple[SharedGroup, SharedMember]] = {}
         # Subscriptions to join in `begin`.
@@ -522,7 +521,7 @@ class Shares:
         taker: Taker | None,
     ) -> str | None:
         """Join a group, or change the options there, from `begin` on; return the reason if not."""
-        groups, kept = self._groups, self._kept
+        groups, persistent = self._groups, self._persistent
         key = groups.key_of(self._peer, text)
         fault = None if text in self._members else groups.fault(key)
         if fault is not None:
@@ -531,16 +530,16 @@ class Shares:
         stands: Observation | Assertion | None = None
         try:
             with account.turn() as turn:
-                if kept is not None:
-                    stands = kept.observe(turn, text, qos, None)
+                if persistent is not None:
+                    stands = persistent.observe(turn, text, qos, None)
                 else:
                     dataspace = groups.server.dataspace
                     stands = stand_for(dataspace, turn, text, self.standing.get(text))
         except QuotaExceededError as exc:
             return str(exc)
-        if kept is not None:
+        if persistent is not None:
             told = options & RETAIN_AS_PUBLISHED
-            kept.subscribed(text, qos, stands, options=told, identifier=identifier)
+            persistent.subscribed(text, qos, stands, options=told, identifier=identifier)
         elif isinstance(stands, Assertion):
             self.standing[text] = stands
         # Most of the work is done now; `begin` does the rest in one step for all groups.
@@ -562,7 +561,9 @@ class Shares:
         # A change between QoS 0 and a higher QoS makes it another member.
         anew = found is None or found[1].has_taker != (takes is not None)
         if found is None or anew:
-            member = SharedMember(self._peer.name, self._outlet, takes, self._kept, self._on_cut)
+            member = SharedMember(
+                self._peer.name, self._outlet, takes, self._persistent, self._on_cut
+            )
         else:
             member = found[1]
         member.set_options(filter_of(text), options, identifier, self._mqtt5, Framing(server.wall))
@@ -587,7 +588,7 @@ class Shares:
 
     def pause(self) -> None:
         """Leave groups that queue for absent members; messages in flight may be acknowledged."""
-        for text in [text for text, (group, _) in self._members.items() if group.group.keeps]:
+        for text in [text for text, (group, _) in self._members.items() if group.group.persists]:
             self.leave(text)
 
     def close(self) -> None:

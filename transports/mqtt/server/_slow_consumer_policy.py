@@ -39,17 +39,17 @@ class ConsumerPolicies:
         Raises:
             UnfitPolicyError: If a policy is to spill, but the relay has no persistent sessions.
         """
-        treatments = self._policies.of(*names)
+        rules = self._policies.of(*names)
         settings = self._server.settings
-        outlet.keep, limit = settings.behind, settings.behind_limit
-        kept = self._server.kept
-        open_spool = None if kept is None else self._open_spool
-        if treatments.only is None or treatments.only != self._policies.default:
-            outlet.deal_by(ConsumerPolicy(treatments, QOS_ZERO, open_spool, limit))
+        outlet.retain_limit, limit = settings.retain_limit, settings.behind_limit
+        sessions = self._server.persistent_sessions
+        open_spool = None if sessions is None else self._open_spool
+        if rules.only is None or rules.only != self._policies.default:
+            outlet.deal_by(ConsumerPolicy(rules, QOS_ZERO, open_spool, limit))
             return
         others = self._others
-        if others is None or (others.open_spool is None) != (kept is None):
-            others = self._others = ConsumerPolicy(treatments, QOS_ZERO, open_spool, limit)
+        if others is None or (others.open_spool is None) != (sessions is None):
+            others = self._others = ConsumerPolicy(rules, QOS_ZERO, open_spool, limit)
         outlet.deal_by(others)
 
     def _open_spool(
@@ -58,8 +58,8 @@ class ConsumerPolicies:
         on_more: Callable[[], object],
         on_over: Callable[[str], object],
     ) -> Spool:
-        kept = self._server.kept
-        assert kept is not None
+        sessions = self._server.persistent_sessions
+        assert sessions is not None
         # A new name each time: a client of the same name may come before the spool is erased.
         self._spools += 1
         name = f"{SPOOL_PREFIX}{self._spools}/{holder.name}"
@@ -67,10 +67,10 @@ class ConsumerPolicies:
             (each.client_id for each in self._server.sessions.values() if each.name == holder.name),
             "",
         )
-        above = kept.at_rest_of(holder.name, client_id)
-        account = self._server.ledger.open(name, limit=_limit(kept), parent=above)
-        return Spool(holder, kept.keeping, account, name, on_more=on_more, on_over=on_over)
+        above = sessions.at_rest_of(holder.name, client_id)
+        account = self._server.ledger.open(name, limit=_limit(sessions), parent=above)
+        return Spool(holder, sessions.persistence, account, name, on_more=on_more, on_over=on_over)
 
 
-def _limit(kept: PersistentSessions) -> Limit:
-    return Limit(items=kept.settings.max_queued, bytes=kept.settings.max_queued_bytes)
+def _limit(sessions: PersistentSessions) -> Limit:
+    return Limit(items=sessions.settings.max_queued, bytes=sessions.settings.max_queued_bytes)

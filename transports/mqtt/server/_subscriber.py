@@ -69,7 +69,7 @@ class Subscriber:
         server = client.server
         settings = server.settings
         subscriptions = self.subscriptions
-        five = client.mqtt5
+        mqtt5 = client.mqtt5
         identifier = next(iter(packet.properties.subscription_ids), 0)
         faults: dict[str, tuple[str, int]] = {}
         # Of equal filters in one packet the last counts; to do what the others say first would let
@@ -94,7 +94,7 @@ class Subscriber:
                     if fault is None and not is_shared(text):
                         self._subscribed(text, options, new)
             if fault is not None:
-                failed = SUBSCRIPTION_FAILED if five is None else reason
+                failed = SUBSCRIPTION_FAILED if mqtt5 is None else reason
                 # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
                 faults[text] = fault, options if self._version == PROTOCOL_LEVEL_31 else failed
             yield None
@@ -102,8 +102,8 @@ class Subscriber:
         if faults:
             count, (first, _) = len(faults), next(iter(faults.values()))
             client.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
-            if five is not None:
-                properties = five.explain(first)
+            if mqtt5 is not None:
+                properties = mqtt5.explain(first)
         codes = (
             faults[text][1] if text in faults else options & HIGHEST_QOS
             for text, options in packet.filters
@@ -161,19 +161,19 @@ class Subscriber:
     def _confirm(self, packet: Packet) -> Iterator[trio.Event]:
         """Say that subscriptions have changed; of a persistent session's, when that is on disk."""
         client = self._client
-        if client.kept is None:
+        if client.persistent is None:
             client.sender.send(packet)
             self._begin_sharing()
             return
         hold = trio.Event()
 
-        def kept_it() -> None:
+        def on_durable() -> None:
             client.sender.send_later(packet)
             self._begin_sharing()
             hold.set()
 
-        client.kept.write()
-        client.server.keep(kept_it, client.outlet)
+        client.persistent.write()
+        client.server.when_durable(on_durable, client.outlet)
         if not hold.is_set():
             yield hold  # what comes next, and what is retained, comes after it
 
@@ -203,9 +203,9 @@ class Subscriber:
                 inflight.refused(packet_id)
                 return
             known = inflight.received(packet_id)
-            if known and client.kept is not None:
+            if known and client.persistent is not None:
                 release = partial(client.sender.send_later, PubRel(packet_id))
-                client.kept.received(packet_id, release)
+                client.persistent.received(packet_id, release)
                 return
         if isinstance(packet, PubRec) and packet.reason < Reason.UNSPECIFIED_ERROR:
             # Also for one that is not known, or the client would never be done with it.
@@ -242,5 +242,5 @@ class Subscriber:
             with client.account.turn() as turn:
                 for text in lost:
                     stop(client.server.dataspace, turn, subscriptions.unsubscribe(text))
-            if lost and client.kept is not None:
-                client.kept.write()
+            if lost and client.persistent is not None:
+                client.persistent.write()

@@ -107,17 +107,17 @@ class VolatileSubscriptions:
     def _make_inflight(self) -> Inflight:
         client = self._client
         server, outlet = client.server, client.outlet
-        dealing = outlet.dealing
-        assert dealing is not None
+        consumer_policy = outlet.consumer_policy
+        assert consumer_policy is not None
         inflight = server.make_inflight(
             server.ledger,
             outlet,
             client.peer.name,
             window=client.window,
             on_broken=client.sender.cut,
-            patience=dealing.kept_patience,
-            policy=dealing.kept,
-            open_spool=dealing.open_spool,
+            patience=consumer_policy.undroppable_patience,
+            policy=consumer_policy.undroppable_policy,
+            open_spool=consumer_policy.open_spool,
             framing=client.framing,
         )
         inflight.owner = client.account
@@ -125,14 +125,14 @@ class VolatileSubscriptions:
 
     def unsubscribe(self, text: str) -> Observation | Assertion | None:
         """Forget a subscription; return the observation or assertion to end."""
-        shares, five = self._client.shares, self._client.mqtt5
+        shares, mqtt5 = self._client.shares, self._client.mqtt5
         if shares is not None:
             if is_shared(text):
                 shares.leave(text)
             if text in shares.standing:
                 return shares.standing.pop(text)
-        if five is not None:
-            five.filters.remove(text)
+        if mqtt5 is not None:
+            mqtt5.filters.remove(text)
         return self._observations.pop(text, None)
 
     def recipient(self, qos: int) -> Recipient:
@@ -158,11 +158,11 @@ class PersistentSubscriptions:
     It has the interface of `VolatileSubscriptions`.
     """
 
-    __slots__ = ("_client", "_kept", "inflight")
+    __slots__ = ("_client", "_persistent", "inflight")
 
-    def __init__(self, client: Client, kept: PersistentSession) -> None:
+    def __init__(self, client: Client, persistent: PersistentSession) -> None:
         self._client = client
-        self._kept = kept
+        self._persistent = persistent
         self.inflight: PersistentInflight | None = None
 
     def attaching(self) -> Iterator[None]:
@@ -176,7 +176,7 @@ class PersistentSubscriptions:
         selects = client.selects
         own = None if selects is None else selects.is_own
         try:
-            yield from self._kept.attaching(
+            yield from self._persistent.attaching(
                 client.account, client.peer.name, client.way, own=own, rights=client.rights
             )
         except QuotaExceededError as exc:
@@ -191,33 +191,33 @@ class PersistentSubscriptions:
         Args:
             leaves: See `PersistentInflight`.
         """
-        client, kept = self._client, self._kept
+        client, persistent = self._client, self._persistent
         sender = client.sender
-        kept.resume_releasing(lambda packet_id: sender.send_later(PubRel(packet_id)))
+        persistent.resume_releasing(lambda packet_id: sender.send_later(PubRel(packet_id)))
         inflight = self.inflight = PersistentInflight(
-            kept, sender.outlet, client.window, framing=client.framing, leaves=leaves
+            persistent, sender.outlet, client.window, framing=client.framing, leaves=leaves
         )
         if client.rights is not None:
             inflight.look_again(client.rights)  # they may have been others when it was queued
         inflight.begin(sender.cut)
-        for text, each in kept.subscriptions.items():
+        for text, each in persistent.subscriptions.items():
             if each.group is not None:
                 options = each.granted | each.options
                 client.have_shares().join(text, options, each.identifier, inflight)
 
     @property
     def texts(self) -> Iterable[str]:
-        return self._kept.subscriptions
+        return self._persistent.subscriptions
 
     def __contains__(self, text: str) -> bool:
-        return text in self._kept.subscriptions
+        return text in self._persistent.subscriptions
 
     @property
     def count(self) -> int:
-        return len(self._kept.subscriptions)
+        return len(self._persistent.subscriptions)
 
     def subscribe(self, text: str, options: int, identifier: int) -> str | None:
-        client, kept = self._client, self._kept
+        client, persistent = self._client, self._persistent
         account = client.account
         if is_shared(text):
             shares = client.have_shares()
@@ -226,25 +226,25 @@ class PersistentSubscriptions:
         told = client.options_of(options)
         try:
             with account.turn() as turn:
-                observation = kept.observe(turn, text, qos, client.way, options=told)
+                observation = persistent.observe(turn, text, qos, client.way, options=told)
         except QuotaExceededError as exc:
             return str(exc)
-        kept.subscribed(text, qos, observation, options=told, identifier=identifier)
+        persistent.subscribed(text, qos, observation, options=told, identifier=identifier)
         return None
 
     def unsubscribe(self, text: str) -> Observation | Assertion | None:
         if self._client.shares is not None and is_shared(text):
             self._client.shares.leave(text)
-        return self._kept.unsubscribed(text)
+        return self._persistent.unsubscribed(text)
 
     def recipient(self, qos: int) -> Recipient:
-        return self._kept.queue if qos else self._client.way
+        return self._persistent.queue if qos else self._client.way
 
     def own(self, account: Account) -> None:
-        self._kept.queue.owner = account
+        self._persistent.queue.owner = account
 
     def leaving(self) -> Steps:
-        return self._client.leaving(self._kept.detaching(self._client.account))
+        return self._client.leaving(self._persistent.detaching(self._client.account))
 
 
 Subscriptions: TypeAlias = VolatileSubscriptions | PersistentSubscriptions

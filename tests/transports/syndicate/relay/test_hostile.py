@@ -18,7 +18,7 @@ from clearfunds.transports.syndicate._connection import State
 from clearfunds.transports.syndicate._packets import Error
 from clearfunds.transports.syndicate._preserves import canonical, decode_binary
 from clearfunds.transports.syndicate._receiver import RETIRE_STEP, Receiver
-from clearfunds.transports.syndicate._session import MAX_AHEAD, SyndicateSession
+from clearfunds.transports.syndicate._session import MAX_LOOKAHEAD, SyndicateSession
 from clearfunds.transports.syndicate._values import places_of
 from tests.transports.peers import log_of, until
 from tests.transports.syndicate.relay.peers import (
@@ -476,12 +476,12 @@ async def test_nops_ahead_are_dropped_and_packets_ahead_are_bounded() -> None:
         ahead = session(served, peer)
         await until(lambda: ahead.account.waiting)
         counters = served.side.counters
-        for data, most in ((b"\x80", 0), (b"\xb5\x84", MAX_AHEAD)):
+        for data, most in ((b"\x80", 0), (b"\xb5\x84", MAX_LOOKAHEAD)):
             goal = counters.received_bytes + 50_000 * len(data)
             await peer.send_raw(data * 50_000)
             await until(lambda: counters.received_bytes >= goal)  # noqa: B023
             await trio.sleep(0.1)  # the last of it is looked at
-            assert len(inside(ahead, "_ahead")) <= most
+            assert len(inside(ahead, "_lookahead")) <= most
         served.audit()
 
 

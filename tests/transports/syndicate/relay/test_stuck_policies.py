@@ -7,7 +7,7 @@ import re
 import pytest
 import trio
 
-from clearfunds.accounts import KEEP_ITEMS
+from clearfunds.accounts import RETAIN_ITEMS
 from clearfunds.relay import RelaySettings, serve_relay
 from clearfunds.transports import ListenURLError, SubscriptionPolicy
 from clearfunds.transports.syndicate._preserves import canonical
@@ -55,21 +55,21 @@ async def test_messages_are_dropped_by_the_policy(policy: str, observers: int) -
             await stuck.send(observe(rec("Says", "<_>", "<bind <_>>"), 2, 2))
         await stuck.sync()
         await publisher.send_raw(runs())
-        await until(lambda: any(each.outlet.behind for each in served.side.open))
+        await until(lambda: any(each.outlet.lagging for each in served.side.open))
         await publisher.sync()
-        (session,) = [each for each in served.side.open if each.outlet.behind]
+        (session,) = [each for each in served.side.open if each.outlet.lagging]
         outlet = session.outlet
         lost = outlet.relief.dropped_items // observers
         assert lost > 0
         served.audit()
         got = await numbers(stuck, COUNT - lost)
         begun = next((n for n, number in enumerate(got) if n != number), len(got))
-        kept = KEEP_ITEMS // observers
+        kept = RETAIN_ITEMS // observers
         if policy == "drop_oldest":
             assert got == [*range(begun), *range(COUNT - kept, COUNT)]
         else:
             assert begun == len(got) == COUNT - lost >= kept
-        await until(lambda: not outlet.behind)
+        await until(lambda: not outlet.lagging)
 
 
 async def test_who_is_not_told_what_is_the_case_is_disconnected(

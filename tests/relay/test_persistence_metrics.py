@@ -160,7 +160,7 @@ async def test_sessions_that_expire_or_are_given_up_are_counted(tmp_path: Path) 
         broker = broker_of(relay)
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic)
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         await until(lambda: not kept.by_id)
         assert (await scrape(relay))["sessions_expired_total",] == 1
@@ -178,7 +178,7 @@ async def test_what_waits_for_room_on_disk_is_told_of(tmp_path: Path) -> None:
         store=str(tmp_path / "store"), fsync_interval=0.0, http="127.0.0.1:0", limit_items=3
     ) as relay:
         broker = broker_of(relay)
-        kept = relay.relay.mqtt.kept
+        kept = relay.relay.mqtt.persistent_sessions
         assert kept is not None
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic)

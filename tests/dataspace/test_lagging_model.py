@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
             self.ledger,
             "m",
             policy=self.policy,
-            keep=Limit(items=keep, bytes=None),
+            retain_limit=Limit(items=keep, bytes=None),
             spill=spill,
         )
         owner = self.ledger.open("owner")
@@ -117,8 +117,8 @@ class Machine(RuleBasedStateMachine):
         return self.keep - sum(loan.items for loan, counts in self.in_hand if counts)
 
     def arrives(self, one: Pending) -> None:
-        behind = self.mailbox.behind
-        if not behind or self.spills():
+        lagging = self.mailbox.lagging
+        if not lagging or self.spills():
             self.pending.append(one)
             return
         if self.policy is StuckPolicy.CONFLATE:
@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         mailbox = self.mailbox
         if not mailbox.queue:
             return
-        was_behind = mailbox.behind
+        was_lagging = mailbox.lagging
         loan = mailbox.receive_nowait()
         events = list(loan.item)
         expected, self.pending = self.pending[: len(events)], self.pending[len(events) :]
@@ -147,8 +147,8 @@ class Machine(RuleBasedStateMachine):
         self.last = numbers[-1]
         self.lost += mailbox.dropped
         self.received += numbers
-        self.in_hand.append((loan, was_behind))
-        if was_behind and not mailbox.behind:
+        self.in_hand.append((loan, was_lagging))
+        if was_lagging and not mailbox.lagging:
             assert not self.pending
             self.in_hand = [(each, False) for each, _ in self.in_hand]
 
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def is_stuck(self) -> None:
         """Its patience is over while somebody waits: what `watch_patience` does then."""
-        began = not self.mailbox.behind
+        began = not self.mailbox.lagging
         self.mailbox.relieve("m is stuck")
         if not began or self.spills():
             return
@@ -195,11 +195,11 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_on_who_is_behind(self) -> None:
-        if not self.sent or not self.mailbox.behind:
+        if not self.sent or not self.mailbox.lagging:
             return
         backlog = self.mailbox.backlog
         assert backlog is not None
-        assert self.mailbox in self.ledger.behind
+        assert self.mailbox in self.ledger.lagging
         assert all(backlog.owes_for(loan) for loan in self.mailbox.loans())
         if not self.spills():
             assert all(not account.debt_items for account in self.publishers)
@@ -244,7 +244,7 @@ class Machine(RuleBasedStateMachine):
         with pytest.raises(trio.WouldBlock):
             self.mailbox.receive_nowait()
         assert not self.pending
-        assert not self.mailbox.behind
+        assert not self.mailbox.lagging
         assert self.lost + self.mailbox._trailing_gap == self.mailbox.relief.dropped_items  # pyright: ignore[reportPrivateUsage]
         self.mailbox.close()
         self.shelf.sync()

@@ -16,30 +16,30 @@ _PING_AFTER = 0.75
 _PINGREQ: Final = encode(PingReq())
 
 
-class Keeper:
+class KeepAlive:
     """Sends PINGREQ in time.
 
     Args:
         send: The client's send buffer.
-        keep_alive: Seconds; 0: no pings.
+        seconds: Seconds; 0: no pings.
         ping_timeout: Seconds without a byte after which an unanswered ping means that the server
             is gone.
         is_reading: Tells whether the client reads its socket.
         on_silence: Called with a sentence when the server is gone.
     """
 
-    __slots__ = ("_is_reading", "_on_silence", "_pinged_at", "_send", "_timeout", "keep_alive")
+    __slots__ = ("_is_reading", "_on_silence", "_pinged_at", "_send", "_timeout", "seconds")
 
     def __init__(
         self,
         send: SendBuffer,
-        keep_alive: int,
+        seconds: int,
         ping_timeout: float,
         is_reading: Callable[[], bool],
         on_silence: Callable[[str], object],
     ) -> None:
         self._send = send
-        self.keep_alive = keep_alive
+        self.seconds = seconds
         self._timeout = ping_timeout
         self._is_reading = is_reading
         self._on_silence = on_silence
@@ -61,7 +61,7 @@ class Keeper:
         backpressure), or while the client does not read because its buffer of messages is full.
         """
         send = self._send
-        interval = self.keep_alive * _PING_AFTER
+        interval = self.seconds * _PING_AFTER
         while not ended.is_set():
             now = trio.current_time()
             if self._pinged_at is not None:

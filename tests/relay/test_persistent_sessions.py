@@ -36,7 +36,7 @@ def broker(relay: RunningRelay) -> Broker:
 
 
 def kept(relay: RunningRelay) -> PersistentSessions:
-    sessions = relay.relay.mqtt.kept
+    sessions = relay.relay.mqtt.persistent_sessions
     assert sessions is not None
     return sessions
 

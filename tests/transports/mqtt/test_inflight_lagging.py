@@ -105,7 +105,7 @@ async def client(window: int = 4, limit: int | None = None) -> AsyncGenerator[Cl
     ledger.audit()
     assert all(not account.debt_items for account in ledger.accounts.values())
     assert len(inflight) == 0
-    assert not ledger.behind
+    assert not ledger.lagging
 
 
 STEPS = st.lists(
@@ -144,7 +144,7 @@ async def test_all_of_it_comes_once_and_in_order(steps: list[tuple[Any, ...]]) -
         assert c.ledger.repaid_items[Outcome.DROPPED] == 0
         # What comes next finds out that it has caught up.
         c.publish(1)
-        assert not c.inflight.behind
+        assert not c.inflight.lagging
 
 
 async def test_nobody_waits_for_its_acknowledgements() -> None:

@@ -93,7 +93,7 @@ async def test_who_is_in_the_way_when_the_disk_budget_is_spent_and_what_comes_ne
             assert ", its client is away; its session is ended in " in line
             assert f"unless it comes back, and mqtt:{relay.port}/-/pub goes on then." in line
             assert what_next(page["holders"][0]).startswith("ended in ")
-            kept = relay.relay.mqtt.kept
+            kept = relay.relay.mqtt.persistent_sessions
             assert kept is not None
             await until(lambda: not kept.by_id)
             await until(lambda: not relay.statistics().waiting)
@@ -106,7 +106,7 @@ async def test_who_is_in_the_way_when_the_disk_budget_is_spent_and_what_comes_ne
 
 async def test_trouble_and_alarms_are_named(tmp_path: Path) -> None:
     async with running(store=str(tmp_path / "store"), http="127.0.0.1:0") as relay:
-        shelves: Any = relay.relay.keeping
+        shelves: Any = relay.relay.persistence
         shelves._note_trouble("cannot write to the store: the disk is full")
         relay.ledger.alarms["disk"] = True
         relay.relay.mqtt.account.halt("disk")
@@ -142,7 +142,7 @@ async def test_no_session_ends_because_the_disk_is_in_trouble(tmp_path: Path) ->
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic)
         await broker.publish(numbered(3))
-        shelves: Any = relay.relay.keeping
+        shelves: Any = relay.relay.persistence
         shelves._note_trouble("cannot write: the disk is full")
         async with connected(relay.port, "pub") as publisher:
             for n in range(1, 21):

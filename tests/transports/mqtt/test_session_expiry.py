@@ -31,14 +31,14 @@ from clearfunds.transports.mqtt.server._persistent_sessions import (
     SESSION_PREFIX,
     PersistentSession,
     PersistentSessions,
-    _KeptValue,  # pyright: ignore[reportPrivateUsage]
+    _StoredSession,  # pyright: ignore[reportPrivateUsage]
 )
 
 NAME = "l/u/c"
 KEY = SESSION_PREFIX + "c"
 
 
-class Keeping:
+class Persistence:
     """What is kept, in RAM: durable at once, but for queues."""
 
     def __init__(self) -> None:
@@ -91,14 +91,14 @@ class Bench:
         self.now = 1_000.0
         self.ledger = Ledger(clock=lambda: self.now)
         self.dataspace = Dataspace(self.ledger)
-        self.keeping = Keeping()
-        self.keeping.values.update(values or {})
+        self.persistence = Persistence()
+        self.persistence.values.update(values or {})
         server = self.ledger.open("server", limit=NO_LIMIT)
         self.tree = AccountTree(server)
         self.at_rest = self.ledger.open("kept", limit=NO_LIMIT, at_rest="ram")
         self.sessions = PersistentSessions(
             self.dataspace,
-            self.keeping,
+            self.persistence,
             self.tree,
             self.at_rest,
             ServerSettings(
@@ -112,7 +112,7 @@ class Bench:
             outlives=False,
             wall=lambda: self.now,
         )
-        self.sessions.restore(dict(self.keeping.values))
+        self.sessions.restore(dict(self.persistence.values))
         self.client = self.ledger.open(NAME, limit=NO_LIMIT)
         self.payer = self.ledger.open("payer", limit=NO_LIMIT)
         self.other = self.ledger.open("other", limit=NO_LIMIT)
@@ -156,7 +156,7 @@ class Bench:
         return way, inflight
 
     def restarted(self) -> Bench:
-        return Bench(values=self.keeping.values)
+        return Bench(values=self.persistence.values)
 
     def end(self) -> None:
         self.ledger.audit()
@@ -267,7 +267,7 @@ def test_each_session_has_its_own_expiry(bench: Bench) -> None:
     bench.now += 0.1
     assert bench.sessions.expire() == ["c"]
     assert bench.sessions.expired == 1
-    assert KEY not in bench.keeping.values
+    assert KEY not in bench.persistence.values
 
 
 def test_it_is_not_over_while_its_client_is_being_let_in(bench: Bench) -> None:
@@ -310,8 +310,8 @@ def test_without_one_it_goes_by_the_settings_also_when_they_change(bench: Bench)
     session.expiry = 5.0
     session.expire_as_set()
     bench.detach(session)
-    assert "expiry" not in json.loads(bench.keeping.values[KEY])
-    again = Bench(expiry=None, values=bench.keeping.values)
+    assert "expiry" not in json.loads(bench.persistence.values[KEY])
+    again = Bench(expiry=None, values=bench.persistence.values)
     assert again.sessions.by_id["c"].expiry is None
     again.end()
 
@@ -329,7 +329,7 @@ def test_an_expiry_of_0_ends_it_when_its_client_has_gone(bench: Bench) -> None:
 # --- what is written ----------------------------------------------------------------------------
 
 values = st.builds(
-    _KeptValue,
+    _StoredSession,
     st.text(max_size=10),
     st.none() | st.floats(0, 1e11),
     st.lists(
@@ -348,8 +348,8 @@ values = st.builds(
 
 
 @given(values)
-def test_what_is_written_is_read(value: _KeptValue) -> None:
-    read = _KeptValue.of(value.encode())
+def test_what_is_written_is_read(value: _StoredSession) -> None:
+    read = _StoredSession.of(value.encode())
     assert read == attrs.evolve(value, is_older=read.is_older)
     # What says nothing of a user is named as ever, or has nothing that is named in another way.
     assert not read.is_older or (value.user is None and "%" not in value.name)
@@ -357,7 +357,7 @@ def test_what_is_written_is_read(value: _KeptValue) -> None:
 
 def test_what_has_nothing_of_mqtt_5_is_as_older_versions_have_it() -> None:
     old = b'{"name":"l/u/c","left":null,"filters":[["a/#",2],["b",0]]}'
-    value = _KeptValue.of(old)
+    value = _StoredSession.of(old)
     assert value.filters == [("a/#", 2, 0, 0), ("b", 0, 0, 0)]
     assert value.encode() == old
 
@@ -376,7 +376,7 @@ def test_what_has_nothing_of_mqtt_5_is_as_older_versions_have_it() -> None:
 )
 def test_what_is_none_is_refused(more: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        _KeptValue.of(f'{{"name":"n","left":null,{more}}}'.encode())
+        _StoredSession.of(f'{{"name":"n","left":null,{more}}}'.encode())
 
 
 # --- what is under way --------------------------------------------------------------------------

@@ -14,10 +14,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from clearfunds.accounts import (
-    KEEP,
-    KEEP_BYTES,
-    KEEP_ITEMS,
     NO_LIMIT,
+    RETAIN_BYTES,
+    RETAIN_ITEMS,
+    RETAIN_LIMIT,
     Account,
     Holder,
     Ledger,
@@ -107,7 +107,9 @@ async def test_publishers_go_on_and_the_others_get_everything(
     shelf = MemoryShelf()
     queue = a_queue(timed, shelf)
     account = timed.open("publisher", limit=Limit(items=30, low_items=10))
-    stuck = Mailbox(timed, "stuck", patience=5, policy=policy, keep=Limit(items=8), spill=queue)
+    stuck = Mailbox(
+        timed, "stuck", patience=5, policy=policy, retain_limit=Limit(items=8), spill=queue
+    )
     others = [Mailbox(timed, f"other {n}") for n in range(2)]
     got: dict[Mailbox, list[Any]] = {mailbox: [] for mailbox in others}
     wake = trio.Event()
@@ -151,11 +153,11 @@ async def test_publishers_go_on_and_the_others_get_everything(
         assert len(waits) == 1
         assert 5.0 <= waits[0] <= 5.6
         assert stuck.relief.spells == 1
-        assert stuck.behind
-        assert stuck in timed.behind
+        assert stuck.lagging
+        assert stuck in timed.lagging
         wake.set()
         await trio.sleep(30)
-        assert not stuck.behind
+        assert not stuck.lagging
         send(account, stuck, 1000)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
@@ -167,10 +169,10 @@ async def test_publishers_go_on_and_the_others_get_everything(
     assert len(late) + dropped == 1001
     assert gaps == dropped
     statistics = timed.holder_statistics(stuck)
-    assert (statistics.dropped_items, statistics.spells, statistics.behind) == (dropped, 1, False)
+    assert (statistics.dropped_items, statistics.spells, statistics.lagging) == (dropped, 1, False)
     totals = timed.statistics()
     assert totals.relieved[policy] == 1
-    assert totals.behind == 0
+    assert totals.lagging == 0
     if policy is StuckPolicy.SPILL:
         assert late == list(range(1001))
         assert stuck.relief.stored_items == totals.relieved_items[policy] > 900
@@ -193,7 +195,7 @@ async def test_without_patience_it_is_dealt_with_as_soon_as_somebody_waits(
         send(account, mailbox, 1, 2, 3)
         await account.ensure_clear_funds()
         assert trio.current_time() == began
-        assert mailbox.behind
+        assert mailbox.lagging
         nursery.cancel_scope.cancel()
 
 
@@ -229,7 +231,7 @@ def itself(event: int) -> int:
 
 
 def stuck(ledger: Ledger, policy: StuckPolicy, keep: int, **options: Any) -> Mailbox:
-    return Mailbox(ledger, "m", policy=policy, keep=Limit(items=keep), **options)
+    return Mailbox(ledger, "m", policy=policy, retain_limit=Limit(items=keep), **options)
 
 
 async def test_the_oldest_go(ledger: Ledger, account: Account) -> None:
@@ -239,7 +241,7 @@ async def test_the_oldest_go(ledger: Ledger, account: Account) -> None:
     assert account.debt_items == 0
     send(account, mailbox, 10)
     assert [await received(mailbox) for _ in range(3)] == [([8], 8), ([9], 0), ([10], 0)]
-    assert not mailbox.behind
+    assert not mailbox.lagging
     send(account, mailbox, 11, 12)
     assert await received(mailbox) == ([11, 12], 0)
 
@@ -252,7 +254,7 @@ async def test_the_newest_go(ledger: Ledger, account: Account) -> None:
     send(account, mailbox, 10)
     send(account, mailbox, 11)
     assert [await received(mailbox) for _ in range(3)] == [([1], 0), ([2], 0), ([10], 7)]
-    assert not mailbox.behind
+    assert not mailbox.lagging
     send(account, mailbox, 12)
     assert await received(mailbox) == ([12], 1)
 
@@ -320,7 +322,7 @@ async def test_more_keys_than_are_kept(ledger: Ledger, account: Account) -> None
 
 
 def test_the_bound_is_in_bytes_too(ledger: Ledger, account: Account) -> None:
-    mailbox = Mailbox(ledger, "m", policy=StuckPolicy.DROP_OLDEST, keep=Limit(bytes=100))
+    mailbox = Mailbox(ledger, "m", policy=StuckPolicy.DROP_OLDEST, retain_limit=Limit(bytes=100))
     mailbox.relieve("it is stuck")
     send(account, mailbox, *range(20))
     assert len(mailbox.queue) == 10
@@ -329,7 +331,9 @@ def test_the_bound_is_in_bytes_too(ledger: Ledger, account: Account) -> None:
         turn.send(mailbox, "large", nbytes=101)
     assert [loan.item[0] for loan in mailbox.queue] == list(range(10, 20))
     assert mailbox.relief.dropped_items == 11
-    assert (KEEP.items, KEEP.bytes) == (KEEP_ITEMS, KEEP_BYTES) == (1000, 8 << 20)
+    assert (
+        (RETAIN_LIMIT.items, RETAIN_LIMIT.bytes) == (RETAIN_ITEMS, RETAIN_BYTES) == (1000, 8 << 20)
+    )
 
 
 # -- what is in somebody's hands ------------------------------------------------------------------
@@ -411,7 +415,7 @@ async def test_what_is_put_aside_comes_back_in_order(ledger: Ledger, account: Ac
     assert account.debt_items == 0
     send(account, mailbox, *range(200, 300))
     found: list[Any] = []
-    while mailbox.behind:
+    while mailbox.lagging:
         found += (await received(mailbox, shelf))[0]
     assert found == list(range(5, 300))
     assert not len(shelf)
@@ -467,7 +471,7 @@ async def test_a_queue_that_is_deleted_meanwhile(ledger: Ledger, account: Accoun
     queue.delete()
     # What had come back is there; the rest went with the queue.
     found: list[Any] = []
-    while mailbox.behind:
+    while mailbox.lagging:
         found += (await received(mailbox))[0]
     assert found == list(range(64))
     send(account, mailbox, 100)
@@ -515,7 +519,7 @@ async def test_the_log_has_a_line_when_it_begins_and_one_when_it_ends(
 ) -> None:
     caplog.set_level(logging.INFO, "clearfunds.accounts")
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
-    mailbox = Mailbox(timed, "m", patience=5, policy=policy, keep=Limit(items=2))
+    mailbox = Mailbox(timed, "m", patience=5, policy=policy, retain_limit=Limit(items=2))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         send(account, mailbox, 1, 2, 3)
@@ -534,7 +538,7 @@ async def test_the_log_has_a_line_when_it_begins_and_one_when_it_ends(
     fields = vars(begin)
     assert (fields["event"], fields["policy"], fields["holder"]) == ("behind", policy, "m")
     assert fields["waiting"] == ("publisher",)
-    while mailbox.behind:
+    while mailbox.lagging:
         mailbox.receive_nowait().settle()
     (_, end) = caplog.records
     dropped = mailbox.relief.dropped_items
@@ -560,8 +564,8 @@ def test_closing_ends_it(policy: StuckPolicy, ledger: Ledger, account: Account) 
     mailbox.relieve("it is stuck")
     mailbox.close()
     mailbox.relieve("it is stuck")
-    assert not mailbox.behind
-    assert not ledger.behind
+    assert not mailbox.lagging
+    assert not ledger.lagging
     send(account, mailbox, 3)
     assert not mailbox.queue
     queue.close()
@@ -609,7 +613,7 @@ def test_a_mailbox_that_was_forgotten_leaves_no_account(ledger: Ledger, account:
     with pytest.warns(ResourceWarning, match="never settled"):
         ledger.audit()
     assert not any(name.startswith("behind") for name in ledger.accounts)
-    assert not ledger.behind
+    assert not ledger.lagging
     assert ledger.leaked_loans == 2
 
 
@@ -637,7 +641,7 @@ def test_what_is_kept_is_told_of_as_at_rest(ledger: Ledger, account: Account) ->
     totals = ledger.statistics()
     assert totals.debt_items == 0
     assert totals.at_rest_items == {"ram": 2}
-    assert totals.behind == 1
+    assert totals.lagging == 1
     assert totals.repaid_items["stored"] == 2
     assert totals.repaid_items["dropped"] == 1
 
