@@ -110,9 +110,9 @@ class Noted:
         self.happened: list[str] = []
         self.durable: Callable[[], object] = lambda: None
 
-    def persist(self, kept: Callable[[], object]) -> None:
+    def persist(self, on_durable: Callable[[], object]) -> None:
         self.happened.append("written")
-        self.durable = kept
+        self.durable = on_durable
 
     def forget(self) -> None:
         self.happened.append("forgotten")

@@ -146,9 +146,7 @@ class IdentifierAck(PublisherAck, Writes):
         self._has_come()
         super().taken()
 
-    def written(
-        self, where: str = "", persist: Callable[[str, bytes], object] = nowhere
-    ) -> Confirm:
+    def written(self, where: str = "", put: Callable[[str, bytes], object] = nowhere) -> Confirm:
         self._has_come()
         return _WrittenAck(self)
 
