@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -27,7 +26,7 @@ import trio
 
 from ..accounts import Faults
 from ..dataspace.queues import Marks, Message, Queue
-from ..store import Body, Changes, Files, Record, Store, StoreError, StoreSettings
+from ..store import Body, Changes, Record, Store, StoreError, StoreSettings
 from ._codec import UnstorableError, decode, encode
 from ._owner import READING, TELLING, owner_of
 from ._sending import Sending
@@ -390,7 +389,7 @@ class StoreShelf:
         known = self._shelves.store.queues.get(self.name)
         marks = self._shelves.marks_of(self.name)
         if known is not None and (known.next_seq or marks != Marks()):
-            first = known.first_live_seq
+            first = self._shelves.store.first_live_seq(known.id)
             queue.recovered(
                 known.next_seq if first is None else first,
                 known.next_seq,
@@ -464,7 +463,7 @@ def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 @asynccontextmanager
 async def open_shelves(
-    directory: Path, settings: StoreSettings, flusher: Sending, *, files: Files | None = None
+    directory: Path, settings: StoreSettings, flusher: Sending, *, vfs: str | None = None
 ) -> AsyncGenerator[Shelves]:
     """Open the store in `directory`, and let its thread write for as long as the block lasts.
 
@@ -472,17 +471,14 @@ async def open_shelves(
         directory: The store's directory.
         settings: The store's settings.
         flusher: Flushes the outlets of confirms that waited for durability.
-        files: Replaces the operating system's files, as for `Store.open`.
+        vfs: The name of a file system that SQLite knows, as for `Store.open`.
 
     Cancellation: committed changes are written and made durable at the end of the block.
 
     Raises:
         StoreError: If it cannot be opened: see `Store.open`.
     """
-    progress = _Progress(directory)
-    store = await trio.to_thread.run_sync(
-        partial(Store.open, directory, settings, files=files, progress=progress.tell)
-    )
+    store = await trio.to_thread.run_sync(partial(Store.open, directory, settings, vfs=vfs))
     limiter = trio.CapacityLimiter(1)
     try:
         async with trio.open_nursery() as nursery:
@@ -506,20 +502,3 @@ async def open_shelves(
 async def _closed(store: Store) -> None:
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(store.close)
-
-
-@attrs.define(slots=True)
-class _Progress:
-    """Logs the progress of opening a store, no more often than a person can read."""
-
-    directory: Path
-    said: float = 0.0
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.said >= 1.0:
-            self.said = now
-            logger.info(
-                "%s: %s, %d of %d", self.directory, what, done, total,
-                extra={"event": "store_opening", "done": done, "total": total},
-            )  # fmt: skip

@@ -134,7 +134,7 @@ class SinkDisk:
             except ValueError as exc:
                 self._note_broken(writer, str(exc))
                 continue
-            first = queue.first_live_seq
+            first = self.store.first_live_seq(queue.id)
             left = len(part.blocks) + 1 if first is None else first
             parts.setdefault(writer, {})[key] = part, left
         found = 0

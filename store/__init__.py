@@ -1,8 +1,7 @@
-"""Durable storage: message segments on disk, written by a thread of their own."""
+"""Durable storage: queues of messages in an SQLite database, written by a thread of their own."""
 
 from ._changes import Body as Body
 from ._changes import Changes as Changes
-from ._errors import CorruptRecordError as CorruptRecordError
 from ._errors import Damage as Damage
 from ._errors import StoreClosedError as StoreClosedError
 from ._errors import StoreDiskError as StoreDiskError
@@ -11,17 +10,8 @@ from ._errors import StoreExposedError as StoreExposedError
 from ._errors import StoreFormatError as StoreFormatError
 from ._errors import StoreLockedError as StoreLockedError
 from ._errors import StoreUsageError as StoreUsageError
-from ._files import File as File
-from ._files import Files as Files
-from ._files import RealFile as RealFile
-from ._files import RealFiles as RealFiles
-from ._inspection import Inspection as Inspection
-from ._inspection import Verification as Verification
-from ._queue import Columns as Columns
 from ._queue import Record as Record
 from ._queue import StoredQueue as StoredQueue
-from ._recovery import Progress as Progress
-from ._recovery import Recovery as Recovery
 from ._settings import StoreSettings as StoreSettings
 from ._statistics import StoreStatistics as StoreStatistics
 from ._store import Store as Store

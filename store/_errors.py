@@ -31,20 +31,12 @@ class StoreDiskError(StoreError):
     """The disk or the operating system refused: the message says what, where and what to do."""
 
 
-class CorruptRecordError(StoreError):
-    """A record is corrupt: its checksum or its form is wrong."""
-
-
 @attrs.frozen(slots=True)
 class Damage:
     """Something that was durable and is unreadable. The rest is served."""
 
-    file: str
-    """The file of the store."""
-    offset: int
-    """Its offset in the file, in bytes."""
-    length: int
-    """Bytes concerned; 0 if the file is missing."""
+    place: str
+    """The place in the database, for people: a table and a key."""
     what: str
     """A sentence for people."""
     queue_id: int | None = None
@@ -59,8 +51,6 @@ class Damage:
     """Live messages lost, as far as known."""
     size: int = 0
     """Their bytes."""
-    quarantined: str | None = None
-    """The file to which the bytes in question were moved."""
 
     def __str__(self) -> str:
         whose = ""
@@ -69,5 +59,4 @@ class Damage:
             what = "1 message" if self.count == 1 else f"{self.count} messages"
             verb = "is" if self.count == 1 else "are"
             whose = f"; {name}: {what} of {self.first}..{self.last} {verb} lost"
-        aside = "" if self.quarantined is None else f"; put aside as {self.quarantined}"
-        return f"{self.file}, byte {self.offset}: {self.what}{whose}{aside}"
+        return f"{self.place}: {self.what}{whose}"

@@ -1,125 +1,253 @@
-"""Reading the messages that the index lists, in any thread."""
+"""Reading messages from the database, in any thread."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+import threading
+from bisect import bisect_right
+from functools import partial
+from itertools import accumulate, compress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ._decode import columns_of, runs_of
-from ._errors import CorruptRecordError
-from ._intervals import Intervals
-from ._names import segment_name
-from ._queue import OnDisk
-from ._records import MOVE, PUT, read_head, read_payload, read_run
-from ._scan import heads
+import attrs
+
+from ._changes import Body, LostRun
+from ._database import READER_CACHE_BYTES, connect
+from ._queue import Record
+from ._ranges import missing
+from ._rows import (
+    Columns,
+    CorruptRowError,
+    checksum,
+    checksum_of_run,
+    decode_finished,
+    ones,
+    places_of,
+)
 
 if TYPE_CHECKING:
-    from ._bodies import Place
-    from ._extents import Extent
-    from ._handles import Handles
-    from ._index import Index
-    from ._queue import Columns, Plan
-    from ._records import Head, Run
+    import sqlite3
+    from collections.abc import Sequence
+    from pathlib import Path
 
-#: Extents that stay in memory after a read, if they are no larger than this.
-_RECENT: Final = 16
-_RECENT_BYTES: Final = 80 << 10
+    from ._changes import Puts
+
+_RUNS: Final = """
+    SELECT id, first, last, count, run.size, kind, run.checksum, columns, data,
+        finished.size, mask, finished.checksum
+    FROM run LEFT JOIN finished ON run = id
+    WHERE queue = ?1 AND last >= ?2 AND first < ?3 AND first >= coalesce(
+        (SELECT max(first) FROM run WHERE queue = ?1 AND first <= ?2), ?2)
+    ORDER BY first"""
 
 
-class Reader:
-    """Reads messages from segments. It raises `FileNotFoundError` for a removed segment."""
+_record = partial(tuple.__new__, Record)
+"""Makes a `Record` of a tuple, in C: `Record._make` is a call in Python for each."""
 
-    def __init__(self, index: Index, handles: Handles) -> None:
-        self._index = index
-        self._handles = handles
-        self._recent: dict[tuple[int, int, int, int], list[tuple[Head, Run, bytes]]] = {}
 
-    def places(self, plan: Plan) -> dict[int, Place]:
-        """Return the places of the shared bodies of a plan. Call it under the lock."""
-        found: dict[int, Place] = {}
-        for piece in plan:
-            if isinstance(piece, OnDisk):
-                for body in piece.bodies:
-                    place = self._index.bodies.where(body)
-                    if place is not None:
-                        found[body] = place
-        return found
+class Connections:
+    """Connections for reading: each is used by one thread at a time, and a few are kept.
 
-    def read(self, queue_id: int, piece: OnDisk, places: dict[int, Place]) -> list[Columns]:
-        """Return the messages of a piece of a plan.
+    Args:
+        path: The database.
+        vfs: The name of SQLite's file system; None: its default.
+        limit: Most connections that are kept.
+    """
+
+    def __init__(self, path: Path, vfs: str | None, limit: int) -> None:
+        self._path = path
+        self._vfs = vfs
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._free: list[sqlite3.Connection] = []
+        self._closed = False
+
+    def take(self) -> sqlite3.Connection:
+        """Return a connection.
 
         Raises:
-            OSError: The disk fails.
-            CorruptRecordError: Some of it is corrupt.
+            sqlite3.Error: It cannot be opened.
+        """
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        db = connect(self._path, vfs=self._vfs)
+        db.execute("PRAGMA query_only=1")
+        db.execute(f"PRAGMA cache_size=-{READER_CACHE_BYTES >> 10}")
+        return db
+
+    def give_back(self, db: sqlite3.Connection) -> None:
+        """Take a connection back."""
+        with self._lock:
+            if not self._closed and len(self._free) < self._limit:
+                self._free.append(db)
+                return
+        db.close()
+
+    def close(self) -> None:
+        """Close those that nobody uses; the others are closed when they come back."""
+        with self._lock:
+            self._closed = True
+            for db in self._free:
+                db.close()
+            self._free.clear()
+
+
+class CorruptRow(NamedTuple):
+    """A row of messages that is unreadable, or the shared body of some."""
+
+    lost: LostRun
+    first: int
+    last: int
+    place: str
+    what: str
+    seqs: Sequence[int]
+    """The messages whose shared body is unreadable; if there are any, the row itself is well."""
+
+
+@attrs.define(slots=True)
+class Read:
+    """Messages that are read, within limits.
+
+    Attributes:
+        records: The messages so far.
+        corrupt: What was found to be unreadable.
+    """
+
+    queue_id: int
+    first: int
+    """The first number that is wanted."""
+    count: int
+    nbytes: int
+    done: Sequence[tuple[int, int]]
+    """Ranges that are done though the database may not know it."""
+    records: list[Record] = attrs.field(factory=list[Record])
+    corrupt: list[CorruptRow] = attrs.field(factory=list[CorruptRow])
+
+    def from_database(self, db: sqlite3.Connection, limit: int, lost: set[int]) -> bool:
+        """Add messages with numbers below `limit`; return whether there may be room for more.
+
+        Args:
+            db: The connection.
+            limit: Higher ones are taken from elsewhere.
+            lost: Rows to leave out.
+
+        Raises:
+            sqlite3.Error: The disk refused, or the database is damaged.
         """
         bodies: dict[int, bytes] = {}
-        for body in piece.bodies:
-            if body not in places:
-                msg = "a body that it shares with others is gone"
-                raise CorruptRecordError(msg)
-            bodies[body] = self._body(places[body])
-        found: list[Columns] = []
-        for head, run, payload in self._runs(queue_id, piece.extent):
-            found += columns_of(head, run, payload, piece.ranges, bodies)
-        number = sum([len(columns.seqs) for columns in found])
-        if number != piece.number:
-            msg = f"{number} of {piece.number} messages are what was written"
-            raise CorruptRecordError(msg)
-        return found
-
-    def _runs(self, queue_id: int, extent: Extent) -> list[tuple[Head, Run, bytes]]:
-        """Return the runs of an extent; a reader that goes in order asks for some of them again."""
-        key = (extent.segment, extent.offset, extent.length, queue_id)
-        runs = self._recent.get(key)
-        if runs is None:
-            with self._handles.use(segment_name(extent.segment)) as file:
-                data = file.pread(extent.length, extent.offset)
-            runs, whole = runs_of(self._salt(extent.segment), queue_id, extent, data)
-            if whole and extent.length <= _RECENT_BYTES:
-                with self._index.lock:
-                    self._recent[key] = runs
-                    if len(self._recent) > _RECENT:
-                        del self._recent[next(iter(self._recent))]
-        return runs
-
-    def _body(self, place: Place) -> bytes:
-        with self._handles.use(segment_name(place.segment)) as file:
-            data = file.pread(place.length, place.offset)
-        return read_payload(read_head(self._salt(place.segment), data, 0), data, 0)
-
-    def _salt(self, number: int) -> int:
-        segment = self._index.segments.get(number)
-        if segment is None:
-            raise FileNotFoundError
-        return segment.salt
-
-    def readable(self, queue_id: int, extent: Extent) -> tuple[Intervals, bytes]:
-        """Return the numbers of the readable messages of an extent, and its bytes unchanged.
-
-        Raises:
-            OSError: The disk fails.
-        """
-        with self._handles.use(segment_name(extent.segment)) as file:
-            data = file.pread(extent.length, extent.offset)
-        found = Intervals()
-        for at, head in heads(self._salt(extent.segment), data):
-            if head.kind not in (PUT, MOVE) or head.queue != queue_id:
-                continue
-            with suppress(CorruptRecordError):
-                run, _ = read_run(head, read_payload(head, data, at))
-                for index in range(run.count):
-                    seq = run.first + (index if run.offsets is None else run.offsets[index])
-                    if run.shared is None or self._has_body(run.shared[index]):
-                        found.add(seq, seq)
-        return found, data
-
-    def _has_body(self, body: int) -> bool:
-        with self._index.lock:
-            place = self._index.bodies.where(body) if body else None
-        if place is None:
-            return not body
+        # One snapshot: a shared body must not go between the look at its message and at itself.
+        db.execute("BEGIN")
         try:
-            self._body(place)
-        except (CorruptRecordError, FileNotFoundError):
-            return False
+            for row in db.execute(_RUNS, (self.queue_id, self.first, limit)):
+                if row[0] not in lost and not self._row(db, row, bodies):
+                    return False
+        finally:
+            db.execute("ROLLBACK")
         return True
+
+    def _row(self, db: sqlite3.Connection, row: Sequence[Any], bodies: dict[int, bytes]) -> bool:
+        ident, first, last, count, size, kind, checked, columns, data = row[:9]
+        done, why = 0, "its checksum is wrong"
+        try:
+            if row[10] is not None:
+                done = decode_finished(ident, *row[9:])
+            whole = (self.queue_id, first, last, count, size, kind, columns, data)
+            if checksum_of_run(whole) != checked:
+                raise CorruptRowError(why)
+            of = Columns(first, count, kind, columns)
+            headers, found = of.cut(data)
+        except CorruptRowError as error:
+            left, nbytes = count - done.bit_count(), size - (row[9] or 0 if done else 0)
+            run = LostRun(ident, self.queue_id, left, nbytes)
+            self.corrupt.append(CorruptRow(run, first, last, f"run {ident}", str(error), ()))
+            return True
+        places: Sequence[int] = range(count)
+        if done or self.done or first < self.first:
+            places = ones(done ^ ((1 << count) - 1))
+            wanted = set(places_of(of.seqs, missing(self.done, max(first, self.first), last)))
+            places = [at for at in places if at in wanted]
+        taken = self._fitting([of.sizes[at] for at in places])
+        some = places[:taken]
+        whole_bodies: list[bytes] = [found[at] for at in some]
+        if of.keys is not None:
+            bad = self._shared(db, of, some, whole_bodies, bodies)
+            if bad:
+                self._unreadable(ident, of, bad)
+                keep = [at not in bad for at in some]
+                some, whole_bodies = list(compress(some, keep)), list(compress(whole_bodies, keep))
+        seqs, sizes = of.seqs, of.sizes
+        self._add(
+            [seqs[at] for at in some], [headers[at] for at in some], whole_bodies,
+            [sizes[at] for at in some],
+        )  # fmt: skip
+        return taken == len(places) and len(self.records) < self.count
+
+    def _shared(
+        self,
+        db: sqlite3.Connection,
+        of: Columns,
+        places: Sequence[int],
+        found: list[bytes],
+        bodies: dict[int, bytes],
+    ) -> set[int]:
+        """Put in the shared bodies; return the places of messages that lack theirs."""
+        assert of.keys is not None
+        bad: set[int] = set()
+        for place, at in enumerate(places):
+            key = of.keys[at]
+            if not key:
+                continue
+            body = bodies.get(key)
+            if body is None:
+                row = db.execute("SELECT checksum, data FROM body WHERE id = ?", (key,)).fetchone()
+                if row is None or checksum(key, row[1]) != row[0]:
+                    bad.add(at)
+                    continue
+                body = bodies[key] = row[1]
+            found[place] = body
+        return bad
+
+    def _unreadable(self, ident: int, of: Columns, bad: set[int]) -> None:
+        assert of.keys is not None
+        for at in sorted(bad):
+            seq = of.seqs[at]
+            run = LostRun(ident, self.queue_id, 1, of.sizes[at])
+            what = "it is not there, or its checksum is wrong"
+            place = f"body {of.keys[at]}"
+            self.corrupt.append(CorruptRow(run, seq, seq, place, what, (seq,)))
+
+    def from_memory(self, puts: Puts) -> bool:
+        """Add messages that are not in the database; return whether there may be room for more."""
+        seqs = puts.seqs
+        places: Sequence[int] = range(len(seqs))
+        if self.first > puts.first or self.done:
+            wanted = missing(self.done, max(puts.first, self.first), puts.last)
+            places = places_of(seqs, wanted)
+        taken = self._fitting([puts.sizes[at] for at in places])
+        some = places[:taken]
+        bodies = [puts.bodies[at] for at in some]
+        self._add(
+            [seqs[at] for at in some],
+            [puts.headers[at] for at in some],
+            [body.data if type(body) is Body else body for body in bodies],  # type: ignore[misc]
+            [puts.sizes[at] for at in some],
+        )
+        return taken == len(places) and len(self.records) < self.count
+
+    def _fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many of the next messages fit; the very first one always does."""
+        room = self.count - len(self.records)
+        taken = bisect_right(list(accumulate(sizes[:room])), self.nbytes)
+        if not taken and sizes and not self.records:
+            taken = 1
+        self.nbytes -= sum(sizes[:taken])
+        return taken
+
+    def _add(
+        self,
+        seqs: Sequence[int],
+        headers: Sequence[bytes],
+        bodies: Sequence[bytes],
+        sizes: Sequence[int],
+    ) -> None:
+        self.records.extend(map(_record, zip(seqs, headers, bodies, sizes, strict=True)))

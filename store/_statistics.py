@@ -13,43 +13,27 @@ class StoreStatistics:
     """Messages that are not done, in all queues."""
     message_bytes: int
     """Their size."""
-    segments: int
-    """Files of the log."""
-    disk_bytes: int
-    """Bytes in those files."""
-    live_bytes: int
-    """Bytes of them that are needed."""
-    dead_bytes: int
-    """Bytes of them that wait to be freed."""
-    snapshot_bytes: int
-    """Size of the last snapshot of the index."""
+    used_bytes: int
+    """Bytes of the database that have something."""
+    free_bytes: int
+    """Bytes of the database that wait to be used again, or given back."""
+    log_bytes: int
+    """Size of the write-ahead log."""
     pending_bytes: int
-    """Bytes committed and not written yet."""
-    unsynced_bytes: int
-    """Bytes written and not fsynced yet; they are kept in memory, too."""
-    written_bytes: int
-    """Bytes written to the log, including copies."""
+    """Bytes committed and not durable yet."""
     commits: int
     """`Changes` committed."""
-    batches: int
-    """Batches written: several `Changes` may share one."""
-    fsyncs: int
-    """Successful fsyncs of the log."""
+    transactions: int
+    """Transactions put on the disk: several `Changes` share one."""
     fsync_seconds: float
-    """Their total duration."""
+    """Total duration of their ends: the write to the log, its fsync, and checkpoints."""
     slowest_fsync_seconds: float
     """The longest duration of one."""
+    rewritten_bytes: int
+    """Bytes of rows that were written again without their done messages."""
     failures: int
     """Number of times that the disk refused."""
-    compacted_segments: int
-    """Segments copied forward."""
-    compacted_bytes: int
-    """Bytes copied for them."""
-    deleted_segments: int
-    """Segments removed."""
-    snapshots: int
-    """Snapshots written."""
     damages: int
-    """Damages found when it was opened, and since."""
+    """Damages found since it was opened."""
     trouble: str | None
     """The present trouble with the disk, in a sentence."""

@@ -2,38 +2,33 @@
 
 Theory of operation. `commit` takes `Changes` in under a lock (`PendingChanges`) and returns; it
 does not touch the disk. One thread at a time is the `Writer` (`run`, or a caller of `flush`): it
-joins pending changes into batches, appends these to the current segment and fsyncs that (`Log`).
-Only then does it move them from the pending messages to the index of durable ones. So a reader
-finds every committed message in one of the two, and a snapshot of the index (`Checkpoints`) is a
-snapshot of the durable state. A disk that refuses costs nothing but memory: changes that it refused
-are still pending. Between writes the same thread frees dead bytes (`Compactor`). Messages that
-become unreadable count as done (`Losses`).
+puts all that is pending into the database in one transaction, and the end of that is one fsync
+(SQLite's write-ahead log, `synchronous=FULL`). Only then do changes stop being pending. So a reader
+finds every committed message in one of the two places: in memory, or with a connection of its own
+in the database. What is done before it was written never gets there. A disk that refuses costs
+nothing but memory: SQLite rolls the transaction back, and its changes are still pending. Rows that
+have become unreadable are put aside, and their messages count as done.
 
-After a failed fsync, nothing is known about the bytes written since the last good one, and a second
-fsync may well succeed (PostgreSQL, "fsyncgate", 2018). So the writer gives up the segment from
-there on, and writes those batches anew to another one.
+After a failed fsync nothing is known about the bytes written since the last good one, and a second
+fsync may well succeed (PostgreSQL, "fsyncgate", 2018): SQLite writes all of them again.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ._changes import Changes
-from ._checkpoints import Checkpoints
-from ._compaction import Compactor
-from ._decode import pending_columns, records_of
-from ._errors import CorruptRecordError, Damage, StoreClosedError, StoreDiskError
-from ._files import RealFiles
-from ._handles import Handles
-from ._log import Log
-from ._losses import Losses
-from ._opening import take
+from ._database import PAGE_BYTES, connect, prepare
+from ._directory import Directory
+from ._errors import Damage, StoreClosedError, StoreDiskError, StoreUsageError
 from ._pending import PendingChanges
-from ._queue import Columns, InMemory, OnDisk, Record
-from ._reader import Reader
-from ._recovery import Recoverer, Recovery
+from ._queue import StoredQueue
+from ._ranges import merged
+from ._reader import Connections, CorruptRow, Read
+from ._recovery import NEXT_QUEUE, Recovered, hidden_runs, recover
 from ._sentences import logger, trouble
 from ._settings import StoreSettings
 from ._statistics import StoreStatistics
@@ -43,22 +38,20 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from ._files import Files
-    from ._queue import StoredQueue
-    from ._recovery import Progress
+    from ._queue import Record
+    from ._transaction import Group
 
 
 class Store:
     """Queues of messages, and keys with values, in a directory that one process has open.
 
-    Everything but `read`, `flush`, `run` and `close` returns at once and is for the owner's
-    thread; those four block and are for a thread of their own. `on_durable`, `on_trouble` and
-    `on_damage` are called in the thread that notices; they must not wait for a thread that is in
-    one of those four.
+    Everything but `read`, `first_live_seq`, `flush`, `run`, `compact` and `close` returns at once
+    and is for the owner's thread; those block and are for a thread of their own. `on_durable`,
+    `on_trouble` and `on_damage` are called in the thread that notices; they must not wait for a
+    thread that is in one of those.
 
     Attributes:
         settings: The settings.
-        recovery: The result of opening it.
         queues: The committed queues, by name.
         on_durable: Called with `durable` when that has grown.
         on_trouble: Called with a sentence when the disk refuses, and with None when everything
@@ -69,35 +62,31 @@ class Store:
 
     def __init__(
         self,
-        files: Files,
+        directory: Directory,
         settings: StoreSettings,
-        recoverer: Recoverer,
-        recovery: Recovery,
-        progress: Progress | None,
+        vfs: str | None,
+        db: sqlite3.Connection,
+        recovered: Recovered,
     ) -> None:
         """Use `Store.open`."""
         self.settings = settings
-        self.recovery = recovery
-        self._files = files
-        index = self._index = recoverer.index
-        self._lock = index.lock
-        self.queues: Mapping[str, StoredQueue] = MappingProxyType(index.by_name)
+        self._directory = directory
+        self._db = db
+        self._by_id = recovered.queues
+        self._by_name = {queue.name: queue for queue in recovered.queues.values()}
+        self.queues: Mapping[str, StoredQueue] = MappingProxyType(self._by_name)
+        self._values = recovered.values
+        self._next_queue = recovered.next_queue
+        self._damages = recovered.damages
+        self._lost: set[int] = set()
         self.on_durable: Callable[[int], None] = _ignore
         self.on_trouble: Callable[[str | None], None] = _ignore
         self.on_damage: Callable[[Damage], None] = _ignore
         self._stopping = self._closed = False
-        log = Log(files, index, recoverer.next_segment, recoverer.next_batch)
-        self._handles = Handles(files, settings.open_files)
-        self._reader = Reader(index, self._handles)
-        self._pending = PendingChanges(self._lock, recoverer.ticket, settings.write_bytes)
-        checkpoints = Checkpoints(files, index, log, self._pending, recoverer)
-        self._writer = Writer(
-            *(self, files.where, settings, index, log, self._pending, checkpoints)
-        )
-        self._losses = Losses(*(self, files, index, self._reader, self._pending, recovery.damages))
-        self._compactor = Compactor(
-            *(files.where, settings, index, self._handles, self._writer, self._losses, progress)
-        )
+        self._pending = PendingChanges(settings.write_bytes)
+        self._lock = self._pending.lock
+        self._connections = Connections(directory.database, vfs, settings.readers)
+        self._writer = Writer(self, directory.where, settings, self._pending, db)
 
     @classmethod
     def open(
@@ -105,53 +94,52 @@ class Store:
         directory: str | os.PathLike[str],
         settings: StoreSettings | None = None,
         *,
-        files: Files | None = None,
-        progress: Progress | None = None,
+        vfs: str | None = None,
     ) -> Store:
         """Open the store in `directory`, making it if needed, and recover it.
 
-        Blocks for as long as reading the log since the last snapshot takes.
+        Blocks for as long as counting the messages takes: some seconds for ten million.
 
         Args:
             directory: Its directory.
             settings: Its settings.
-            files: Replaces the files of the operating system.
-            progress: Called now and then with a description of the work, the amount done, and the
-                amount in all; later, too, in the writer's thread, when a segment is copied.
+            vfs: The name of a file system that SQLite knows; None: its default.
 
         Raises:
             StoreLockedError: Another process has it open.
             StoreFormatError: The directory is something else, or a store of another version.
             StoreExposedError: Others can read it, and this process may not change that.
-            StoreDiskError: It cannot be read, or not be written to.
+            StoreDiskError: It cannot be read, or not be written to, or is damaged.
         """
-        if files is None:
-            files = RealFiles(directory)
+        place = Directory(directory)
+        db: sqlite3.Connection | None = None
         try:
-            take(files)
-            recoverer = Recoverer(files, progress)
-            recovery = recoverer.recover()
-        except OSError as error:
-            files.unlock()
-            raise StoreDiskError(trouble(error, "open", files.where)) from error
-        except BaseException:
-            files.unlock()
+            place.take()
+            db = connect(place.database, vfs=vfs)
+            prepare(db)
+            hidden = hidden_runs(db)
+            if hidden:
+                db.execute("REINDEX run_place")
+            recovered = recover(db)
+            store = cls(place, settings or StoreSettings(), vfs, db, recovered)
+        except BaseException as error:
+            if db is not None:
+                db.close()
+            place.release()
+            if isinstance(error, (OSError, sqlite3.Error)):
+                raise StoreDiskError(trouble(error, "open", str(place.where))) from error
             raise
-        for damage in recovery.damages:
-            logger.error("store %s: %s", files.where, damage)
-        if recovery.torn_bytes:
-            logger.warning(
-                "store %s: %d bytes that were never confirmed were cut off: the process ended "
-                "in the middle of a write",
-                files.where,
-                recovery.torn_bytes,
-            )
-        return cls(files, settings or StoreSettings(), recoverer, recovery, progress)
-
-    @property
-    def written(self) -> int:
-        """The highest ticket handed to the system; back at `durable` after a failed fsync."""
-        return self._writer.written
+        if hidden:
+            what = f"it did not have {hidden} of the rows; it was made anew, and nothing is lost"
+            recovered.damages.append(Damage("index run_place", what))
+        if recovered.nameless:
+            changes = store.begin()
+            for queue in recovered.nameless:
+                changes.declared[queue.id] = (queue.name, queue.meta)
+            store.commit(changes)
+        for damage in recovered.damages:
+            logger.error("store %s: %s", place.where, damage)
+        return store
 
     @property
     def durable(self) -> int:
@@ -163,7 +151,7 @@ class Store:
     def values(self, prefix: str = "") -> dict[str, bytes]:
         """Return the keys that begin with `prefix`, with their values."""
         with self._lock:
-            return {k: v for k, v in self._index.values.items() if k.startswith(prefix)}
+            return {k: v for k, v in self._values.items() if k.startswith(prefix)}
 
     def begin(self) -> Changes:
         """Return an empty batch of changes."""
@@ -172,8 +160,8 @@ class Store:
     def next_queue_id(self) -> int:
         """Return an id that no queue has had."""
         with self._lock:
-            ident = self._index.next_queue
-            self._index.next_queue += 1
+            ident = self._next_queue
+            self._next_queue += 1
             return ident
 
     def commit(self, changes: Changes) -> int:
@@ -191,76 +179,121 @@ class Store:
             StoreClosedError: The store is closed.
         """
         changes.seal()
-        pending = self._pending
-        lock = pending.acquire()
-        try:
+        with self._lock:
             if self._closed:
                 msg = "the store is closed"
                 raise StoreClosedError(msg)
-            self._index.commit(changes)
-            return pending.add(changes)
-        finally:
-            lock.release()
+            self._take_in(changes)
+            return self._pending.add(changes)
+
+    def _take_in(self, changes: Changes) -> None:
+        """Make changes visible. Under the lock."""
+        by_id = self._by_id
+        for queue_id, puts in changes.puts.items():
+            queue = by_id.get(queue_id)
+            if queue is None and queue_id not in changes.declared:
+                msg = f"there is no queue {queue_id} to put messages to"
+                raise StoreUsageError(msg)
+            if queue is not None and puts.first < queue.next_seq:
+                msg = f"seq {puts.first} is not free in queue {queue.name!r}: next {queue.next_seq}"
+                raise StoreUsageError(msg)
+        if changes.declared:
+            for queue_id, (name, meta) in changes.declared.items():
+                queue = by_id.get(queue_id)
+                if queue is None:
+                    queue = by_id[queue_id] = StoredQueue(queue_id, name, meta)
+                queue.meta = meta
+                self._by_name[name] = queue
+            changes.values[NEXT_QUEUE] = b"%d" % self._next_queue
+        for queue_id, puts in changes.puts.items():
+            by_id[queue_id].put(puts)
+        for queue_id, ranges in list(changes.dones.items()):
+            queue = by_id.get(queue_id)
+            # Later messages are not done by it.
+            last = -1 if queue is None else queue.next_seq - 1
+            ranges[:] = [(a, min(b, last)) for a, b in ranges if a <= last]
+            if queue is None or not ranges:
+                del changes.dones[queue_id]
+            else:
+                queue.finish(ranges)
+        for key, value in changes.values.items():
+            if value is None:
+                self._values.pop(key, None)
+            elif key is not NEXT_QUEUE:
+                self._values[key] = value
+        for queue_id in changes.dropped:
+            queue = by_id.pop(queue_id, None)
+            if queue is not None and self._by_name.get(queue.name) is queue:
+                del self._by_name[queue.name]
+
+    def settle(self, group: Group) -> None:
+        """Take in that a group is in the database; for the writer, under the lock."""
+        for changes in group.changes:
+            for queue_id in changes.puts:
+                queue = self._by_id.get(queue_id)
+                if queue is not None and queue.puts:
+                    queue.puts.popleft()
+                    queue.puts = queue.puts or ()
+            for queue_id in changes.dones:
+                queue = self._by_id.get(queue_id)
+                if queue is not None and queue.dones:
+                    queue.dones.popleft()
+                    queue.dones = queue.dones or ()
+            self._lost.difference_update(lost.row for lost in changes.lost)
+        for queue_id, seq in group.next_seq.items():
+            queue = self._by_id.get(queue_id)
+            if queue is not None:
+                queue.durable_seq = seq
+        for queue_id, (count, size) in group.gone.items():
+            queue = self._by_id.get(queue_id)
+            if queue is not None:
+                queue.live_count -= count
+                queue.live_bytes -= size
 
     def hurry(self) -> None:
         """Put everything committed so far on the disk as soon as possible."""
-        pending = self._pending
-        lock = pending.acquire()
-        try:
-            pending.hurried = True
-            pending.wake.notify()
-        finally:
-            lock.release()
+        with self._lock:
+            self._pending.hurried = True
+            self._pending.wake.notify()
 
     def ahead(self) -> int:
-        """Return the number of bytes that are committed and not yet written."""
+        """Return the number of bytes that are committed and not durable."""
         return self._pending.nbytes
 
     def statistics(self) -> StoreStatistics:
         """Return the state of the store."""
-        writer, log, checkpoints = self._writer, self._writer.log, self._writer.checkpoints
+        writer = self._writer
         with self._lock:
-            index = self._index
-            segments = index.segments.values()
-            disk = sum(segment.size for segment in segments)
-            live = sum(segment.live for segment in segments)
+            queues = self._by_id.values()
             return StoreStatistics(
-                queues=len(index.by_name),
-                messages=sum(queue.live_count for queue in index.by_name.values()),
-                message_bytes=sum(queue.live_bytes for queue in index.by_name.values()),
-                segments=len(segments),
-                disk_bytes=disk,
-                live_bytes=live,
-                dead_bytes=disk - live,
-                snapshot_bytes=checkpoints.size,
+                queues=len(queues),
+                messages=sum(queue.live_count for queue in queues),
+                message_bytes=sum(queue.live_bytes for queue in queues),
+                used_bytes=(writer.pages - writer.free_pages) * PAGE_BYTES,
+                free_bytes=writer.free_pages * PAGE_BYTES,
+                log_bytes=self._directory.log_bytes(),
                 pending_bytes=self._pending.nbytes,
-                unsynced_bytes=writer.unsynced_bytes,
-                written_bytes=log.written_bytes,
-                commits=self._pending.commits,
-                batches=log.batches,
-                fsyncs=log.fsyncs,
-                fsync_seconds=log.fsync_seconds,
-                slowest_fsync_seconds=log.slowest_fsync,
-                failures=writer.failures + checkpoints.failures,
-                compacted_segments=self._compactor.compacted_segments,
-                compacted_bytes=self._compactor.compacted_bytes,
-                deleted_segments=self._compactor.deleted_segments,
-                snapshots=checkpoints.taken,
-                damages=len(self._losses.damages),
+                commits=self._pending.ticket,
+                transactions=writer.transactions,
+                fsync_seconds=writer.seconds,
+                slowest_fsync_seconds=writer.slowest,
+                rewritten_bytes=writer.rewritten,
+                failures=writer.failures,
+                damages=len(self._damages),
                 trouble=writer.trouble,
             )
 
     @property
     def damages(self) -> tuple[Damage, ...]:
         """All damages found when it was opened, and since."""
-        return tuple(self._losses.damages)
+        return tuple(self._damages)
 
     # Reading, in any thread.
 
     def read(self, queue_id: int, first_seq: int, *, count: int, nbytes: int) -> list[Record]:
         """Return the first messages of a queue, from `first_seq` on, that are not done.
 
-        Blocks for the disk: call it in a thread. It returns committed messages, written or not.
+        Blocks for the disk: call it in a thread. It returns committed messages, durable or not.
 
         Args:
             queue_id: The queue; for a queue that does not exist (any more) it returns nothing.
@@ -271,57 +304,77 @@ class Store:
         Raises:
             StoreDiskError: The disk fails. (Corrupt messages are reported as damage and left out.)
         """
-        runs = self.read_runs(queue_id, first_seq, count=count, nbytes=nbytes)
-        return list(chain.from_iterable(map(records_of, runs)))
+        with self._lock:
+            queue = self._by_id.get(queue_id)
+            if queue is None or count < 1:
+                return []
+            puts = list(queue.puts)
+            done = merged(chain.from_iterable(queue.dones))
+            limit = queue.durable_seq
+            lost = set(self._lost)
+        read = Read(queue_id, max(first_seq, 0), count, nbytes, done)
+        more = True
+        if read.first < limit:
+            more = self._read_database(read, limit, lost)
+        for some in puts:
+            if not more:
+                break
+            if some.last >= read.first:
+                more = read.from_memory(some)
+        for corrupt in read.corrupt:
+            self._give_up(corrupt)
+        return read.records
 
-    def read_runs(self, queue_id: int, first_seq: int, *, count: int, nbytes: int) -> list[Columns]:
-        """Return the same messages as `read`, in columns, which costs less.
+    def first_live_seq(self, queue_id: int) -> int | None:
+        """Return the lowest number of a queue that is not done; None: all are.
+
+        Blocks for the disk.
 
         Raises:
-            StoreDiskError: As `read`.
+            StoreDiskError: The disk fails.
         """
-        if count < 1:
-            return []
-        again = 0
-        while True:
-            with self._lock:
-                queue = self._index.by_id.get(queue_id)
-                if queue is None:
-                    return []
-                plan = queue.plan(first_seq, count, nbytes)
-                places = self._reader.places(plan)
-            found: list[Columns] = []
-            at: OnDisk | None = None
+        records = self.read(queue_id, 0, count=1, nbytes=1)
+        return records[0].seq if records else None
+
+    def _read_database(self, read: Read, limit: int, lost: set[int]) -> bool:
+        try:
+            db = self._connections.take()
             try:
-                for piece in plan:
-                    if isinstance(piece, InMemory):
-                        found.append(pending_columns(*piece))
-                    else:
-                        at = piece
-                        found += self._reader.read(queue_id, piece, places)
-            except CorruptRecordError as error:
-                again += 1
-                if (
-                    again > 10
-                    or at is None
-                    or not self._losses.give_up(queue_id, at.extent, str(error))
-                ):
-                    raise StoreDiskError(str(error)) from error
-                continue
-            except FileNotFoundError as error:
-                # It was copied forward in the meantime: find its new place.
-                again += 1
-                if again > 10:
-                    raise StoreDiskError(trouble(error, "read", self._files.where)) from error
-                continue
-            except OSError as error:
-                raise StoreDiskError(trouble(error, "read", self._files.where)) from error
-            return found
+                return read.from_database(db, limit, lost)
+            finally:
+                self._connections.give_back(db)
+        except sqlite3.Error as error:
+            raise StoreDiskError(trouble(error, "read", str(self._directory.where))) from error
+
+    def _give_up(self, corrupt: CorruptRow) -> None:
+        """Let unreadable messages count as done, and report them."""
+        changes = self.begin()
+        queue_id = corrupt.lost.queue_id
+        for seq in corrupt.seqs:
+            changes.done(queue_id, seq)
+        with self._lock:
+            queue = self._by_id.get(queue_id)
+            if queue is None or corrupt.lost.row in self._lost or self._closed:
+                return
+            if not corrupt.seqs:
+                changes.lost = (corrupt.lost,)
+                self._lost.add(corrupt.lost.row)
+            changes.seal()
+            self._take_in(changes)
+            self._pending.add(changes)
+            lost = corrupt.lost
+            damage = Damage(
+                *(corrupt.place, corrupt.what, queue_id, queue.name, corrupt.first, corrupt.last),
+                *(lost.count, lost.size),
+            )
+            self._damages.append(damage)
+        logger.error("store %s: %s", self._directory.where, damage)
+        self.on_damage(damage)
 
     # Writing, in a thread of the owner's.
 
-    def flush(self, *, sync: bool) -> None:
-        """Write everything pending; with `sync`, put it on the disk.
+    def flush(self) -> None:
+        """Put everything pending on the disk.
 
         Blocks. The calling thread is the writer for that time.
 
@@ -329,7 +382,7 @@ class Store:
             StoreDiskError: The disk refused; everything not written is still pending.
         """
         with self._writer.work:
-            if not self._writer.attempt(sync=sync):
+            if not self._writer.attempt():
                 raise StoreDiskError(self._writer.trouble)
 
     def run(self) -> None:
@@ -337,19 +390,15 @@ class Store:
 
         It writes the pending changes before it returns, if the disk takes them.
         """
-        pending, writer, compactor = self._pending, self._writer, self._compactor
+        pending, writer = self._pending, self._writer
         while True:
             with self._lock:
                 while not self._stopping and (seconds := writer.idle_seconds()) != 0:
                     pending.wake.wait(seconds)
                 stopping = self._stopping
-                sync = stopping or writer.sync_is_due()
-                due = sync or pending.nbytes >= self.settings.write_bytes
             with writer.work:
-                if due:
-                    writer.attempt(sync=sync)
-                if compactor.falls_behind() if due else writer.tending:
-                    compactor.tend()
+                if writer.attempt() and writer.tends and not stopping:
+                    writer.tend()
             if stopping:
                 return
 
@@ -365,37 +414,27 @@ class Store:
         Blocks. Call it when `run` has returned. Afterwards nothing can be committed.
         """
         self.stop()
-        writer = self._writer
-        with writer.work:
+        with self._writer.work:
             if self._closed:
                 return
             with self._lock:
                 self._closed = True
-            if writer.attempt(sync=True):
-                writer.checkpoint()
-            writer.log.end()
-            self._handles.close()
-            self._files.unlock()
+            self._writer.attempt()
+            self._connections.close()
+            self._db.close()
+            self._directory.release()
 
     def compact(self) -> None:
-        """Write the pending changes, and free dead bytes, copying as needed.
+        """Write the pending changes, and give all free room back to the system.
 
         Blocks. `run` does the same, bit by bit, between writes.
 
         Raises:
             StoreDiskError: The disk refused.
         """
-        self._compactor.compact()
-
-    def tend(self) -> bool:
-        """Free dead bytes, and copy a piece forward if that is due.
-
-        Blocks. `run` calls it between writes, as long as there is something to do.
-
-        Returns:
-            whether the disk took it.
-        """
-        return self._compactor.tend()
+        with self._writer.work:
+            if not (self._writer.attempt() and self._writer.compact()):
+                raise StoreDiskError(self._writer.trouble)
 
 
 def _ignore(_: object) -> None:

@@ -1,0 +1,90 @@
+"""The database of a store: its tables, and connections to it.
+
+A row of `run` has consecutive messages of one queue, up to `RUN_BYTES`: a row for each message
+costs SQLite 2.6 times as much. Those of its messages that are done are bits in `finished`, until
+all of them are and the row goes, or half of their bytes are and it is written again.
+
+SQLite has no checksums of its own: each row has one, of all its columns (CRC-32).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE_BYTES: Final = 16384
+"""Measured: of 4 KiB, the default, a row of a run takes 17 pages."""
+
+LOG_BYTES: Final = 16 << 20
+"""Size of the write-ahead log from which it is copied into the database."""
+
+CACHE_BYTES: Final = 16 << 20
+READER_CACHE_BYTES: Final = 1 << 20
+
+BUSY_MS: Final = 5000
+"""How long to wait for another program that looks into the database; SQLite's shell has none."""
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS queue(
+    id INTEGER PRIMARY KEY, name BLOB NOT NULL, meta BLOB NOT NULL, next INTEGER NOT NULL,
+    checksum INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS value(
+    key BLOB PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run(
+    id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    count INTEGER NOT NULL, size INTEGER NOT NULL, kind INTEGER NOT NULL,
+    checksum INTEGER NOT NULL, columns BLOB NOT NULL, data BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS run_place ON run(queue, first);
+CREATE TABLE IF NOT EXISTS finished(
+    run INTEGER PRIMARY KEY, size INTEGER NOT NULL, mask BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS body(
+    id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS reference(body INTEGER PRIMARY KEY, count INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS damaged(
+    id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, first INTEGER, last INTEGER, columns BLOB,
+    data BLOB);
+"""
+
+
+def connect(path: Path, *, vfs: str | None = None, mode: str = "rw") -> sqlite3.Connection:
+    """Open a connection that any thread may use, one at a time.
+
+    Raises:
+        sqlite3.Error: It cannot be opened.
+    """
+    place = f"{path.absolute().as_uri()}?mode={mode}" + (f"&vfs={vfs}" if vfs else "")
+    db = sqlite3.connect(
+        place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000
+    )
+    # A name of a queue, and a key, is any text.
+    db.text_factory = bytes
+    return db
+
+
+def prepare(db: sqlite3.Connection) -> None:
+    """Set up a connection for writing, and make the tables.
+
+    Raises:
+        sqlite3.Error: The disk refused, or the file is damaged.
+    """
+    db.execute(f"PRAGMA page_size={PAGE_BYTES}")
+    db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // PAGE_BYTES}")
+    db.execute(f"PRAGMA journal_size_limit={2 * LOG_BYTES}")
+    db.execute(f"PRAGMA cache_size=-{CACHE_BYTES >> 10}")
+    db.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+
+
+def text(value: str) -> bytes:
+    """Return any text as bytes, surrogates included."""
+    return value.encode("utf-8", "surrogatepass")
+
+
+def from_bytes(value: bytes) -> str:
+    """Return the text of `text`."""
+    return value.decode("utf-8", "surrogatepass")
