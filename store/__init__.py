@@ -10,8 +10,11 @@ from ._errors import StoreExposedError as StoreExposedError
 from ._errors import StoreFormatError as StoreFormatError
 from ._errors import StoreLockedError as StoreLockedError
 from ._errors import StoreUsageError as StoreUsageError
+from ._inspection import Inspection as Inspection
+from ._inspection import Verification as Verification
 from ._queue import Record as Record
 from ._queue import StoredQueue as StoredQueue
+from ._repair import repair as repair
 from ._settings import StoreSettings as StoreSettings
 from ._statistics import StoreStatistics as StoreStatistics
 from ._store import Store as Store

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from ._settings import StoreSettings
 
-MAX_SEQ: Final = (1 << 63) - 1
-"""SQLite's largest integer."""
+MAX_SEQ: Final = (1 << 63) - 2
+"""The next number is SQLite's largest integer."""
 
 MAX_BYTES: Final = 1 << 30
 """Largest `Changes`. SQLite takes a value of 1,000,000,000 bytes (SQLITE_MAX_LENGTH)."""
@@ -92,8 +92,8 @@ class LostRun(NamedTuple):
 
     row: int
     queue_id: int
-    count: int
-    """Messages of it that were not done."""
+    messages: int
+    """Number of its messages that were not done."""
     size: int
     """Their size in bytes."""
 
@@ -180,7 +180,7 @@ class Changes:
         puts = self.puts.get(queue_id)
         if puts is None:
             if not 0 <= seq <= MAX_SEQ:
-                msg = f"sequence numbers go from 0 to 2**63 - 1, not {seq}"
+                msg = f"sequence numbers go from 0 to 2**63 - 2, not {seq}"
                 raise StoreUsageError(msg)
             puts = self.puts[queue_id] = Puts(seq)
         elif seq <= puts.last:

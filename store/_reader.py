@@ -12,6 +12,7 @@ import attrs
 
 from ._changes import Body, LostRun
 from ._database import READER_CACHE_BYTES, connect
+from ._errors import Damage
 from ._queue import Record
 from ._ranges import missing
 from ._rows import (
@@ -102,6 +103,14 @@ class CorruptRow(NamedTuple):
     what: str
     seqs: Sequence[int]
     """The messages whose shared body is unreadable; if there are any, the row itself is well."""
+
+    def damage(self, queue: str) -> Damage:
+        """Return the report for the messages of a queue of this name."""
+        lost = self.lost
+        return Damage(
+            *(self.place, self.what, lost.queue_id, queue, self.first, self.last),
+            *(lost.messages, lost.size),
+        )
 
 
 @attrs.define(slots=True)

@@ -362,11 +362,7 @@ class Store:
             changes.seal()
             self._take_in(changes)
             self._pending.add(changes)
-            lost = corrupt.lost
-            damage = Damage(
-                *(corrupt.place, corrupt.what, queue_id, queue.name, corrupt.first, corrupt.last),
-                *(lost.count, lost.size),
-            )
+            damage = corrupt.damage(queue.name)
             self._damages.append(damage)
         logger.error("store %s: %s", self._directory.where, damage)
         self.on_damage(damage)

@@ -210,7 +210,11 @@ class Group:
         places = places_of(messages.seqs, left)
         size = sum(messages.sizes)
         fewer = Messages(
-            *([column[at] for at in places] for column in messages[:4]), messages.shared
+            [messages.seqs[at] for at in places],
+            [messages.headers[at] for at in places],
+            [messages.bodies[at] for at in places],
+            [messages.sizes[at] for at in places],
+            messages.shared,
         )
         self._gone(queue, len(messages.seqs) - len(places), size - sum(fewer.sizes))
         return fewer

@@ -12,15 +12,8 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from clearfunds.store import (
-    Damage,
-    Inspection,
-    RealFiles,
-    Record,
-    Store,
-    StoreError,
-    Verification,
-)
+from clearfunds.store import Damage, Inspection, Record, StoreError, Verification
+from clearfunds.store import repair as repair_store
 
 from ._errors import CommandFailedError, UsageError
 from ._printable import printable
@@ -41,47 +34,32 @@ store = App(
 def verify(directory: Directory, /) -> int:
     """Verify every message and checksum of a store, and change nothing.
 
-    Exit status 0: the store is intact. (A torn write of a killed process at the end of the log is
-    reported, and is no damage.) 1: something is damaged; the output names it.
+    Exit status 0: the store is intact. 1: something is damaged; the output names it.
     """
-    with _failing(), _progress() as progress, Inspection(_files(directory), progress) as found:
+    with _failing(), _progress() as progress, Inspection(_found(directory), progress) as found:
         verification = found.verify()
-    _tell(verification)
-    return 1 if verification.damages else 0
+    for damage in verification.damages:
+        print(_damage(damage))
+    number = len(verification.damages)
+    state = f"{_count(number, 'damage')} (clearfunds store repair)" if number else "all is well"
+    print(f"{_summary(verification)}: {state}")
+    return 1 if number else 0
 
 
 @store.command
 def repair(directory: Directory, /) -> int:
-    """Repair a store: keep readable data, quarantine damaged data and name it.
+    """Repair a store: keep readable data, put damaged data aside and name it.
 
-    Cuts off a torn write at the end of the log, copies damaged data to `quarantine/` in the store
-    (its messages count as done), and frees the space of dead data.
+    Damaged rows go to the table `damaged`, and their messages count as done. If the structure of
+    the database is damaged, its readable rows are copied to a new one, and the old file stays as
+    `messages.db.damaged-1`. Then free room is given back to the system.
     """
-    files = _files(directory)
     with _failing(), _progress() as progress:
-        with Inspection(files):  # Only an existing store: `Store.open` would make one.
-            pass
-        opened = Store.open(directory, files=files, progress=progress)
-        try:
-            for queue in list(opened.queues.values()):
-                at, total = 0, queue.live_count
-                read = 0
-                while records := opened.read(queue.id, at, count=1000, nbytes=1 << 20):
-                    at = records[-1].seq + 1
-                    read += len(records)
-                    progress(f"reading {printable(queue.name)}", read, total)
-            opened.compact()
-            damages = opened.damages
-            torn = opened.recovery.torn_bytes
-        finally:
-            opened.close()
-        with Inspection(files, progress) as found:
+        damages = repair_store(_found(directory), progress)
+        with Inspection(directory, progress) as found:
             verification = found.verify()
     for damage in damages:
         print(_damage(damage))
-    if torn:
-        were = "were" if torn > 1 else "was"
-        print(f"{_count(torn, 'byte')} {were} cut off that {were} never confirmed")
     print(f"{_summary(verification)}; {'repaired' if damages else 'nothing was damaged'}")
     return 1 if verification.damages else 0
 
@@ -121,7 +99,7 @@ def dump(
 
     Exit status 1: something could not be read; stderr names it.
     """
-    with _failing(), Inspection(_files(directory)) as found:
+    with _failing(), Inspection(_found(directory)) as found:
         for name in queue:
             if name not in found.queues:
                 there = ", ".join(map(repr, sorted(found.queues))) or "none"
@@ -182,33 +160,17 @@ def _as_text(shown: dict[str, Any]) -> str:
     return " ".join(words).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _files(directory: Path) -> RealFiles:
+def _found(directory: Path) -> Path:
     if not directory.is_dir():
         msg = f"{directory} is no directory"
         raise CommandFailedError(msg)
-    return RealFiles(directory)
-
-
-def _tell(verification: Verification) -> None:
-    for damage in verification.damages:
-        print(_damage(damage))
-    torn = verification.recovery.torn_bytes
-    if torn:
-        were, they = ("were", "they are") if torn > 1 else ("was", "it is")
-        print(
-            f"{_count(torn, 'byte')} at the end {were} never confirmed; {they} cut off at the next "
-            "start"
-        )
-    number = len(verification.damages)
-    state = f"{_count(number, 'damage')} (clearfunds store repair)" if number else "all is well"
-    print(f"{_summary(verification)}: {state}")
+    return directory
 
 
 def _summary(verification: Verification) -> str:
     return (
         f"{_count(verification.queues, 'queue')}, {_count(verification.messages, 'message')}, "
-        f"{_count(verification.message_bytes, 'byte')} in "
-        f"{_count(verification.recovery.segments, 'segment')}"
+        f"{_count(verification.message_bytes, 'byte')}"
     )
 
 

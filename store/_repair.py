@@ -1,0 +1,192 @@
+"""Repair of a store: what is readable is kept, what is not is put aside and named."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ._database import connect, prepare
+from ._directory import Directory
+from ._errors import Damage, StoreDiskError
+from ._inspection import Inspection
+from ._rows import Columns, CorruptRowError
+from ._sentences import trouble
+from ._store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ._inspection import Progress
+
+_KEYS: Final = {
+    "queue": "id",
+    "value": "key",
+    "run": "id",
+    "finished": "run",
+    "body": "id",
+    "damaged": "id",
+}
+"""The tables to copy, with their keys. References are counted anew."""
+
+
+def repair(
+    directory: str | os.PathLike[str], progress: Progress | None = None
+) -> tuple[Damage, ...]:
+    """Repair a store that nobody has open; return what could not be read.
+
+    If the structure of the database is damaged, its readable rows are copied to a new one, and the
+    old one is put aside. Then every message is read; unreadable rows are put aside in the table
+    `damaged`, and their messages count as done. Last, free room is given back.
+
+    Raises:
+        StoreError: See `Store.open`.
+    """
+    damages: list[Damage] = []
+    try:
+        with Inspection(directory, progress) as inspection:
+            damages += inspection.faults()
+    except StoreDiskError as error:
+        if not _is_damaged(error):
+            raise
+        damages.append(Damage("the database", str(error)))
+    if damages:
+        damages += salvage(directory)
+    store = Store.open(directory)
+    try:
+        for queue in list(store.queues.values()):
+            at = read = 0
+            total = queue.live_count
+            while records := store.read(queue.id, at, count=1000, nbytes=1 << 20):
+                at = records[-1].seq + 1
+                read += len(records)
+                if progress is not None:
+                    progress(f"reading {queue.name}", read, total)
+        store.compact()
+        return (*damages, *store.damages)
+    finally:
+        store.close()
+
+
+def _is_damaged(error: StoreDiskError) -> bool:
+    cause = error.__cause__
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def salvage(directory: str | os.PathLike[str]) -> list[Damage]:
+    """Copy the readable rows of a damaged database to a new one; return what could not be read.
+
+    Raises:
+        StoreDiskError: The disk refused.
+    """
+    place = Directory(directory)
+    made = place.where / "messages.new"
+    damages: list[Damage] = []
+    try:
+        place.look()
+        made.unlink(missing_ok=True)
+        os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        new = connect(made)
+        try:
+            prepare(new)
+            old = connect(place.database, mode="ro")
+            try:
+                new.execute("BEGIN")
+                for table, key in _KEYS.items():
+                    _copy(old, new, table, key, damages)
+                _count_references(new)
+                new.execute("COMMIT")
+            finally:
+                old.close()
+            new.execute("PRAGMA journal_mode=DELETE")  # Nothing is left outside the one file.
+        finally:
+            new.close()
+        _replace(place.database, made)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreDiskError(trouble(error, "repair", str(place.where))) from error
+    finally:
+        place.release()
+    return damages
+
+
+def _copy(
+    old: sqlite3.Connection,
+    new: sqlite3.Connection,
+    table: str,
+    key: str,
+    damages: list[Damage],
+) -> None:
+    """Copy the rows of a table from both ends, up to where they cannot be read."""
+    last = first = None
+    try:
+        for row_key, row in _rows(old, table, key, None):
+            _insert(new, table, row)
+            last = row_key
+        return
+    except sqlite3.DatabaseError as error:
+        what = str(error)
+    with suppress(sqlite3.DatabaseError):
+        for row_key, row in _rows(old, table, key, last, backwards=True):
+            _insert(new, table, row)
+            first = row_key
+    between = f"after {last!r} and before {first!r}" if first or last else "any"
+    damages.append(Damage(f"table {table}", f"{what}; rows that cannot be read: {between}"))
+
+
+def _insert(new: sqlite3.Connection, table: str, row: tuple[Any, ...]) -> None:
+    new.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+def _rows(
+    old: sqlite3.Connection, table: str, key: str, after: Any, *, backwards: bool = False
+) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the rows with their keys, each by a query of its own: an error concerns one only."""
+    order, beyond = ("DESC", "<") if backwards else ("ASC", ">")
+    at: Any = None if backwards else after
+    while True:
+        conditions = [f"{key} {beyond} ?1"] if at is not None else []
+        if backwards and after is not None:
+            conditions.append(f"{key} > ?2")
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        found = old.execute(
+            f"SELECT {key}, * FROM {table} NOT INDEXED {where} ORDER BY {key} {order} LIMIT 1",
+            (at, after)[: 1 + backwards],
+        ).fetchone()
+        if found is None:
+            return
+        at = found[0]
+        yield at, found[1:]
+
+
+def _count_references(new: sqlite3.Connection) -> None:
+    """Count anew how many messages have each shared body, and remove those that none has."""
+    counts: Counter[int] = Counter()
+    for row in new.execute("SELECT first, count, kind, columns FROM run WHERE kind & 2"):
+        try:
+            counts.update(filter(None, Columns(*row).keys or ()))
+        except CorruptRowError:
+            continue
+    new.executemany("INSERT INTO reference VALUES (?, ?)", counts.items())
+    new.execute("DELETE FROM body WHERE id NOT IN (SELECT body FROM reference)")
+
+
+def _replace(database: Path, made: Path) -> None:
+    """Put a new database in the place of the damaged one, which stays beside it."""
+    number = 1
+    while (aside := database.with_name(f"{database.name}.damaged-{number}")).exists():
+        number += 1
+    for end in ("-wal", "-shm"):
+        beside = database.with_name(database.name + end)
+        if beside.exists():
+            beside.rename(aside.with_name(aside.name + end))
+    database.rename(aside)
+    made.rename(database)
+    folder = os.open(database.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
