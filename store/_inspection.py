@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ._database import connect
+from ._database import connect_to_look
 from ._directory import Directory
 from ._errors import Damage, StoreDiskError
 from ._reader import Read
@@ -65,7 +65,7 @@ class Inspection:
         self._progress = progress
         try:
             self._directory.look()
-            self._db = connect(self._directory.database, mode="ro")
+            self._db = connect_to_look(self._directory.database)
             recovered = recover(self._db)
         except (OSError, sqlite3.Error) as error:
             self._close()

@@ -114,9 +114,10 @@ class Store:
         place = Directory(directory)
         db: sqlite3.Connection | None = None
         try:
-            place.take()
+            is_well = place.take()
             db = connect(place.database, vfs=vfs)
             prepare(db)
+            place.mark()
             hidden = hidden_runs(db)
             if hidden:
                 db.execute("REINDEX run_place")
@@ -132,6 +133,10 @@ class Store:
         if hidden:
             what = f"it did not have {hidden} of the rows; it was made anew, and nothing is lost"
             recovered.damages.append(Damage("index run_place", what))
+        if not is_well:
+            recovered.damages.append(
+                Damage("the database", "it was gone, or empty: what it had is lost; it begins anew")
+            )
         if recovered.nameless:
             changes = store.begin()
             for queue in recovered.nameless:
