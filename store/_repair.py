@@ -142,7 +142,8 @@ def _check_unreadable(error: sqlite3.DatabaseError) -> None:
 
 
 def _insert(new: sqlite3.Connection, table: str, row: tuple[Any, ...]) -> None:
-    new.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    # Without what is not there where something has to be: such a row is damaged.
+    new.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
 def _rows(
@@ -163,8 +164,20 @@ def _rows(
         found = old.execute(query, given).fetchone()
         if found is None:
             return
+        if found[0] is None or (at is not None and not _follows(at, found[0], backwards)):
+            # It would go round for ever.
+            error = sqlite3.DatabaseError("the keys are out of order")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
         at = found[0]
         yield at, found[1:]
+
+
+def _follows(one: Any, other: Any, backwards: bool) -> bool:
+    """Return whether a key comes after another in the order of a walk."""
+    if type(one) is not type(other):
+        return False
+    return bool(other < one if backwards else other > one)
 
 
 def _count_references(new: sqlite3.Connection) -> None:
