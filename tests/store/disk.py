@@ -137,7 +137,7 @@ class FakeDisk:
         self._folder = folder.resolve()
         #: The directory. After `kill` and `lose_power` it is another one.
         self.directory = self._folder / "0"
-        self.directory.mkdir(parents=True)
+        self.directory.mkdir(mode=0o700, parents=True)
         self._shim = shim()
         self.name, self._address = self._shim.register(self)
 
