@@ -2,13 +2,17 @@
 
 import gc
 import logging
+import os
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.signals import heard
+from tests.store.disk import Disks, FakeDisk
 
 EXAMPLES = 40
 """Of a property in `make test`, unless a test says otherwise; `make test-long` has 100."""
@@ -60,3 +64,15 @@ def _interrupts_are_heard() -> Iterator[None]:
     """Undo what a shell does to `make test &`: Control-C is ignored there, by programs too."""
     with heard(signal.SIGINT, signal.default_int_handler):
         yield
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Disks]:
+    """Make disks below SQLite that do as they are told."""
+    with ExitStack() as stack:
+
+        def disk(seed: int = 0) -> FakeDisk:
+            folder = tmp_path / f"disk-{len(os.listdir(tmp_path))}"
+            return stack.enter_context(FakeDisk(folder, seed))
+
+        yield disk
