@@ -253,7 +253,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         while True:
             if not work.begin():
                 await self._wait_for_turn(work.wait)
-            more = self._process()
+            flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
+            try:
+                more = self._handle_input()
+            finally:
+                flusher.corks -= 1
             if flusher.dirty:
                 # What this reader may have to wait for must not sit unsent in its own hands.
                 if len(flusher.dirty) <= OUTLETS_A_STEP:
@@ -323,18 +327,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if self._hold is hold:
             self._hold = None
 
-    def _process(self) -> bool:
-        """Handle what was read; True when it stopped for want of funds, or to let others run."""
-        flusher = self._server.flusher
-        flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
-        try:
-            return self._handle_input()
-        finally:
-            flusher.corks -= 1
-
     @abc.abstractmethod
     def _handle_input(self) -> bool:
-        """See `_process`."""
+        """Handle what was read; True when it stopped for want of funds, or to let others run."""
 
     @abc.abstractmethod
     def _received(self, data: bytes) -> None:
