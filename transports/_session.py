@@ -23,7 +23,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import trio
 
@@ -58,6 +58,8 @@ closed for it."""
 
 WARN_SECONDS = 1.0
 """How often at most one connection's faults are logged, where they do not end it."""
+
+NEVER_WARNED: Final = -WARN_SECONDS
 
 ServerT = TypeVar("ServerT", bound="Server[Any, Any]")
 AccountT = TypeVar("AccountT", bound=Account | None)
@@ -133,7 +135,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._left = False
         self._waiting = False
         self._retired = False
-        self._warned = -WARN_SECONDS
+        self._warned = NEVER_WARNED
         self._unsaid = 0
         self._work = link.work = Work(server.flusher.scheduler)
         # Handles what was read in one short step, if it can be. None: it cannot, and nothing has
@@ -296,9 +298,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 self._last = self._server.ledger.clock()
                 if not done:
                     break
+                del data  # up to 64 KiB, while nothing comes
                 data = await link.receive()
             else:
                 self._received(data)
+            del data
 
     async def _wait_for_turn(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Wait until it is this connection's turn, and begin a step; its clock stands still."""

@@ -614,8 +614,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
         self.account = self._sender.account = server.open_account(peer, membership.tenant)
-        open_other = partial(server.open_account, peer, own=False)
-        billing = Billing(self.account, membership, open_other)
+        billing = Billing(self.account, membership, server, peer)
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
