@@ -7,6 +7,7 @@ import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,7 +16,9 @@ from tests.signals import heard
 from tests.store.disk import Disks, FakeDisk
 
 EXAMPLES = 40
-"""Of a property in `make test`, unless a test says otherwise; `make test-long` has 100."""
+"""Of a property in `make test`, unless a test says otherwise."""
+
+PIPELINE: Final = Path(__file__).with_name("pipeline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
             suppress_health_check=[HealthCheck.too_slow],
         )
         settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import only that side of `tests/pipeline` that is wanted: the other takes seconds."""
+    marks = str(config.getoption("-m"))
+    if "not pipeline" in marks:
+        return collection_path == PIPELINE or None
+    if "pipeline" in marks:
+        aside = collection_path.parent == PIPELINE.parent and collection_path != PIPELINE
+        return aside or None
+    return None
 
 
 @pytest.hookimpl(wrapper=True)
