@@ -48,7 +48,6 @@ def test_a_wrong_byte_and_a_full_disk(tmp_path: Path) -> None:
     found = measured(tmp_path, "damage", "--messages=1000", "--flips=8")
     damage = {row["engine"]: row for row in found["damage"]}
     assert damage["store"]["silent"] == 0
-    assert damage["store"]["most_lost"] < 1000
     # Its rows have checksums; those of a plain table have none.
     assert damage["SQLite, a row a message"]["silent"] > 0
     full = {row["engine"]: row for row in found["full"]}
