@@ -24,7 +24,7 @@ LOG_BYTES: Final = 16 << 20
 CACHE_BYTES: Final = 16 << 20
 READER_CACHE_BYTES: Final = 1 << 20
 
-BUSY_MS: Final = 5000
+BUSY_SECONDS: Final = 5.0
 """How long to wait for another program that looks into the database; SQLite's shell has none."""
 
 TABLES: Final = """
@@ -49,15 +49,36 @@ CREATE TABLE IF NOT EXISTS damaged(
 """
 
 
-def connect(path: Path, *, vfs: str | None = None, mode: str = "rw") -> sqlite3.Connection:
+def connect(path: Path, *, vfs: str | None = None) -> sqlite3.Connection:
     """Open a connection that any thread may use, one at a time.
 
     Raises:
         sqlite3.Error: It cannot be opened.
     """
-    place = f"{path.absolute().as_uri()}?mode={mode}" + (f"&vfs={vfs}" if vfs else "")
+    return _connect(path, f"mode=rw&vfs={vfs}" if vfs else "mode=rw")
+
+
+def connect_to_look(path: Path) -> sqlite3.Connection:
+    """Open a connection for reading to a database that nobody has open.
+
+    Nothing is written, unless a process was killed and left a log: SQLite then makes an index of
+    that beside it.
+
+    Raises:
+        sqlite3.Error: It cannot be opened.
+    """
+    log = path.with_name(path.name + "-wal")
+    logged = log.exists() and log.stat().st_size
+    return _connect(path, "mode=ro" if logged else "mode=ro&immutable=1")
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
     db = sqlite3.connect(
-        place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000
+        f"{path.absolute().as_uri()}?{how}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_SECONDS,
     )
     # A name of a queue, and a key, is any text.
     db.text_factory = bytes

@@ -49,8 +49,11 @@ class Directory:
         except OSError:
             return 0
 
-    def take(self) -> None:
+    def take(self) -> bool:
         """Make the directory a store if it is empty or not there, and lock it.
+
+        Returns:
+            whether it is well: False if its database is gone, or empty, and was not before.
 
         Raises:
             StoreLockedError: Another process has it.
@@ -68,17 +71,25 @@ class Directory:
             )
             raise StoreFormatError(msg)
         self._protect()
-        lock = self._locked(os.O_RDWR | os.O_CREAT)
-        mark = os.pread(lock, 4096, 0)
+        mark = os.pread(self._locked(os.O_RDWR | os.O_CREAT), 4096, 0)
         self._check(mark)
-        if mark != MARK:
-            os.pwrite(lock, MARK, 0)
-            os.fsync(lock)
-            self._sync()
+        has_data = DATABASE in there and self.database.stat().st_size > 0
         if DATABASE not in there:
             # SQLite gives its other files the mode of this one.
             os.close(os.open(self.database, os.O_RDWR | os.O_CREAT, _FILE_MODE))
+        return has_data or mark != MARK
+
+    def mark(self) -> None:
+        """Note that the database has been made: from now on one that is missing is a loss.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        assert self._lock is not None
+        if os.pread(self._lock, len(MARK) + 1, 0) != MARK:
             self._sync()
+            os.pwrite(self._lock, MARK, 0)
+            os.fsync(self._lock)
 
     def look(self) -> None:
         """Lock a store that exists, changing nothing.

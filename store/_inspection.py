@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ._database import connect
+from ._database import connect_to_look
 from ._directory import Directory
 from ._errors import Damage, StoreDiskError
 from ._reader import Read
-from ._recovery import hidden_runs, recover
+from ._recovery import recover
 from ._sentences import trouble
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Inspection:
         self._progress = progress
         try:
             self._directory.look()
-            self._db = connect(self._directory.database, mode="ro")
+            self._db = connect_to_look(self._directory.database)
             recovered = recover(self._db)
         except (OSError, sqlite3.Error) as error:
             self._close()
@@ -128,11 +128,8 @@ class Inspection:
         try:
             rows = self._db.execute(f"PRAGMA integrity_check({_FAULTS})").fetchall()
             found = [row[0].decode() for row in rows if row[0] != b"ok"]
-            hidden = hidden_runs(self._db)
         except sqlite3.Error as error:
             return [Damage("the database", str(error))]
-        if hidden and not found:
-            found.append(f"the index run_place does not have {hidden} of the rows")
         return [Damage("the database", " ".join(line.split())) for line in found]
 
     def verify(self) -> Verification:

@@ -18,6 +18,7 @@ from ._ranges import missing
 from ._rows import (
     Columns,
     CorruptRowError,
+    check_types,
     checksum,
     checksum_of_run,
     decode_finished,
@@ -160,13 +161,14 @@ class Read:
         try:
             if row[10] is not None:
                 done = decode_finished(ident, *row[9:])
+            check_types(row[1:9], "iiiiiibb")
             whole = (self.queue_id, first, last, count, size, kind, columns, data)
             if checksum_of_run(whole) != checked:
                 raise CorruptRowError(why)
             of = Columns(first, count, kind, columns)
             headers, found = of.cut(data)
         except CorruptRowError as error:
-            left, nbytes = count - done.bit_count(), size - (row[9] or 0 if done else 0)
+            left, nbytes = count - done.bit_count(), size - (row[9] if done else 0)
             run = LostRun(ident, self.queue_id, left, nbytes)
             self.corrupt.append(CorruptRow(run, first, last, f"run {ident}", str(error), ()))
             return True
@@ -209,7 +211,7 @@ class Read:
             body = bodies.get(key)
             if body is None:
                 row = db.execute("SELECT checksum, data FROM body WHERE id = ?", (key,)).fetchone()
-                if row is None or checksum(key, row[1]) != row[0]:
+                if row is None or type(row[1]) is not bytes or checksum(key, row[1]) != row[0]:
                     bad.add(at)
                     continue
                 body = bodies[key] = row[1]

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ._changes import LostRun
 from ._database import from_bytes
 from ._errors import Damage
 from ._queue import StoredQueue
-from ._rows import CorruptRowError, checksum, decode_finished
+from ._rows import CorruptRowError, check_types, checksum, checksum_of_run, decode_finished
+from ._transaction import put_aside
 
 if TYPE_CHECKING:
     import sqlite3
 
-_RUNS = """
+_RUNS: Final = """
     SELECT id, queue, first, last, count, run.size, finished.size, mask, finished.checksum
     FROM run NOT INDEXED LEFT JOIN finished ON run = id ORDER BY id"""
 
-_HIDDEN = """
-    SELECT count(*) FROM run AS one NOT INDEXED WHERE NOT EXISTS (
+_HIDDEN: Final = """
+    SELECT id FROM run AS one NOT INDEXED WHERE NOT EXISTS (
         SELECT 1 FROM run AS two INDEXED BY run_place
         WHERE two.queue = one.queue AND two.first = one.first AND two.id = one.id)"""
 """Rows that a damaged index would hide from their readers."""
+
+_RUN: Final = (
+    "SELECT queue, first, last, count, size, kind, columns, data, checksum FROM run NOT INDEXED "
+    "WHERE id = ?"
+)
+
+NEXT_QUEUE: Final = "\0next queue"
+"""The key of the number that the next queue gets."""
+
+_WRONG: Final = "its checksum is wrong"
 
 
 @attrs.define(slots=True)
@@ -35,7 +46,8 @@ class Recovered:
         values: The keys, with their values.
         damages: Everything unreadable.
         nameless: Queues whose own row is unreadable: they get a name made from their id.
-        lost: Rows of messages to put aside.
+        runs: Rows of messages that are unreadable.
+        rows: Other unreadable rows: table, name of its key, and key.
         next_queue: An id that no queue has.
     """
 
@@ -43,14 +55,9 @@ class Recovered:
     values: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
     damages: list[Damage] = attrs.field(factory=list[Damage])
     nameless: list[StoredQueue] = attrs.field(factory=list[StoredQueue])
-    lost: list[LostRun] = attrs.field(factory=list[LostRun])
+    runs: list[int] = attrs.field(factory=list[int])
+    rows: list[tuple[str, str, Any]] = attrs.field(factory=list[tuple[str, str, Any]])
     next_queue: int = 1
-
-
-def hidden_runs(db: sqlite3.Connection) -> int:
-    """Return how many rows of messages their index does not have; `REINDEX` finds them again."""
-    number: int = db.execute(_HIDDEN).fetchone()[0]
-    return number
 
 
 def recover(db: sqlite3.Connection) -> Recovered:
@@ -60,20 +67,35 @@ def recover(db: sqlite3.Connection) -> Recovered:
         sqlite3.Error: The disk fails, or the structure of the database is damaged.
     """
     found = Recovered()
-    for ident, name, meta, number, checked in db.execute("SELECT * FROM queue"):
-        if checksum(ident, name, meta, b"%d" % number) != checked:
-            found.damages.append(Damage(f"queue {ident}", "its checksum is wrong", ident))
+    for row in db.execute("SELECT id, name, meta, next, checksum FROM queue"):
+        ident, name, meta, number, checked = row
+        try:
+            check_types(row, "ibbii")
+            if checksum(ident, name, meta, b"%d" % number) != checked:
+                raise CorruptRowError(_WRONG)
+        except CorruptRowError as error:
+            found.damages.append(Damage(f"queue {ident}", str(error), ident))
+            found.rows.append(("queue", "id", ident))
             continue
         queue = StoredQueue(ident, from_bytes(name), meta, number, durable_seq=number)
         found.queues[ident] = queue
-    for key, value, checked in db.execute("SELECT * FROM value"):
-        if checksum(0, key, value) == checked:
-            found.values[from_bytes(key)] = value
-        else:
-            what = "its checksum is wrong; it counts as not set"
-            found.damages.append(Damage(f"value {key!r}", what))
+    for row in db.execute("SELECT key, value, checksum FROM value"):
+        key, value, checked = row
+        try:
+            check_types(row, "bbi")
+            if checksum(0, key, value) != checked:
+                raise CorruptRowError(_WRONG)
+        except CorruptRowError as error:
+            found.damages.append(Damage(f"value {key!r}", f"{error}; it counts as not set"))
+            found.rows.append(("value", "key", key))
+            continue
+        found.values[from_bytes(key)] = value
+    hidden = {ident for (ident,) in db.execute(_HIDDEN)}
+    if hidden:
+        what = f"it does not have {len(hidden)} of the rows of messages"
+        found.damages.append(Damage("index run_place", what))
     for row in db.execute(_RUNS):
-        _count(found, row)
+        _count(found, row, whole=row[0] not in hidden or _is_whole(db, row[0]))
     found.next_queue = max(found.queues, default=0) + 1
     stored = found.values.pop(NEXT_QUEUE, None)
     if stored is not None:
@@ -81,22 +103,56 @@ def recover(db: sqlite3.Connection) -> Recovered:
     return found
 
 
-NEXT_QUEUE = "\0next queue"
-"""The key of the number that the next queue gets."""
+def put_in_order(db: sqlite3.Connection, found: Recovered) -> None:
+    """Put unreadable rows aside, and make an index that lacks rows anew, in one transaction.
+
+    Raises:
+        sqlite3.Error: The disk refused, or the structure of the database is damaged.
+    """
+    if not found.damages:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    for run in found.runs:
+        put_aside(db, run)
+    for table, name, key in found.rows:
+        db.execute(f"DELETE FROM {table} WHERE {name} IS ?", (key,))
+    db.execute("REINDEX run_place")
+    db.execute("COMMIT")
 
 
-def _count(found: Recovered, row: tuple[int, int, int, int, int, int, int, bytes, int]) -> None:
-    ident, queue_id, _, last, count, size, done_size, mask, checked = row
+def _is_whole(db: sqlite3.Connection, ident: int) -> bool:
+    """Return whether the checksum of a row of messages is right."""
+    row = db.execute(_RUN, (ident,)).fetchone()
+    try:
+        check_types(row or (), "iiiiiibbi")
+    except CorruptRowError:
+        return False
+    queue, first, last, count, size, kind, columns, data, checked = row
+    return checksum_of_run((queue, first, last, count, size, kind, columns, data)) == checked
+
+
+def _count(found: Recovered, row: tuple[Any, ...], *, whole: bool) -> None:
+    """Count the messages of a row; its numbers may be wrong, but not so that readers miss it."""
+    ident, queue_id, first, last, count, size, done_size, mask, checked = row
+    try:
+        check_types(row[:6], "iiiiii")
+        if not whole or first < 0 or size < 0 or not 1 <= count <= last - first + 1:
+            raise CorruptRowError(_WRONG)
+    except CorruptRowError as error:
+        queue = found.queues.get(queue_id)
+        name = None if queue is None else queue.name
+        found.damages.append(Damage(f"run {ident}", str(error), None, name))
+        found.runs.append(ident)
+        return
     queue = found.queues.get(queue_id)
     if queue is None:
         queue = found.queues[queue_id] = StoredQueue(queue_id, f"nameless-{queue_id}", b"")
         found.nameless.append(queue)
     if mask is not None:
-        try:
+        # If it is wrong, the row's reader finds that, and says so.
+        with suppress(CorruptRowError):
             count -= decode_finished(ident, done_size, mask, checked).bit_count()
             size -= done_size
-        except CorruptRowError:
-            pass  # Its reader finds that, and says so.
     queue.live_count += count
     queue.live_bytes += size
     queue.next_seq = queue.durable_seq = max(queue.next_seq, last + 1)

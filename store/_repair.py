@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ._database import connect, prepare
+from ._database import connect, connect_to_look, prepare
 from ._directory import Directory
 from ._errors import Damage, StoreDiskError
 from ._inspection import Inspection
 from ._rows import Columns, CorruptRowError
-from ._sentences import trouble
+from ._sentences import CORRUPT, code_of, is_corrupt, trouble
 from ._store import Store
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ _KEYS: Final = {
     "damaged": "id",
 }
 """The tables to copy, with their keys. References are counted anew."""
+
+_UNREADABLE: Final = (*CORRUPT, sqlite3.SQLITE_IOERR)
 
 
 def repair(
@@ -50,7 +51,7 @@ def repair(
         with Inspection(directory, progress) as inspection:
             damages += inspection.faults()
     except StoreDiskError as error:
-        if not _is_damaged(error):
+        if not (isinstance(error.__cause__, sqlite3.Error) and is_corrupt(error.__cause__)):
             raise
         damages.append(Damage("the database", str(error)))
     if damages:
@@ -71,12 +72,6 @@ def repair(
         store.close()
 
 
-def _is_damaged(error: StoreDiskError) -> bool:
-    cause = error.__cause__
-    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
 def salvage(directory: str | os.PathLike[str]) -> list[Damage]:
     """Copy the readable rows of a damaged database to a new one; return what could not be read.
 
@@ -93,7 +88,7 @@ def salvage(directory: str | os.PathLike[str]) -> list[Damage]:
         new = connect(made)
         try:
             prepare(new)
-            old = connect(place.database, mode="ro")
+            old = connect_to_look(place.database)
             try:
                 new.execute("BEGIN")
                 for table, key in _KEYS.items():
@@ -128,17 +123,27 @@ def _copy(
             last = row_key
         return
     except sqlite3.DatabaseError as error:
+        _check_unreadable(error)
         what = str(error)
-    with suppress(sqlite3.DatabaseError):
+    try:
         for row_key, row in _rows(old, table, key, last, backwards=True):
             _insert(new, table, row)
             first = row_key
+    except sqlite3.DatabaseError as error:
+        _check_unreadable(error)
     between = f"after {last!r} and before {first!r}" if first or last else "any"
     damages.append(Damage(f"table {table}", f"{what}; rows that cannot be read: {between}"))
 
 
+def _check_unreadable(error: sqlite3.DatabaseError) -> None:
+    """Raise an error again that does not come from reading the old database."""
+    if code_of(error) not in _UNREADABLE:
+        raise error
+
+
 def _insert(new: sqlite3.Connection, table: str, row: tuple[Any, ...]) -> None:
-    new.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    # Without what is not there where something has to be: such a row is damaged.
+    new.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
 def _rows(
@@ -148,18 +153,31 @@ def _rows(
     order, beyond = ("DESC", "<") if backwards else ("ASC", ">")
     at: Any = None if backwards else after
     while True:
-        conditions = [f"{key} {beyond} ?1"] if at is not None else []
+        conditions: list[str] = []
+        given: dict[str, Any] = {"at": at, "after": after}
+        if at is not None:
+            conditions.append(f"{key} {beyond} :at")
         if backwards and after is not None:
-            conditions.append(f"{key} > ?2")
+            conditions.append(f"{key} > :after")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        found = old.execute(
-            f"SELECT {key}, * FROM {table} NOT INDEXED {where} ORDER BY {key} {order} LIMIT 1",
-            (at, after)[: 1 + backwards],
-        ).fetchone()
+        query = f"SELECT {key}, * FROM {table} NOT INDEXED {where} ORDER BY {key} {order} LIMIT 1"
+        found = old.execute(query, given).fetchone()
         if found is None:
             return
+        if found[0] is None or (at is not None and not _follows(at, found[0], backwards)):
+            # It would go round for ever.
+            error = sqlite3.DatabaseError("the keys are out of order")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
         at = found[0]
         yield at, found[1:]
+
+
+def _follows(one: Any, other: Any, backwards: bool) -> bool:
+    """Return whether a key comes after another in the order of a walk."""
+    if type(one) is not type(other):
+        return False
+    return bool(other < one if backwards else other > one)
 
 
 def _count_references(new: sqlite3.Connection) -> None:

@@ -35,6 +35,19 @@ class CorruptRowError(ValueError):
     """A row is not what was written."""
 
 
+def check_types(row: Sequence[Any], types: str) -> None:
+    """Check the types of a row's columns: `i` for an integer, `b` for bytes.
+
+    Raises:
+        CorruptRowError: One is another: SQLite takes it from the row itself.
+    """
+    if len(row) != len(types):
+        raise CorruptRowError("it is not there")
+    for value, wanted in zip(row, types, strict=True):
+        if type(value) is not (int if wanted == "i" else bytes):
+            raise CorruptRowError("a column has another type")
+
+
 class Messages(NamedTuple):
     """Messages of one queue, in columns of equal length."""
 
@@ -175,6 +188,7 @@ def decode_finished(run: int, size: Any, mask: Any, checked: Any) -> int:
     Raises:
         CorruptRowError: Its checksum is wrong.
     """
+    check_types((size, mask, checked), "ibi")
     if crc32(mask, crc32(_FINISHED.pack(run, size))) != checked:
         raise CorruptRowError("the checksum of its done messages is wrong")
     return int.from_bytes(mask, "little")

@@ -14,6 +14,8 @@ _READ_ONLY: Final = "the file system is read-only: see the system's log for why,
 _RIGHTS: Final = "give this process the right to write there"
 _FAILS: Final = "the disk fails: see the system's log, and think of a backup"
 
+_REPAIR: Final = "end the relay, and run `clearfunds store repair` on the directory"
+
 _ADVICE: Final = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: "free some space there, or raise the quota",
@@ -35,10 +37,12 @@ _SQLITE_ADVICE: Final = {
     sqlite3.SQLITE_PERM: _RIGHTS,
     sqlite3.SQLITE_IOERR: _FAILS,
     sqlite3.SQLITE_BUSY: "another program has it open: end that",
-    sqlite3.SQLITE_CORRUPT: "end the relay, and run `clearfunds store repair` on the directory",
-    sqlite3.SQLITE_NOTADB: "end the relay, and run `clearfunds store repair` on the directory",
 }
 """By SQLite's primary result code (sqlite.org/rescode.html)."""
+
+
+CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+"""The structure is damaged; SQLITE_ERROR: a definition of a table is not what we wrote."""
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -46,12 +50,9 @@ def code_of(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def is_corrupt(error: Exception) -> bool:
+def is_corrupt(error: sqlite3.Error) -> bool:
     """Return whether the database's structure is damaged."""
-    return isinstance(error, sqlite3.Error) and code_of(error) in (
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-    )
+    return code_of(error) in CORRUPT
 
 
 def trouble(error: OSError | sqlite3.Error, doing: str, where: str) -> str:
@@ -60,7 +61,7 @@ def trouble(error: OSError | sqlite3.Error, doing: str, where: str) -> str:
         advice = _ADVICE.get(error.errno or 0)
         reason = error.strerror or (os.strerror(error.errno) if error.errno else str(error))
     else:
-        advice = _SQLITE_ADVICE.get(code_of(error))
+        advice = _REPAIR if is_corrupt(error) else _SQLITE_ADVICE.get(code_of(error))
         name = getattr(error, "sqlite_errorname", None)
         reason = f"{error} ({name})" if name else str(error)
     return f"cannot {doing} the store in {where}: {reason}; {advice or 'see the log of the system'}"

@@ -28,7 +28,7 @@ from ._pending import PendingChanges
 from ._queue import StoredQueue
 from ._ranges import merged
 from ._reader import Connections, CorruptRow, Read
-from ._recovery import NEXT_QUEUE, Recovered, hidden_runs, recover
+from ._recovery import NEXT_QUEUE, Recovered, put_in_order, recover
 from ._sentences import logger, trouble
 from ._settings import StoreSettings
 from ._statistics import StoreStatistics
@@ -114,13 +114,12 @@ class Store:
         place = Directory(directory)
         db: sqlite3.Connection | None = None
         try:
-            place.take()
+            is_well = place.take()
             db = connect(place.database, vfs=vfs)
             prepare(db)
-            hidden = hidden_runs(db)
-            if hidden:
-                db.execute("REINDEX run_place")
+            place.mark()
             recovered = recover(db)
+            put_in_order(db, recovered)
             store = cls(place, settings or StoreSettings(), vfs, db, recovered)
         except BaseException as error:
             if db is not None:
@@ -129,9 +128,10 @@ class Store:
             if isinstance(error, (OSError, sqlite3.Error)):
                 raise StoreDiskError(trouble(error, "open", str(place.where))) from error
             raise
-        if hidden:
-            what = f"it did not have {hidden} of the rows; it was made anew, and nothing is lost"
-            recovered.damages.append(Damage("index run_place", what))
+        if not is_well:
+            recovered.damages.append(
+                Damage("the database", "it was gone, or empty: what it had is lost; it begins anew")
+            )
         if recovered.nameless:
             changes = store.begin()
             for queue in recovered.nameless:

@@ -16,6 +16,7 @@ from ._rows import (
     Columns,
     CorruptRowError,
     Messages,
+    check_types,
     checksum,
     checksum_of_run,
     decode_finished,
@@ -143,7 +144,7 @@ class Group:
         for queue in self._dropped:
             self._drop(db, queue)
         for row, queue, count, size in chain.from_iterable(some.lost for some in self.changes):
-            _put_aside(db, row)
+            put_aside(db, row)
             self._gone(queue, count, size)
         if self._released:
             self._release(db)
@@ -239,7 +240,9 @@ class Group:
                     run = _taken(row)
                     if run is not None:
                         self._mark(queue, run, low, high)
-                at = rows[-1][2] + 1
+                # A damaged number must not make it go round for ever.
+                last = rows[-1][2]
+                at = last + 1 if type(last) is int and last >= at else high + 1
         if run is not None:
             self._write(db, queue, run)
 
@@ -340,6 +343,7 @@ def _taken(row: Sequence[Any]) -> _Run | None:
     """Return a row of `_RUNS_OF_RANGE`; None: it is damaged, and left to its readers to find."""
     ident, first, last, count, size, kind, columns, done_size, mask, checked = row
     try:
+        check_types((first, last, count, size, kind, columns), "iiiiib")
         done = 0 if mask is None else decode_finished(ident, done_size, mask, checked)
         return _Run(
             ident, first, last, count, size, Columns(first, count, kind, columns), done,
@@ -349,7 +353,12 @@ def _taken(row: Sequence[Any]) -> _Run | None:
         return None
 
 
-def _put_aside(db: sqlite3.Connection, row: int) -> None:
+def put_aside(db: sqlite3.Connection, row: int) -> None:
+    """Move an unreadable row of messages to the table of those.
+
+    Raises:
+        sqlite3.Error: The disk refused.
+    """
     db.execute(
         "INSERT OR REPLACE INTO damaged SELECT id, queue, first, last, columns, data FROM run "
         "WHERE id = ?",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clearfunds._cli import run
-from clearfunds.store import Damage, Store, StoreSettings
+from clearfunds.store import Damage, Store, StoreDiskError
+from clearfunds.store._database import PAGE_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +31,7 @@ def _no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def directory(tmp_path: Path) -> Path:
     """Return a store with two queues and a key."""
     place = tmp_path / "store"
-    store = Store.open(place, StoreSettings(segment_bytes=8192))
+    store = Store.open(place)
     changes = store.begin()
     news, other = changes.declare("news"), changes.declare("other\n")
     store.commit(changes)
@@ -38,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
         changes.put(news, seq, b"topic/%d" % seq, BODY + b" %d" % seq)
         changes.put(other, seq, b"\xff", "ü".encode() * 500, size=seq)
         store.commit(changes)
-        store.flush(sync=True)
+        store.flush()
     changes = store.begin()
     changes.done(news, 0, 9)
     changes.set("session", b"\x00\xff")
@@ -49,13 +51,10 @@ def directory(tmp_path: Path) -> Path:
 
 def spoil(directory: Path, what: bytes) -> None:
     """Change a byte of a message on the disk."""
-    for file in directory.glob("segment-*"):
-        data = file.read_bytes()
-        at = data.find(what)
-        if at >= 0:
-            file.write_bytes(data[:at] + b"?" + data[at + 1 :])
-            return
-    raise AssertionError(what)
+    file = directory / "messages.db"
+    data = file.read_bytes()
+    at = data.index(what)
+    file.write_bytes(data[:at] + b"?" + data[at + 1 :])
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -84,15 +83,9 @@ def test_one_of_a_kind_is_said_as_one(tmp_path: Path, capsys: pytest.CaptureFixt
     store.commit(changes)
     store.close()
     assert run(["store", "verify", str(place)]) == 0
-    assert capsys.readouterr().out == "1 queue, 1 message, 1 byte in 1 segment: all is well\n"
-    (place / "segment-0000000002.log").write_bytes(b"c")  # killed in the middle of its header
-    assert run(["store", "verify", str(place)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("1 byte at the end was never confirmed; it is cut off at the next start")
-    assert run(["store", "repair", str(place)]) == 0
-    assert capsys.readouterr().out.startswith("1 byte was cut off that was never confirmed\n1 que")
-    damage = Damage("segment", 7, 9, "it is bad", 1, "q", 3, 3, 1)
-    assert str(damage) == "segment, byte 7: it is bad; queue 'q': 1 message of 3..3 is lost"
+    assert capsys.readouterr().out == "1 queue, 1 message, 1 byte: all is well\n"
+    damage = Damage("run 7", "it is bad", 1, "q", 3, 3, 1)
+    assert str(damage) == "run 7: it is bad; queue 'q': 1 message of 3..3 is lost"
 
 
 @pytest.mark.parametrize(("place", "why"), [("file", "that is a file"), ("file/x", "is a file")])
@@ -122,9 +115,10 @@ def test_damage_is_said_repaired_and_then_gone(
     assert run(["store", "repair", str(directory)]) == 0
     out = capsys.readouterr().out
     assert "queue 'news'" in out
-    assert " lost; put aside as quarantine/segment-" in out
     assert out.endswith("; repaired\n")
-    assert list((directory / "quarantine").iterdir())
+    database = sqlite3.connect(directory / "messages.db")
+    assert database.execute("SELECT count(*) FROM damaged").fetchone()[0] == 1
+    database.close()
     assert run(["store", "verify", str(directory)]) == 0
     out = capsys.readouterr().out
     # Messages that lie in one record stand and fall together.
@@ -195,19 +189,34 @@ def test_a_queue_that_is_not_there(directory: Path, capsys: pytest.CaptureFixtur
     assert "no queue 'nws'; queues: 'news', 'other\\n'" in capsys.readouterr().err
 
 
-def test_what_was_never_confirmed_is_said_and_is_no_damage(
+def test_a_database_that_is_no_database_is_put_aside_and_its_rows_are_copied(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for snapshot in directory.glob("snapshot-*"):
-        snapshot.unlink()
-    last = max(directory.glob("segment-*"))
-    last.write_bytes(last.read_bytes() + b"half a batch")
-    assert run(["store", "verify", str(directory)]) == 0
-    assert "12 bytes at the end were never confirmed" in capsys.readouterr().out
+    file = directory / "messages.db"
+    database = sqlite3.connect(file)
+    (root,) = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'run'").fetchone()
+    database.close()
+    data = bytearray(file.read_bytes())
+    place = (root - 1) * PAGE_BYTES
+    data[place : place + 8] = b"\xff" * 8  # The head of the first page of the messages.
+    file.write_bytes(data)
+    assert run(["store", "verify", str(directory)]) == 1
+    assert "clearfunds store repair" in "".join(capsys.readouterr())
+    with pytest.raises(StoreDiskError, match=r"malformed.*clearfunds store repair"):
+        Store.open(directory)
     assert run(["store", "repair", str(directory)]) == 0
-    assert "12 bytes were cut off that were never confirmed" in capsys.readouterr().out
-    assert run(["store", "verify", str(directory)]) == 0
-    assert "confirmed" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "table run: " in out
+    assert out.endswith("2 queues, 0 messages, 0 bytes; repaired\n")
+    aside = (directory / "messages.db.damaged-1").read_bytes()
+    assert aside[place : place + 8] == b"\xff" * 8
+    store = Store.open(directory)
+    assert store.values() == {"session": b"\x00\xff"}
+    assert {queue.name: queue.next_seq for queue in store.queues.values()} == {
+        "news": 30,
+        "other\n": 30,
+    }
+    store.close()
 
 
 def test_as_a_process(directory: Path) -> None:

@@ -95,12 +95,12 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 2**32))
     def commit_and_write(self, seed: int) -> None:
         self._commit(random.Random(seed), 6)
-        self.store.flush(sync=False)
+        self.store.flush()
 
     @rule(seed=st.integers(0, 2**32))
     def commit_and_sync(self, seed: int) -> None:
         self._commit(random.Random(seed), 6)
-        self.store.flush(sync=True)
+        self.store.flush()
 
     def _commit(self, chance: random.Random, size: int) -> None:
         changes = self.store.begin()
@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(sync=st.booleans())
     def flush(self, sync: bool) -> None:
-        self.store.flush(sync=sync)
+        self.store.flush()
         if sync:
             assert self.store.durable == self.base + len(self.states) - 1
 
@@ -186,7 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _flush_or(self, why: str) -> None:
         with contextlib.suppress(StoreDiskError):
-            self.store.flush(sync=True)
+            self.store.flush()
         trouble = self.store.statistics().trouble
         assert trouble is None or why in trouble
 
@@ -277,7 +277,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.states) > 60)
     @rule()
     def forget_the_past(self) -> None:
-        self.store.flush(sync=True)
+        self.store.flush()
         self._anew()
 
     @invariant()

@@ -36,7 +36,7 @@ def fill(folder: Path) -> None:
     changes = store.begin()
     changes.put(changes.declare("q"), 1, b"", b"secret")
     store.commit(changes)
-    store.flush(sync=True)
+    store.flush()
     store.close()
 
 
@@ -59,8 +59,6 @@ def test_one_of_an_older_version_is_made_so(
     folder.chmod(0o755)
     for path in folder.iterdir():
         path.chmod(0o644)
-    (folder / "quarantine").mkdir()
-    (folder / "quarantine" / "old").write_text("secret")
     caplog.set_level(logging.WARNING)
     Store.open(folder).close()
     assert folder.stat().st_mode & 0o777 == 0o700

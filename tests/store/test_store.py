@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clearfunds.store import Record, Store, StoreSettings, StoreUsageError
-from clearfunds.store._files import sync_file_range
-from tests.store.disk import FakeFiles
+from clearfunds.store._database import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+EMPTY_PAGES = 10
+"""Pages of a database without messages: one for each table and index, and two of SQLite's own."""
 
 
 @pytest.fixture
@@ -23,6 +26,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made = Store.open(tmp_path / "store")
     yield made
     made.close()
+
+
+def in_database(store: Store) -> int:
+    """Return the bytes of messages and shared bodies in the database, roughly."""
+    statistics = store.statistics()
+    return statistics.used_bytes - EMPTY_PAGES * PAGE_BYTES
 
 
 def declared(store: Store, name: str) -> int:
@@ -44,19 +53,19 @@ def test_what_is_put_is_read_before_and_after_it_is_written_and_after_a_restart(
     changes.set("other", b"2")
     ticket = store.commit(changes)
     expected = [Record(3, b"h3", b"b3", 4), Record(9, b"", b"", 77)]
-    for _ in range(3):
+    for stage in range(3):
         stored = store.queues["q"]
         assert (stored.id, stored.name, stored.meta) == (queue, "q", b"meta")
         assert (stored.next_seq, stored.live_count, stored.live_bytes) == (10, 2, 81)
-        assert stored.first_live_seq == 3
+        assert store.first_live_seq(queue) == 3
         assert store.read(queue, 0, count=9, nbytes=999) == expected
         assert store.values() == {"session/a": b"1", "other": b"2"}
         assert store.values("session/") == {"session/a": b"1"}
-        if store.durable < ticket:
+        if stage == 0:
             assert store.ahead() > 0
-            store.flush(sync=True)
+            store.flush()
             assert store.ahead() == 0
-            assert store.durable == store.written == ticket
+            assert store.durable == ticket
         else:
             store.close()
             store = Store.open(tmp_path)
@@ -70,7 +79,7 @@ def test_limits_of_reading(store: Store) -> None:
         for seq in range(batch * 10, batch * 10 + 10):
             changes.put(queue, seq, b"h", b"x" * 9)
         store.commit(changes)
-        store.flush(sync=batch < 2)
+        store.flush()
     done = store.begin()
     done.done(queue, 5, 12)
     store.commit(done)
@@ -101,22 +110,22 @@ def test_a_shared_body_is_kept_once_until_the_last_of_its_messages_is_done(tmp_p
     for queue in queues:
         changes.put(queue, 0, b"h", body)
     store.commit(changes)
-    store.flush(sync=True)
-    assert 256_000 < store.statistics().disk_bytes < 260_000
+    store.flush()
+    assert 240_000 < in_database(store) < 320_000
     store.close()
     store = Store.open(tmp_path)
     for number, queue in enumerate(queues):
         (record,) = store.read(queue, 0, count=1, nbytes=1)
         assert record == Record(0, b"h", bytes(range(256)) * 1000, 256_001)
-        assert store.statistics().live_bytes > 256_000
+        assert in_database(store) > 240_000
         changes = store.begin()
         if number % 2:
             changes.done(queue, 0)
         else:
             changes.drop(queue)
         store.commit(changes)
-        store.flush(sync=True)
-    assert store.statistics().live_bytes == 0
+        store.flush()
+    assert in_database(store) < 64_000
     store.close()
 
 
@@ -159,7 +168,8 @@ def test_what_is_not_allowed(store: Store) -> None:
 def test_finishing_what_is_not_there_changes_nothing(store: Store) -> None:
     queue = declared(store, "q")
     changes = store.begin()
-    changes.put_run(queue, 10, [b""] * 5, [b"body"] * 5)
+    for seq in range(10, 15):
+        changes.put(queue, seq, b"", b"body")
     store.commit(changes)
     changes = store.begin()
     for first, last in ((-9, -1), (-1, 10), (5, 3), (13, 11), (99, 1 << 70), (14, 1 << 70)):
@@ -170,7 +180,7 @@ def test_finishing_what_is_not_there_changes_nothing(store: Store) -> None:
         found = store.read(queue, 0, count=9, nbytes=99)
         assert [record.seq for record in found] == [11, 12, 13]
         assert store.queues["q"].next_seq == 15
-        store.flush(sync=True)
+        store.flush()
 
 
 def test_a_queue_that_was_dropped_leaves_nothing_and_its_id_is_not_used_again(
@@ -217,35 +227,6 @@ def test_declaring_a_queue_that_is_there_gives_its_id_and_sets_its_meta(tmp_path
     store.close()
 
 
-def test_messages_put_as_a_run_are_those_put_one_by_one(store: Store) -> None:
-    queue = declared(store, "q")
-    changes = store.begin()
-    changes.put_run(queue, 0, [b"a", b"bb"], [b"ccc", b"d"])
-    changes.put(queue, 2, b"", b"eeee", size=3)
-    changes.put_run(queue, 10, [b"f"], [b""])
-    changes.put_run(queue, 11, [], [])
-    runs = store.begin()
-    runs.put_run(queue, 20, [b"g"], [b"h"])
-    runs.put(queue, 30, b"i", b"j")
-    runs.put_run(queue, 40, [b"k"], [b"l"])
-    store.commit(changes)
-    store.commit(runs)
-    expected = [
-        Record(0, b"a", b"ccc", 4),
-        Record(1, b"bb", b"d", 3),
-        Record(2, b"", b"eeee", 3),
-        Record(10, b"f", b"", 1),
-        Record(20, b"g", b"h", 2),
-        Record(30, b"i", b"j", 2),
-        Record(40, b"k", b"l", 2),
-    ]
-    assert store.read(queue, 0, count=9, nbytes=99) == expected
-    store.flush(sync=True)
-    assert store.read(queue, 0, count=9, nbytes=99) == expected
-    with pytest.raises(StoreUsageError, match="1 headers for 0 bodies"):
-        store.begin().put_run(queue, 50, [b""], [])
-
-
 def test_what_is_on_disk_is_let_go_without_collecting_garbage(store: Store) -> None:
     queue = declared(store, "q")
     body = bytes(range(256)) * 1000
@@ -259,46 +240,11 @@ def test_what_is_on_disk_is_let_go_without_collecting_garbage(store: Store) -> N
             changes.share(body)  # and one that is not put
             store.commit(changes)
             changes = store.begin()
-        store.flush(sync=True)
+        store.flush()
         assert sys.getrefcount(body) == before
     finally:
         gc.enable()
     assert [record.body for record in store.read(queue, 0, count=9, nbytes=1 << 24)] == [body] * 5
-
-
-def test_runs_are_read_in_columns(store: Store) -> None:
-    queue = declared(store, "q")
-    number = 500
-    headers = [b"h%03d" % seq for seq in range(number)]
-    bodies = [b"%d" % seq * (1 + seq // 400) for seq in range(number)]
-    changes = store.begin()
-    changes.put_run(queue, 0, headers, bodies)
-    changes.put(queue, number + 7, b"", changes.share(bytes(9000)), size=5)
-    store.commit(changes)
-    changes = store.begin()
-    changes.done(queue, 100, 199)
-    store.commit(changes)
-    kept = [*range(100), *range(200, number), number + 7]
-    for _ in range(2):
-        found = store.read_runs(queue, 0, count=1000, nbytes=1 << 20)
-        assert [seq for run in found for seq in run.seqs] == kept
-        assert [header for run in found for header in run.headers] == [
-            *(headers[seq] for seq in kept[:-1]),
-            b"",
-        ]
-        assert [body for run in found for body in run.bodies] == [
-            *(bodies[seq] for seq in kept[:-1]),
-            bytes(9000),
-        ]
-        assert [size for run in found for size in run.sizes] == [
-            *(4 + len(bodies[seq]) for seq in kept[:-1]),
-            5,
-        ]
-        some = store.read_runs(queue, 50, count=60, nbytes=1 << 20)
-        assert [seq for run in some for seq in run.seqs] == [*range(50, 100), *range(200, 210)]
-        store.flush(sync=True)
-    assert store.read_runs(queue, 0, count=0, nbytes=1) == []
-    assert store.read_runs(99, 0, count=1, nbytes=1) == []
 
 
 @pytest.mark.parametrize("number", [1, 63, 64, 65, 191, 192])
@@ -309,9 +255,10 @@ def test_messages_that_are_equally_long_are_cut_from_anywhere(
     queue = declared(store, "q")
     bodies = [bytes((seq,)) * size for seq in range(200)]
     changes = store.begin()
-    changes.put_run(queue, 0, [b"%03d" % seq for seq in range(200)], bodies)
+    for seq, body in enumerate(bodies):
+        changes.put(queue, seq, b"%03d" % seq, body)
     store.commit(changes)
-    store.flush(sync=True)
+    store.flush()
     for start in (0, 1, 8):
         found = store.read(queue, start, count=number, nbytes=1 << 20)
         assert found == [
@@ -328,12 +275,10 @@ def test_what_is_put_after_the_commit_is_refused_and_changes_nothing(store: Stor
     for target, seq in ((queue, 1), (other, 0)):
         with pytest.raises(StoreUsageError, match="were committed before"):
             changes.put(target, seq, b"h", b"b")
-        with pytest.raises(StoreUsageError, match="were committed before"):
-            changes.put_run(target, seq, [b"h"], [b"b"])
     for _ in range(2):
         assert store.read(queue, 0, count=9, nbytes=99) == [Record(0, b"h", b"b", 2)]
         assert store.read(other, 0, count=9, nbytes=99) == []
-        store.flush(sync=True)
+        store.flush()
 
 
 def test_keys_are_any_text(tmp_path: Path) -> None:
@@ -359,8 +304,7 @@ def test_keys_are_any_text(tmp_path: Path) -> None:
 
 
 def test_what_is_done_gives_its_room_back(tmp_path: Path) -> None:
-    settings = StoreSettings(segment_bytes=65536)
-    store = Store.open(tmp_path, settings)
+    store = Store.open(tmp_path)
     quick, slow = declared(store, "quick"), declared(store, "slow")
     for number in range(1000):
         changes = store.begin()
@@ -371,56 +315,106 @@ def test_what_is_done_gives_its_room_back(tmp_path: Path) -> None:
             changes.done(quick, number - 5)
         store.commit(changes)
         if number % 7 == 0:
-            store.flush(sync=True)
+            store.flush()
     store.compact()
     statistics = store.statistics()
     # 2 MB went through; what is left is some of the last of it, and what nobody has taken.
-    assert statistics.disk_bytes < 5 * settings.segment_bytes
-    assert statistics.compacted_bytes > 0
-    assert statistics.deleted_segments > 20
+    assert in_database(store) < 200_000
+    assert statistics.free_bytes == 0
+    assert statistics.log_bytes == 0
     seqs = list(range(0, 1000, 20))
     for _ in range(2):
         found = store.read(slow, 0, count=1000, nbytes=1 << 20)
         assert [(r.seq, r.body) for r in found] == [(n, b"slow %d" % n) for n in seqs]
         assert len(store.read(quick, 0, count=1000, nbytes=1 << 20)) == 5
         store.close()
-        store = Store.open(tmp_path, settings)
+        store = Store.open(tmp_path)
     store.close()
 
 
-def test_room_is_given_back_while_there_is_always_something_to_write() -> None:
-    store = Store.open("", StoreSettings(segment_bytes=4096), files=FakeFiles())
+def test_messages_that_stay_do_not_hold_the_place_of_those_that_are_done(store: Store) -> None:
+    queue = declared(store, "q")
+    number = 20_000
+    for start in range(0, number, 1000):
+        changes = store.begin()
+        for seq in range(start, start + 1000):
+            changes.put(queue, seq, b"h", b"%06d" % seq * 30)
+        store.commit(changes)
+        store.flush()
+    whole = in_database(store)
+    assert whole > 180 * number
+    kept = range(0, number, 1000)
+    for seq in kept:
+        changes = store.begin()
+        changes.done(queue, seq + 1, seq + 500)
+        store.commit(changes)
+        store.flush()
+        changes = store.begin()
+        changes.done(queue, seq + 501, seq + 999)
+        store.commit(changes)
+        store.flush()
+    found = store.read(queue, 0, count=number, nbytes=1 << 30)
+    assert [(r.seq, r.body) for r in found] == [(seq, b"%06d" % seq * 30) for seq in kept]
+    assert store.queues["q"].live_count == len(kept)
+    assert store.statistics().rewritten_bytes > 0
+    assert in_database(store) < whole / 4
+
+
+def test_what_is_done_before_it_is_written_never_gets_to_the_disk(store: Store) -> None:
+    queue = declared(store, "q")
+    store.flush()
+    for seq in range(1000):
+        changes = store.begin()
+        changes.put(queue, seq, b"", bytes(10_000))
+        changes.put(queue, seq + 1_000_000, b"", b"") if seq == 999 else None
+        store.commit(changes)
+        changes = store.begin()
+        changes.done(queue, seq)
+        store.commit(changes)
+    store.flush()
+    assert in_database(store) < 64_000
+    assert store.statistics().log_bytes < 1_000_000
+    assert [r.seq for r in store.read(queue, 0, count=9, nbytes=9)] == [1_000_999]
+    assert (store.queues["q"].live_count, store.queues["q"].live_bytes) == (1, 0)
+
+
+def test_room_is_given_back_while_there_is_always_something_to_write(store: Store) -> None:
+    queue = declared(store, "q")
     changes = store.begin()
-    queue = changes.declare("q")
+    for seq in range(3000):
+        changes.put(queue, seq, b"", bytes(2000))
     store.commit(changes)
-    given_back: list[int] = []
+    store.flush()
+    assert in_database(store) > 6_000_000
+    rounds = 0
 
     def go_on(ticket: int) -> None:
         # In the writer's thread: it never finds that nothing is to be done.
-        if ticket == 200:
-            given_back.append(store.statistics().deleted_segments)
+        nonlocal rounds
+        rounds += 1
+        if rounds == 100:
             store.stop()
             return
         changes = store.begin()
-        changes.put(queue, ticket, b"", bytes(2000))
-        changes.done(queue, ticket - 2)
+        if rounds == 1:
+            changes.done(queue, 0, 2999)
+        changes.put(queue, 3000 + rounds, b"", b"")
         store.commit(changes)
         store.hurry()
 
     store.on_durable = go_on
+    changes = store.begin()
+    changes.set("key", b"value")
+    store.commit(changes)
     store.hurry()
     store.run()
-    (number,) = given_back
-    assert number > 50
-    assert store.queues["q"].live_count == 2
-    store.close()
+    statistics = store.statistics()
+    assert statistics.used_bytes < 1_000_000
+    assert statistics.free_bytes <= 64 * PAGE_BYTES
 
 
-def test_messages_are_read_while_others_are_written_done_and_copied(tmp_path: Path) -> None:
-    settings = StoreSettings(
-        fsync_interval=0.001, segment_bytes=16384, compact_below=0.9, compact_step_bytes=4096
-    )
-    store = Store.open(tmp_path, settings)
+def test_messages_are_read_while_others_are_written_and_done(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, StoreSettings(fsync_interval=0.001))
     kept, churn = declared(store, "kept"), declared(store, "churn")
     writer = threading.Thread(target=store.run)
     writer.start()
@@ -462,98 +456,12 @@ def test_messages_are_read_while_others_are_written_done_and_copied(tmp_path: Pa
     assert not wrong
     store.compact()
     statistics = store.statistics()
-    assert statistics.compacted_segments > 0
     assert statistics.messages == 1501
     assert statistics.damages == 0
     store.close()
 
 
-def test_progress_is_told_of_what_takes_long() -> None:
-    disk = FakeFiles()
-    told: list[tuple[str, int, int]] = []
-
-    def note(what: str, done: int, total: int) -> None:
-        told.append((what, done, total))
-
-    settings = StoreSettings(segment_bytes=4096)
-    store = Store.open("", settings, files=disk)
-    queue = declared(store, "q")
-    for number in range(50):
-        changes = store.begin()
-        changes.put(queue, number, b"", bytes(1000))
-        store.commit(changes)
-        store.flush(sync=True)
-    disk.kill()
-    store = Store.open("", settings, files=disk, progress=note)
-    reading = [(done, total) for what, done, total in told if what == "reading the log"]
-    assert reading[-1][0] == reading[-1][1] > 0
-    changes = store.begin()
-    for number in range(50):
-        if number % 3:
-            changes.done(queue, number)
-    store.commit(changes)
-    told.clear()
-    store.compact()
-    assert any("forward" in what and 0 < done <= total for what, done, total in told)
-    store.close()
-
-
-def test_the_disk_begins_with_what_is_written_before_an_fsync_waits_for_it() -> None:
-    disk = FakeFiles()
-    store = Store.open("", files=disk)
-    queue = declared(store, "q")
-    store.flush(sync=True)
-    (inode,) = (inode for name, inode in disk.names.items() if name.startswith("segment"))
-    for number in range(64):
-        changes = store.begin()
-        changes.put(queue, number, b"", bytes(50_000))
-        store.commit(changes)
-        store.flush(sync=False)
-    begun = inode.begun
-    assert [start for start, _ in begun] == [0, *(end for _, end in begun[:-1])]
-    assert all(0 < end - start < 1_200_000 and end % 4096 == 0 for start, end in begun)
-    assert len(inode.data) - begun[-1][1] < 1_200_000
-    assert not inode.durable[4096:]  # Which is not to say that it is there.
-    store.flush(sync=True)
-    changes = store.begin()
-    changes.put(queue, 64, b"", bytes(50_000))
-    store.commit(changes)
-    store.flush(sync=False)
-    assert inode.begun is begun  # What an fsync has waited for is not begun with once more.
-    assert begun[-1][1] < len(inode.data) - 50_000
-    store.close()
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_it_does_without_a_system_that_can_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
-) -> None:
-    calls: list[tuple[int, ...]] = []
-    call = sync_file_range()
-
-    def counted(*args: int) -> int:
-        calls.append(args)
-        return 0 if call is None else call(*args)
-
-    monkeypatch.setattr(
-        "clearfunds.store._files.sync_file_range", lambda: counted if there else None
-    )
-    store = Store.open(tmp_path)
-    queue = declared(store, "q")
-    for number in range(30):
-        changes = store.begin()
-        changes.put(queue, number, b"", b"%d" % (number % 10) * 100_000)
-        store.commit(changes)
-        store.flush(sync=False)
-    store.close()
-    assert len(calls) == (2 if there else 0)
-    store = Store.open(tmp_path)
-    records = store.read(queue, 0, count=100, nbytes=1 << 30)
-    assert [record.body[-1:] for record in records] == [b"%d" % (n % 10) for n in range(30)]
-    store.close()
-
-
-def test_messages_are_put_one_by_one_and_in_runs_in_any_mixture(store: Store) -> None:
+def test_messages_are_put_in_any_mixture(store: Store) -> None:
     one, two = declared(store, "one"), declared(store, "two")
     expected: dict[int, list[Record]] = {one: [], two: []}
     changes = store.begin()
@@ -565,31 +473,31 @@ def test_messages_are_put_one_by_one_and_in_runs_in_any_mixture(store: Store) ->
         nbytes = len(b"%d" % seq) + len(body) if size is None else size
         expected[queue].append(Record(seq, b"%d" % seq, body, nbytes))
 
-    def put_run(queue: int, first: int, count: int) -> None:
-        changes.put_run(queue, first, [b"run"] * count, [b"r"] * count)
-        expected[queue] += [Record(first + n, b"run", b"r", 4) for n in range(count)]
-
     for seq in range(1, 4):
         put(one, seq)
     put(two, 1)
     put(one, 4)
     put(one, 5, size=99)
     put(one, 6)
-    put_run(one, 7, 3)
+    put(one, 7)
+    put(one, 8)
+    put(one, 9)
     with pytest.raises(StoreUsageError, match="seq 9 comes after 9"):
         put(one, 9)
     put(one, 10, body=large)
     put(one, 11)
     put(two, 2)
-    put_run(two, 3, 2)
+    put(two, 3)
+    put(two, 4)
     put(two, 5)
     put(one, 12)
     put(one, 20)  # From here on there is a gap.
     put(one, 21)
-    put_run(one, 22, 2)
+    put(one, 22)
+    put(one, 23)
     put(one, 24)
     with pytest.raises(StoreUsageError, match="seq 24 comes after 24"):
-        changes.put_run(one, 24, [b""], [b""])
+        changes.put(one, 24, b"", b"")
     store.commit(changes)
     for queue, seq in ((one, 25), (two, 6)):
         with pytest.raises(StoreUsageError, match="were committed before"):
@@ -597,4 +505,4 @@ def test_messages_are_put_one_by_one_and_in_runs_in_any_mixture(store: Store) ->
     for _ in range(2):
         for queue, records in expected.items():
             assert store.read(queue, 0, count=99, nbytes=1 << 20) == records
-        store.flush(sync=True)
+        store.flush()

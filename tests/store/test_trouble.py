@@ -210,12 +210,12 @@ def test_what_is_copied_forward_does_not_hold_up_what_is_committed() -> None:
         changes = store.begin()
         changes.put(queue, number, b"", bytes(100))
         store.commit(changes)
-        store.flush(sync=True)
+        store.flush()
     changes = store.begin()
     for number in range(0, 400, 2):
         changes.done(queue, number)
     store.commit(changes)
-    store.flush(sync=True)
+    store.flush()
     copying = threading.Event()
 
     def slow(operation: str, name: str) -> None:
@@ -257,9 +257,9 @@ def test_flush_says_what_is_wrong() -> None:
     store.commit(changes)
     disk.fault = refuse(errno.EROFS, "create", "write")
     with pytest.raises(StoreDiskError, match="Read-only file system"):
-        store.flush(sync=True)
+        store.flush()
     disk.fault = None
-    store.flush(sync=True)
+    store.flush()
     store.close()
     with pytest.raises(StoreClosedError):
         store.commit(store.begin())
@@ -295,7 +295,7 @@ def test_reading_fails_with_a_sentence_and_damages_nothing() -> None:
     queue = changes.declare("q")
     changes.put(queue, 0, b"", b"body")
     store.commit(changes)
-    store.flush(sync=True)
+    store.flush()
     disk.fault = refuse(errno.EIO, "pread")
     with pytest.raises(StoreDiskError, match="cannot read the store"):
         store.read(queue, 0, count=1, nbytes=1)

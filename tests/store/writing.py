@@ -13,9 +13,7 @@ import threading
 from clearfunds.store import Store, StoreSettings
 
 WINDOW = 50
-SETTINGS = StoreSettings(
-    fsync_interval=0.002, segment_bytes=32768, compact_below=0.9, compact_step_bytes=4096
-)
+SETTINGS = StoreSettings(fsync_interval=0.002)
 
 
 def body_of(number: int) -> bytes:
@@ -31,7 +29,7 @@ def main(directory: str) -> None:
         changes.declare("q")
         changes.declare("kept")
         store.commit(changes)
-        store.flush(sync=True)
+        store.flush()
     queue, kept = store.queues["q"], store.queues["kept"]
     # Each commit has one ticket, and there are no others.
     first_ticket, first = store.durable, queue.next_seq
