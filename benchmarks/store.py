@@ -8,12 +8,11 @@ The comparison. All messages exist before a pass begins, each as one object, and
 and a body; the garbage collector skips these lists (`gc.freeze`). A batch is appended to the file
 with one `write` of its joined messages ("one"), or of its joined headers and bodies ("two"), which
 the store gets, too. The file has neither checksums nor lengths. The store gets the same bytes in
-the same batches: message by message (`put`), or in columns (`put_run`); with the writer in the same
-thread, as for the file, and in another, as in a relay. Both are fsynced every 200 ms and at the
-end, which counts: a rate is that of messages on disk. The file is read with one `pread` a batch,
-which is cut into messages of one length. The store returns records (`read`), or columns of headers
-and bodies (`read_runs`), with checksums compared. Both read data just written, from the system's
-cache. Passes are interleaved. The tables have the fastest pass, the one that other processes
+the same batches, with the writer in the same thread, as for the file, and in another, as in a
+relay. Both are fsynced every 200 ms and at the end, which counts: a rate is that of messages on
+disk. The file is read with one `pread` a batch, which is cut into messages of one length. The store
+returns records, with checksums compared. Both read data just written, from the system's cache.
+Passes are interleaved. The tables have the fastest pass, the one that other processes
 disturbed least, and the median: messages a second, by a clock that stands still while other
 processes have the core of the measuring thread (Linux reports this time); and the median CPU time
 of the whole process a message; each also as a multiple of both ways to append.
@@ -43,8 +42,6 @@ HEADER = 20
 INTERVAL = 0.2
 #: How far the store may be behind what was committed: a relay waits there, too.
 AHEAD = 8 << 20
-#: So much is written at a time where one thread does everything.
-STEP = 128 << 10
 
 Measure = tuple[float, float]
 """Seconds on the clock, and of CPU."""
@@ -110,7 +107,6 @@ def store_write(
     bodies: list[bytes],
     batch: int,
     *,
-    runs: bool,
     threaded: bool,
 ) -> None:
     """Put messages to a queue, and return when they are on the disk."""
@@ -118,23 +114,19 @@ def store_write(
     ticket = 0
     for start in range(0, len(headers), batch):
         changes = store.begin()
-        some = headers[start : start + batch], bodies[start : start + batch]
-        if runs:
-            changes.put_run(queue, start, *some)
-        else:
-            put = changes.put
-            for seq, (header, body) in enumerate(zip(*some, strict=True), start):
-                put(queue, seq, header, body)
+        put = changes.put
+        some = zip(headers[start : start + batch], bodies[start : start + batch], strict=True)
+        for seq, (header, body) in enumerate(some, start):
+            put(queue, seq, header, body)
         ticket = store.commit(changes)
         if threaded:
             while store.ahead() > AHEAD:
                 time.sleep(0.0005)
-        elif store.ahead() > STEP:
-            now = time.monotonic()
-            store.flush(sync=now - synced > INTERVAL)
-            synced = now if now - synced > INTERVAL else synced
+        elif time.monotonic() - synced > INTERVAL or store.ahead() > AHEAD:
+            store.flush()
+            synced = time.monotonic()
     if not threaded:
-        store.flush(sync=True)
+        store.flush()
     store.hurry()
     while store.durable < ticket:
         time.sleep(0.0005)
@@ -147,14 +139,6 @@ def store_read(store: Store, queue: int, number: int, batch: int) -> None:
         found = store.read(queue, at, count=batch, nbytes=1 << 24)
         at += len(found)
         assert found
-
-
-def store_read_runs(store: Store, queue: int, number: int, batch: int) -> None:
-    """Read all messages of a queue, in columns."""
-    at = 0
-    while at < number:
-        for found in store.read_runs(queue, at, count=batch, nbytes=1 << 24):
-            at += len(found.bodies)
 
 
 def compare(directory: Path, number: int, size: int, batch: int, passes: int) -> None:
@@ -176,34 +160,23 @@ def compare(directory: Path, number: int, size: int, batch: int, passes: int) ->
         path.unlink()
         note("file append, two parts", partial(file_write_parts, path, headers, bodies, batch))
         path.unlink()
-        for kind in ("put", "put_run"):
-            for threaded in (False, True):
-                place = directory / f"store-{number_of_pass}-{kind}-{threaded}"
-                store = Store.open(place)
-                writer = threading.Thread(target=store.run)
-                if threaded:
-                    writer.start()
-                changes = store.begin()
-                queue = changes.declare("q")
-                store.commit(changes)
-                work = partial(
-                    store_write,
-                    store,
-                    queue,
-                    headers,
-                    bodies,
-                    batch,
-                    runs=kind == "put_run",
-                    threaded=threaded,
-                )
-                note(f"store {kind}{', writer in a thread' if threaded else ''}", work)
-                note("store read", partial(store_read, store, queue, number, batch))
-                note("store read_runs", partial(store_read_runs, store, queue, number, batch))
-                if threaded:
-                    store.stop()
-                    writer.join()
-                store.close()
-                shutil.rmtree(place)
+        for threaded in (False, True):
+            place = directory / f"store-{number_of_pass}-{threaded}"
+            store = Store.open(place)
+            writer = threading.Thread(target=store.run)
+            if threaded:
+                writer.start()
+            changes = store.begin()
+            queue = changes.declare("q")
+            store.commit(changes)
+            work = partial(store_write, store, queue, headers, bodies, batch, threaded=threaded)
+            note(f"store put{', writer in a thread' if threaded else ''}", work)
+            note("store read", partial(store_read, store, queue, number, batch))
+            if threaded:
+                store.stop()
+                writer.join()
+            store.close()
+            shutil.rmtree(place)
     gc.unfreeze()
     shown: dict[str, tuple[float, float, float]] = {}
     for name, found in results.items():
@@ -228,6 +201,12 @@ def resident() -> int:
     raise AssertionError
 
 
+def mib_on_disk(store: Store) -> int:
+    """Return the size of its files, in MiB."""
+    seen = store.statistics()
+    return (seen.used_bytes + seen.free_bytes + seen.log_bytes) >> 20
+
+
 def many(directory: Path, number: int, size: int, batch: int) -> None:
     """Queue many messages, open the store again, drain it; print memory and times."""
     messages = [bytes(size)] * batch
@@ -244,7 +223,8 @@ def many(directory: Path, number: int, size: int, batch: int) -> None:
     started = time.perf_counter()
     for start in range(0, number, batch):
         changes = store.begin()
-        changes.put_run(queue, start, headers, bodies)
+        for seq, (header, body) in enumerate(zip(headers, bodies, strict=True), start):
+            changes.put(queue, seq, header, body)
         store.commit(changes)
         while store.ahead() > AHEAD:
             time.sleep(0.001)
@@ -260,8 +240,7 @@ def many(directory: Path, number: int, size: int, batch: int) -> None:
     print(
         f"{number} messages of {size} bytes in {seconds:.1f} s ({number / seconds / 1e6:.2f} M/s), "
         f"batches of {batch}: RSS grew by {grown >> 20} MiB (at most {peak >> 20} MiB), "
-        f"{grown / number:.2f} bytes a message; {store.statistics().disk_bytes >> 20} MiB on disk, "
-        f"snapshot {store.statistics().snapshot_bytes >> 10} KiB"
+        f"{grown / number:.2f} bytes a message; {mib_on_disk(store)} MiB on disk"
     )
     store.stop()
     writer.join()
@@ -286,7 +265,7 @@ def many(directory: Path, number: int, size: int, batch: int) -> None:
     store.compact()
     print(
         f"drained, each one done, in {seconds:.1f} s ({number / seconds / 1e6:.2f} M/s): RSS grew "
-        f"by {(resident() - before) >> 20} MiB; {store.statistics().disk_bytes >> 20} MiB on disk"
+        f"by {(resident() - before) >> 20} MiB; {mib_on_disk(store)} MiB on disk"
     )
     store.close()
 

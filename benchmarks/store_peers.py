@@ -1,17 +1,18 @@
-"""The store beside SQLite and LMDB, on the same work.
+"""The store beside a plain table of SQLite and LMDB, on the same work.
 
     python benchmarks/store_peers.py work       # CPU a message: put, read, acknowledge
     python benchmarks/store_peers.py space      # files, before and after what is acknowledged goes
     python benchmarks/store_peers.py beside     # a writer's thread beside a busy loop
     python benchmarks/store_peers.py recovery   # opened after a clean end, and after SIGKILL
     python benchmarks/store_peers.py damage     # a wrong byte; a disk that is full
-    python benchmarks/store_peers.py path       # the relay with its store, and with a peer's cost
+    python benchmarks/store_peers.py path       # the relay: to a persistent session, and from it
     python benchmarks/store_peers.py all --json FILE
 
 `peers/stores.py` has the engines, all with the same rules for fsyncs. Passes are interleaved, the
 order of the engines changes, and the tables have CPU of the whole process in microseconds a message
 (one message in one queue): the least of all passes, and the median. docs/queues.md explains them.
-LMDB is left out where its package (`lmdb`) is missing. Needs Linux.
+LMDB is left out where its package (`lmdb`) is missing. `path --other DIR` measures the relay of
+another checkout, too. Needs Linux.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -43,7 +44,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.fanout import machine
-from benchmarks.peers.stores import Engine, Own, SqliteRuns, engines
+from benchmarks.peers.stores import Engine, Own, engines
 from benchmarks.queues import (
     CYCLE,
     RUN,
@@ -54,6 +55,7 @@ from benchmarks.queues import (
     take_some,
 )
 from benchmarks.servers import Relay
+from clearfunds.store import repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,8 +67,6 @@ WINDOW: Final = 50
 """Commits whose messages are not acknowledged, in the process that is killed."""
 PACE: Final = 1000.0
 """Messages a second, each with a commit of its own."""
-BUDGET: Final = 1.5
-"""How many times the CPU of the whole path would be too much."""
 
 Kind: TypeAlias = "type[Engine]"
 Figures: TypeAlias = "dict[str, list[float]]"
@@ -461,25 +461,36 @@ def in_child(do: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
 
 
 def look(kind: Kind, directory: Path, number: int) -> dict[str, Any]:
-    """Read what has a wrong byte."""
-    right = wrong = at = 0
-    said = ""
-    try:
-        engine = kind(directory, 1)
-        while at < number and (some := engine.read(1, at, READ)):
-            for seq, header, body in some:
-                if at <= seq < number and (header, body) == (header_of(seq), body_of(seq)):
-                    right += 1
-                else:
-                    wrong += 1
-            at = max(some[-1][0] + 1, at + 1)
-        if isinstance(engine, Own):
-            said = "; ".join(map(str, engine.store.damages))
-        elif isinstance(engine, SqliteRuns):
-            said = "; ".join(engine.damages)
-    except Exception as error:  # noqa: BLE001 (this is what is looked for)
-        said = f"{type(error).__name__}: {error}"
-    return {"said": said, "right": right, "wrong": wrong}
+    """Read what has a wrong byte; a store that it makes unreadable is repaired, and read again."""
+    said: list[str] = []
+    right = wrong = 0
+    for _ in range(2 if issubclass(kind, Own) else 1):
+        right = wrong = at = 0
+        with ExitStack() as open_now:
+            try:
+                engine = kind(directory, 1)
+                open_now.callback(close_somehow, engine)
+                while at < number and (some := engine.read(1, at, READ)):
+                    for seq, header, body in some:
+                        if at <= seq < number and (header, body) == (header_of(seq), body_of(seq)):
+                            right += 1
+                        else:
+                            wrong += 1
+                    at = max(some[-1][0] + 1, at + 1)
+                if isinstance(engine, Own):
+                    said += map(str, engine.store.damages)
+                break
+            except Exception as error:  # noqa: BLE001 (this is what is looked for)
+                said.append(f"{type(error).__name__}: {error}")
+        if issubclass(kind, Own):
+            said += map(str, repair(directory))
+    return {"said": "; ".join(said), "right": right, "wrong": wrong}
+
+
+def close_somehow(engine: Engine) -> None:
+    """Close what may be damaged."""
+    with suppress(Exception):
+        engine.close()
 
 
 def measure_damage(number: int, flips: int, where: Path) -> list[dict[str, Any]]:
@@ -536,8 +547,8 @@ def fill(kind: Kind, directory: Path) -> dict[str, Any]:
     number = 0
     try:
         while number < 20_000:
-            put_all(engine, 1, number, number + 100, 100, 200)
             number += 100
+            put_all(engine, 1, number - 100, number, 100, 200)
             if not number % 2000:
                 engine.sync()
     except Exception as error:  # noqa: BLE001 (this is what is looked for)
@@ -570,11 +581,12 @@ def measure_full(where: Path) -> list[dict[str, Any]]:
 # ---- The whole path ------------------------------------------------------------------------------
 
 
-PROGRAMS: Final = {
-    Own.name: ("-m", "clearfunds"),
-    SqliteRuns.name: (str(Path(__file__).resolve().parent / "peers" / "sqlite_relay.py"),),
-}
-"""Relays, by the engine that they have."""
+def program_of(checkout: Path | None) -> tuple[str, ...]:
+    """Return what the interpreter runs for the relay of a checkout; None: of this one."""
+    if checkout is None:
+        return "-m", "clearfunds", "relay"
+    start = f"import sys; sys.path.insert(0, {str(checkout.resolve() / 'src')!r}); "
+    return "-c", f"{start}from clearfunds.__main__ import main; main()", "relay"
 
 
 def queue_at_pace(number: int, rate: float, port: int) -> None:
@@ -596,13 +608,13 @@ def queue_at_pace(number: int, rate: float, port: int) -> None:
         sock.sendall(b"\xe0\0")
 
 
-def run_relay(engine: str, number: int, where: Path) -> dict[str, float]:
+def run_relay(program: tuple[str, ...], number: int, where: Path) -> dict[str, float]:
     """Return CPU microseconds a message of the relay: queued, and taken; and messages a commit."""
     with tempfile.TemporaryDirectory(dir=where) as name:
         limits = ("max-queued", "max-queued-bytes", "disk-limit")
         options = [f"--store={name}/store", *(f"--{limit}=none" for limit in limits)]
         options += ["--session-expiry=none", "--max-inflight=1000"]
-        relay = Relay(protocols=("mqtt",), options=tuple(options), program=PROGRAMS[engine])
+        relay = Relay(protocols=("mqtt",), options=tuple(options), program=program)
         with relay.running(Path(name), None) as running:
 
             def commits() -> float:
@@ -635,60 +647,25 @@ def run_relay(engine: str, number: int, where: Path) -> dict[str, float]:
             return found
 
 
-def measure_path(number: int, passes: int, where: Path) -> dict[str, Any]:
-    """Return the CPU of the path, and of the path with a peer in the store's place."""
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in PROGRAMS}
+def measure_path(number: int, passes: int, where: Path, other: Path | None) -> list[dict[str, Any]]:
+    """Return CPU microseconds of the relay a message: the least, and the median."""
+    checkouts = [None] if other is None else [None, other]
+    found: dict[Path | None, list[dict[str, float]]] = {each: [] for each in checkouts}
     for _ in range(passes):
-        for name, of_engine in measured.items():
-            of_engine.append(run_relay(name, number, where))
-    say(f"path: {measured}")
-    runs = measured[Own.name]
-    put, take = (min(run[part] for run in runs) for part in ("put", "take"))
-    put_batch = max(round(statistics.median(run["put_batch"] for run in runs)), 1)
-    take_batch = max(round(statistics.median(run["take_batch"] for run in runs)), 1)
-    loads = [Work(put_batch), Work(take_batch)]
-    rows = measure_work(loads, passes, where)
-
-    def part(name: str, batch: int, of: str) -> float:
-        key = name, batch, of
-        return float(
-            next(r["cpu_least"] for r in rows if (r["engine"], r["batch"], r["part"]) == key)
-        )
-
-    result: dict[str, Any] = {
-        "measured": {
-            name: {
-                part: [round(min(found), 1), round(statistics.median(found), 1)]
-                for part in ("put", "take", "paced", "paced_batch")
-                if (found := [run[part] for run in of_engine])
-            }
-            for name, of_engine in measured.items()
-        },
-        "put_batch": put_batch,
-        "take_batch": take_batch,
-        "with": {},
-    }
-    for kind in engines():
-        puts = part(kind.name, put_batch, "put") - part(Own.name, put_batch, "put")
-        takes = sum(
-            part(kind.name, take_batch, of) - part(Own.name, take_batch, of)
-            for of in ("read", "ack")
-        )
-        result["with"][kind.name] = {
-            "put": round(put + puts, 1),
-            "put_times": round((put + puts) / put, 3),
-            "take": round(take + takes, 1),
-            "take_times": round((take + takes) / take, 3),
-            "whole_times": round((put + puts + take + takes) / (put + take), 3),
-            "engine_part": round(
-                part(kind.name, put_batch, "put")
-                + part(kind.name, take_batch, "read")
-                + part(kind.name, take_batch, "ack"),
-                2,
-            ),
+        for checkout, runs in found.items():
+            runs.append(run_relay(program_of(checkout), number, where))
+        say(f"path: {[runs[-1] for runs in found.values()]}")
+    return [
+        {
+            "relay": "this checkout" if checkout is None else str(checkout),
+            **{
+                part: f"{min(seen):.1f} ({statistics.median(seen):.1f})"
+                for part in runs[0]
+                if (seen := [run[part] for run in runs])
+            },
         }
-    result["budget"] = BUDGET
-    return result
+        for checkout, runs in found.items()
+    ]
 
 
 # ---- The command line ----------------------------------------------------------------------------
@@ -710,6 +687,7 @@ def main() -> None:
     parser.add_argument("--batches", help="only these publications a commit, as 1,100")
     parser.add_argument("--flips", type=int, default=100, help="bytes that are changed in turn")
     parser.add_argument("--seconds", type=float, default=2.0, help="for how long beside a loop")
+    parser.add_argument("--other", type=Path, help="another checkout, whose relay is measured, too")
     parser.add_argument("--json", type=Path, help="where to write what was measured")
     parser.add_argument("--scratch", type=Path, help="where to write; else for temporary files")
     given = parser.parse_args()
@@ -737,12 +715,11 @@ def main() -> None:
         if "damage" in wanted:
             result["damage"] = measure_damage(number or 5000, given.flips, where)
             result["full"] = measure_full(where)
-        for title in ("space", "beside", "recovery", "damage", "full"):
+        if "path" in wanted:
+            result["path"] = measure_path(number or 100_000, given.passes, where, given.other)
+        for title in ("space", "beside", "recovery", "damage", "full", "path"):
             if title in result:
                 print(f"\n{title}\n\n{table(result[title])}")
-        if "path" in wanted:
-            result["path"] = measure_path(number or 100_000, given.passes, where)
-            print(json.dumps(result["path"], indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
 

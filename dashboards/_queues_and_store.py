@@ -138,8 +138,8 @@ _KEPT = [
     ),
     lines(
         "Waiting to be written, or to be durable",
-        "How many messages have no room on disk, and how many are written and wait for the next "
-        "fsync? The first should be 0; the second is the number that comes between two fsyncs.",
+        "How many messages have no room on disk, and how many are with the store and wait for the "
+        "next fsync? The first should be 0; the second is what comes between two fsyncs.",
         Query(f"sum(clearfunds_queue_unwritten_messages{{{HERE}}})", "no room"),
         Query(f"sum(clearfunds_queue_unsynced_messages{{{HERE}}})", "not durable yet"),
     ),
@@ -230,53 +230,34 @@ _STORE = [
     ),
     lines(
         "Not on disk yet",
-        "How many bytes wait in RAM to be written, and how many are written and not yet fsynced? "
-        "If the first grows, the disk does not keep up.",
+        "How many bytes wait in RAM for the next transaction? If it grows, the disk does not keep "
+        "up.",
         Query(f"sum(clearfunds_store_pending_bytes{{{HERE}}})", "to be written"),
-        Query(f"sum(clearfunds_store_unsynced_bytes{{{HERE}}})", "to be fsynced"),
         unit="bytes",
     ),
     lines(
         "Writes",
-        "How often a second does the store get a change, write, and fsync? Many changes share a "
-        "write, and many writes an fsync.",
+        "How often a second does the store get a change, and end a transaction with an fsync? Many "
+        "changes share a transaction.",
         Query(_rate("clearfunds_store_commits_total"), "changes"),
-        Query(_rate("clearfunds_store_batches_total"), "writes"),
-        Query(_rate("clearfunds_store_fsyncs_total"), "fsyncs"),
+        Query(_rate("clearfunds_store_fsyncs_total"), "transactions"),
         unit="ops",
     ),
     lines(
-        "The log on disk",
-        "How large is it, how much of it is live, and how large is the index's snapshot?",
+        "Files",
+        "How large is the database, how much of it is free to be used again, and how large is its "
+        "write-ahead log?",
         Query(f"sum by (state) (clearfunds_store_bytes{{{HERE}}})", "{{state}}"),
-        Query(f"sum(clearfunds_store_snapshot_bytes{{{HERE}}})", "snapshot"),
         unit="bytes",
         stacked=True,
+        span=12,
     ),
     lines(
-        "Written, and copied",
-        "How many bytes a second are written, and how many of them by compaction?",
-        Query(_rate("clearfunds_store_written_bytes_total"), "written"),
-        Query(_rate("clearfunds_store_compacted_bytes_total"), "of that copied"),
+        "Written again",
+        "How many bytes a second are written again, to free the room of acknowledged messages?",
+        Query(_rate("clearfunds_store_rewritten_bytes_total"), "written again"),
         unit="Bps",
-    ),
-    lines(
-        "Files of the log",
-        "How many are there, how many were copied forward or given back, and how many snapshots "
-        "were written?",
-        Query(f"sum(clearfunds_store_segments{{{HERE}}})", "there are"),
-        Query(
-            f"sum({added(f'clearfunds_store_compacted_segments_total{{{HERE}}}', '10m')})",
-            "copied in 10 min",
-        ),
-        Query(
-            f"sum({added(f'clearfunds_store_deleted_segments_total{{{HERE}}}', '10m')})",
-            "given back in 10 min",
-        ),
-        Query(
-            f"sum({added(f'clearfunds_store_snapshots_total{{{HERE}}}', '10m')})",
-            "snapshots in 10 min",
-        ),
+        span=12,
     ),
     lines(
         "Refused and damaged",

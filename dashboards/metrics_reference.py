@@ -62,8 +62,8 @@ If the relay has `--http-token` or `--http-password`, Prometheus must send one (
 UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
-    "sessions", "queues", "segments", "commits", "batches", "fsyncs", "snapshots", "failures",
-    "damages", "trouble", "consumers", "weight", "members", "groups", "flows", "logins",
+    "sessions", "queues", "commits", "fsyncs", "failures", "damages", "trouble", "consumers",
+    "weight", "members", "groups", "flows", "logins",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
@@ -108,7 +108,7 @@ LABELS: Final = {
     f"{', '.join(f'`{state}`' for state in LIMIT_STATES)}; see [latency-limit.md]"
     "(latency-limit.md#its-states). Of messages in queues: `ready`, not delivered yet; `unacked`, "
     "delivered and not acknowledged. Of sessions: `connected`, `away`. Of the store's bytes: "
-    "`live`, needed; `dead`, to be reclaimed.",
+    "`used` and `free`, of the database; `log`, its write-ahead log.",
     "tenant": "The name of a tenant; its account is `tenant/` and that name.",
     "transport": "The protocol: `mqtt`, `syndicate`.",
     "version": "The version of the package.",

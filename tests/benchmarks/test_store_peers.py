@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "store_peers.py"
-NAMES = {"store", "SQLite, a row a message", "SQLite, a row a run"}
+NAMES = {"store", "SQLite, a row a message"}
 """And LMDB, where it is installed."""
 
 
@@ -48,9 +48,7 @@ def test_a_wrong_byte_and_a_full_disk(tmp_path: Path) -> None:
     found = measured(tmp_path, "damage", "--messages=1000", "--flips=8")
     damage = {row["engine"]: row for row in found["damage"]}
     assert damage["store"]["silent"] == 0
-    assert damage["store"]["most_lost"] < 1000
-    # A row of a run has a checksum; a row of a message does not.
-    assert damage["SQLite, a row a run"]["silent"] == 0
+    # Its rows have checksums; those of a plain table have none.
     assert damage["SQLite, a row a message"]["silent"] > 0
     full = {row["engine"]: row for row in found["full"]}
     assert all(row["there"] >= row["durable"] > 0 for row in full.values())

@@ -22,7 +22,7 @@ _LISTENER: Final = 64
 """As many as are accepted in one step, before surplus ones are closed again."""
 
 _STORE: Final = 96
-"""Segments open for reading (`StoreSettings.open_files`), and those being written."""
+"""The database and its log, for the writer, and again for each thread that reads."""
 
 _JOURNAL: Final = 16
 """A file for each of its tables, and its lock."""
