@@ -51,7 +51,7 @@ class Subscriber:
 
     def output(self) -> bytes:
         """Wait for its end and return what it wrote."""
-        output, _ = self.process.communicate(timeout=SECONDS)
+        output: bytes = self.process.communicate(timeout=SECONDS)[0]
         return output
 
 

@@ -72,7 +72,7 @@ async def test_a_body_that_several_queues_have_is_there_for_each(tmp_path: Path,
         await until(lambda: heard.done and other.done)
         # The body has no zeros, and the database nothing but that.
         copies = 7 if size < 4096 else 2
-        stored = (process.directory / "messages.db-wal").read_bytes()
+        stored = (tmp_path / "messages.db-wal").read_bytes()
         assert stored.count(body[:64]) == copies
         again = process.publish(body, queues[2])
         await until(lambda: again.done)
