@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_right
 from functools import partial
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import attrs
 
@@ -42,7 +42,7 @@ _RUNS: Final = """
     ORDER BY first"""
 
 
-_record = partial(tuple.__new__, Record)
+_record: Callable[[Iterable[Any]], Record] = partial(cast("Any", tuple).__new__, Record)
 """Makes a `Record` of a tuple, in C: `Record._make` is a call in Python for each."""
 
 
