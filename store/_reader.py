@@ -28,7 +28,7 @@ from ._rows import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from ._changes import Puts
