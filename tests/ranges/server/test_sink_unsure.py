@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +13,20 @@ import trio
 from clearfunds.ranges.client import DiskError, SinkWriter
 from clearfunds.store import Store, StoreSettings
 from tests.ranges.server.relays import HOST, Relay, blocking, running
-from tests.store.disk import FakeFiles
+from tests.store.disk import FakeDisk, refuse
 from tests.transports.peers import until
 
 ROWS = [("a/b", b"1"), ("a/b", b"2")]
 
 
-def refuse(operation: str, name: str) -> None:
-    if operation in {"write", "fsync"}:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+SETTINGS = StoreSettings(fsync_interval=0.01, retry_interval=0.05)
+FULL = refuse(errno.ENOSPC, "write", "sync")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[FakeDisk]:
+    with FakeDisk(tmp_path) as made:
+        yield made
 
 
 async def writer(relay: Relay, **options: Any) -> SinkWriter:
@@ -40,44 +45,44 @@ async def in_the_end(ask: Callable[[], object]) -> object:
                 await trio.sleep(0.05)
 
 
-async def test_nobody_is_told_of_a_batch_before_its_decision_is_on_the_disk() -> None:
-    files = FakeFiles()
-    store = Store.open("", StoreSettings(fsync_interval=0.01), files=files)
+async def test_nobody_is_told_of_a_batch_before_its_decision_is_on_the_disk(
+    disk: FakeDisk,
+) -> None:
+    store = Store.open(disk.directory, SETTINGS, vfs=disk.name)
     async with running(store=store, store_timeout=0.2) as relay:
         client = await writer(relay)
         part = await blocking(client.stage, 0, 0, 1, ROWS)
-        files.fault = refuse
+        disk.fault = FULL
         with pytest.raises(DiskError, match="the store has not written it"):
             await blocking(client.commit, 0, [part])
         # Decided it is, but only here: who believed that would not write it again after a crash.
         with pytest.raises(DiskError, match="the store has not written it"):
             await blocking(client.last_committed)
-        files.fault = None
+        disk.fault = None
         assert await in_the_end(client.last_committed) == 0
         assert not await blocking(client.commit, 0, [part])
     store.close()
 
 
-async def test_a_name_is_taken_over_when_that_is_on_the_disk() -> None:
-    files = FakeFiles()
-    store = Store.open("", StoreSettings(fsync_interval=0.01), files=files)
+async def test_a_name_is_taken_over_when_that_is_on_the_disk(disk: FakeDisk) -> None:
+    store = Store.open(disk.directory, SETTINGS, vfs=disk.name)
     async with running(store=store, store_timeout=0.2) as relay:
         old = await writer(relay)
         await blocking(old.stage, 0, 0, 1, ROWS)
-        files.fault = refuse
+        disk.fault = FULL
         # A relay that is killed now knows only the one before, and would put out the newer one.
         with pytest.raises(DiskError, match="the store has not written it"):
             await writer(relay, take_over=True)
         await until(lambda: len(relay.server.open) == 1)
-        files.fault = None
+        disk.fault = None
         new = await in_the_end(lambda: SinkWriter(HOST, relay.port, "w", take_over=True))
         assert isinstance(new, SinkWriter)
         relay.readers.append(new)
         assert await blocking(new.last_committed) is None
         generation = new.ticket.generation
     store.close()
-    files.lose_power()
-    store = Store.open("", files=files)
+    disk.lose_power()
+    store = Store.open(disk.directory, vfs=disk.name)
     async with running(store=store) as relay:
         found = relay.server.writing.sinks.find("w")
         assert found is not None
