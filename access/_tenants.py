@@ -46,14 +46,15 @@ class Peer:
     """The user's name; `NO_USER` without one."""
     client: str
     """A client identifier; without one, the address it comes from."""
+    name: str = attrs.field(init=False, eq=False, repr=False)
+    """The name of its account; no two peers have the same.
 
-    @property
-    def name(self) -> str:
-        """The name of its account; no two peers have the same.
+    A listener's label and a client's name may have a `/`; in a user's it stands as in URLs.
+    """
 
-        A listener's label and a client's name may have a `/`; in a user's it stands as in URLs.
-        """
-        return f"{self.listener}/{as_part(self.user)}/{self.client}"
+    def __attrs_post_init__(self) -> None:
+        name = f"{self.listener}/{as_part(self.user)}/{self.client}"
+        object.__setattr__(self, "name", name)
 
 
 def as_part(user: str) -> str:

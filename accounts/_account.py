@@ -164,11 +164,13 @@ class Account:
         read. An account that has lost its limit is checked until its line is gone: nobody
         overtakes. `sharing`: some are shared. `rated`: all rate limits, which input is charged to.
         """
-        self.limited = tuple(
+        limited = tuple(
             a
             for a in self.chain
             if a.is_limited or a.gated or (a.parent is not None and a.parent.shares is not None)
         )
+        # Mostly it is all of them: one tuple is enough then.
+        self.limited = self.chain if len(limited) == len(self.chain) else limited
         self.sharing = any(a.shares is not None for a in self.chain)
         self.rated = tuple(
             a.gate.bucket for a in self.chain if a.gate is not None and a.gate.bucket is not None

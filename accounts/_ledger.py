@@ -63,13 +63,6 @@ class Router(Holder):
         """Do nothing: a turn does not wait."""
 
 
-def _current_task() -> trio.lowlevel.Task | None:
-    try:
-        return trio.lowlevel.current_task()
-    except RuntimeError:  # no event loop: the engine is plain functions
-        return None
-
-
 class Ledger:
     """All accounts and holders of one process.
 
@@ -323,9 +316,11 @@ class Ledger:
 
         Returns the task, for `leave`: a block inside a generator may be left by another one.
         """
-        task = _current_task()
-        if task is not None:
-            self.inside.setdefault(task, []).append(account)
+        try:
+            task = trio.lowlevel.current_task()
+        except RuntimeError:  # no event loop: the engine is plain functions
+            return None
+        self.inside.setdefault(task, []).append(account)
         return task
 
     def leave(self, account: Account, task: trio.lowlevel.Task | None) -> None:
@@ -343,8 +338,9 @@ class Ledger:
         Raises:
             SelfWaitError: If so. Only sources wait (rule 5).
         """
-        task = _current_task()
-        if task is None:
+        try:
+            task = trio.lowlevel.current_task()
+        except RuntimeError:  # as above
             return
         for open_account in self.inside.get(task, ()):
             if any(a in open_account.chain for a in account.limited or (account,)):

@@ -194,13 +194,31 @@ class Dataspace:
             for publication in event.events():
                 self.route(turn, publication)
             return
+        reached = 0
+        looked_into = True
         if isinstance(event, Publication):
-            reached = self._route_publication(turn, event, nbytes)
+            if nbytes is None:
+                nbytes = event.nbytes
+            if event.retain:
+                turn.on_undo(self.retained.set(event, turn.account.standing()))
+                # Existing subscribers get it as a new message [MQTT-3.3.1-9].
+                event = attrs.evolve(event, retain=False, was_retained=True)
+            route = self.routes.of(event.topic)
+            looked_into = route.looked_into
+            holders = route.acked.holders if event.qos else route.plain.holders
+            if event.qos and route.unacked.holders:
+                plain = attrs.evolve(event, qos=0)
+                for holder in route.unacked.holders:
+                    turn.deliver(holder, plain, 1, nbytes)
+                reached = len(route.unacked.holders)
+            for holder in holders:
+                turn.deliver(holder, event, 1, nbytes)
+            reached += len(holders)
         elif isinstance(event, (Asserted, Retracted)):
             msg = f"{event!r} cannot be published; only a dataspace says what is the case"
             raise DataspaceError(msg)
-        else:
-            reached = self._route_value(turn, event, nbytes)
+        if looked_into:
+            reached += self._route_value(turn, event, nbytes)
         self.ledger.fanout_copies.add(reached)
         self.published += 1
         self.deliveries += reached
@@ -229,29 +247,6 @@ class Dataspace:
             self.deliveries += count * copies
         else:
             self.unrouted += count
-
-    def _route_publication(self, turn: Turn, event: Publication, nbytes: int | None) -> int:
-        size = event.nbytes if nbytes is None else nbytes
-        if event.retain:
-            turn.on_undo(self.retained.set(event, turn.account.standing()))
-            # Existing subscribers get it as a new message [MQTT-3.3.1-9].
-            event = attrs.evolve(event, retain=False, was_retained=True)
-        route = self.routes.of(event.topic)
-        if event.qos:
-            if route.unacked.holders:
-                plain = attrs.evolve(event, qos=0)
-                for holder in route.unacked.holders:
-                    turn.deliver(holder, plain, 1, size)
-            for holder in route.acked.holders:
-                turn.deliver(holder, event, 1, size)
-            reached = len(route.unacked.holders) + len(route.acked.holders)
-        else:
-            for holder in route.plain.holders:
-                turn.deliver(holder, event, 1, size)
-            reached = len(route.plain.holders)
-        if route.looked_into:
-            reached += self._route_value(turn, event, size)
-        return reached
 
     def _route_value(self, turn: Turn, value: Any, nbytes: int | None) -> int:
         reached = 0

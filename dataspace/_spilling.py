@@ -61,7 +61,7 @@ class Spilling:
     def received(self, loan: LoanedItem[Any]) -> None:
         """Note that the consumer has received this one: the queue needs it no more."""
         delivery = self._copies.pop(loan, None)
-        if delivery is not None and delivery.channel.is_outstanding(delivery.tag):
+        if delivery is not None and delivery.tag in delivery.channel.unacked:
             delivery.ack()
 
     @property

@@ -8,6 +8,7 @@ import trio
 from prometheus_client.registry import Collector
 
 from ..accounts import DebtCollector
+from ..accounts.watch._core_shares import METRICS_SHARE
 from ..accounts.watch._tops import tops_in_steps
 from ._cooperative import Pace, run_paced
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from ..accounts import Account, Ledger, Limit
     from ..accounts.watch._tops import Tops
 
-SHARE_MAX: Final = 0.005
-"""Largest share of a core for the walks together, however many loans and scrapes there are. The
-live page may take three times as much."""
-
 SHORT_SECONDS: Final = 0.01
 """A walk shorter than this is done for each scrape: only tests scrape once a second or more
 often."""
@@ -30,7 +27,7 @@ often."""
 
 def due_after(began: float, busy: float) -> float:
     """Return when the next walk may begin after one that began at `began` and took `busy` s."""
-    return began if busy < SHORT_SECONDS else began + busy / SHARE_MAX
+    return began if busy < SHORT_SECONDS else began + busy / METRICS_SHARE
 
 
 class SteppedDebts(Collector):

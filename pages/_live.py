@@ -3,7 +3,7 @@
 Limits on its cost for the relay:
 1. Nothing is read unless a browser watches. There is no task for it: a browser that finds no fresh
    sample takes one, and all others get the same one (`Sampler`).
-2. Samples are at least a second apart, and take no more than `SHARE_MAX` of a core, however many
+2. Samples are at least a second apart, and take no more than `LIVE_SHARE` of a core, however many
    accounts there are; each is taken in stretches of a millisecond (`Pace`).
 3. No browser has a queue. It asks for the next sample when it has taken the last one, and a slow
    one gets fewer. The server drops a browser that takes nothing.
@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from ..accounts import Outcome
+from ..accounts.watch._core_shares import LIVE_SHARE
 from ._cooperative import Pace
 from ._events import CONTENT_TYPE, EventStream, event, retry
 from ._json import compact as _encode
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS: Final = 1.0
 SAMPLE_SECONDS_MAX: Final = 10.0
-SHARE_MAX: Final = 0.015
-# Of a core: with Prometheus scraping beside it, being watched stays below 3 %.
 
 HISTORY_MAX: Final = 300
 # Samples kept, of totals only: five minutes, twenty kilobytes.
@@ -121,7 +120,7 @@ class Sampler:
         began = trio.current_time()
         seen = await survey(self._ledger, pace)
         busy = pace.busy_seconds
-        every = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, busy / SHARE_MAX))
+        every = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, busy / LIVE_SHARE))
         # When data at rest reaches its limit, nobody waits yet, but further data counts as debt.
         at_rest = self._ledger.at_rest
         headroom = min(

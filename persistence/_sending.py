@@ -9,6 +9,9 @@ from typing import Protocol
 class Sending(Protocol):
     """Sends to connections; a `clearfunds.transports.Flusher`."""
 
+    corks: int
+    """The number of blocks that hand over without sending, as `corked` does."""
+
     def corked(self) -> AbstractContextManager[None]:
         """Let confirms in the block hand over without sending."""
         ...

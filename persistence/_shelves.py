@@ -240,7 +240,8 @@ class Shelves:
             )
 
     def _durable(self, ticket: int) -> None:
-        with self._flusher.corked():
+        self._flusher.corks += 1  # as `corked`, without its two calls for each batch
+        try:
             while self._under_way and self._under_way[0].ticket <= ticket:
                 batch = self._under_way.popleft()
                 for shelf in batch.users:
@@ -252,6 +253,8 @@ class Shelves:
                             self.faults.note(owner_of(queue), TELLING, exc)
                 for callback, whose in batch.callbacks:
                     self.faults.call(whose, TELLING, callback)
+        finally:
+            self._flusher.corks -= 1
         self._flusher.flush_now()
 
     # -- reading --------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ import trio
 from ..accounts import NO_LIMIT
 from ..accounts._gate import gate_of
 from ..accounts._waiters import BLOCKED, REASONS, Waiter
-from ..accounts.watch._slow_waits import SHARE_MAX, Held, add_up
+from ..accounts.watch._core_shares import SLOW_WAITS_SHARE
+from ..accounts.watch._slow_waits import Held, add_up
 from ..dataspace import Publication
 from ..transports._ticker import next_tick
 
@@ -219,4 +220,4 @@ async def watch_throttled(notices: ThrottledNotices) -> None:
     pause = 0.0
     while True:
         await next_tick(max(LOOK_SECONDS, pause))
-        pause = await notices.look() / SHARE_MAX
+        pause = await notices.look() / SLOW_WAITS_SHARE

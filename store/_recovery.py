@@ -128,7 +128,8 @@ def _is_whole(db: sqlite3.Connection, ident: int) -> bool:
     except CorruptRowError:
         return False
     queue, first, last, count, size, kind, columns, data, checked = row
-    return checksum_of_run((queue, first, last, count, size, kind, columns, data)) == checked
+    found = checksum_of_run((queue, first, last, count, size, kind, columns, data))
+    return found == int(checked)
 
 
 def _count(found: Recovered, row: tuple[Any, ...], *, whole: bool) -> None:

@@ -2,16 +2,23 @@
 
 import gc
 import logging
+import os
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.signals import heard
+from tests.store.disk import Disks, FakeDisk
 
 EXAMPLES = 40
-"""Of a property in `make test`, unless a test says otherwise; `make test-long` has 100."""
+"""Of a property in `make test`, unless a test says otherwise."""
+
+PIPELINE: Final = Path(__file__).with_name("pipeline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,6 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
             suppress_health_check=[HealthCheck.too_slow],
         )
         settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import only that side of `tests/pipeline` that is wanted: the other takes seconds."""
+    marks = str(config.getoption("-m"))
+    if "not pipeline" in marks:
+        return collection_path == PIPELINE or None
+    if "pipeline" in marks:
+        aside = collection_path.parent == PIPELINE.parent and collection_path != PIPELINE
+        return aside or None
+    return None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,3 +78,15 @@ def _interrupts_are_heard() -> Iterator[None]:
     """Undo what a shell does to `make test &`: Control-C is ignored there, by programs too."""
     with heard(signal.SIGINT, signal.default_int_handler):
         yield
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Disks]:
+    """Make disks below SQLite that do as they are told."""
+    with ExitStack() as stack:
+
+        def disk(seed: int = 0) -> FakeDisk:
+            folder = tmp_path / f"disk-{len(os.listdir(tmp_path))}"
+            return stack.enter_context(FakeDisk(folder, seed))
+
+        yield disk

@@ -319,7 +319,7 @@ class OutletBacklog(Backlog):
     def refill(self, nbytes: int) -> bool:
         """Give the outlet its next bytes to send, about `nbytes`; return whether there are any."""
         outlet = self._outlet
-        queue = outlet.queue
+        queue = outlet.queue = deque()  # what was there has all been sent
         size = 0
         self._found = None
         while self.aside and size < nbytes:

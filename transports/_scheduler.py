@@ -62,7 +62,7 @@ class Work:
     """
 
     __slots__ = (
-        "_began", "_had", "_last", "_let_go", "_round", "_scheduler", "_surely", "_until", "clock",
+        "_had", "_last", "_let_go", "_round", "_scheduler", "_surely", "_until", "clock",
         "paused",
     )  # fmt: skip
 
@@ -70,7 +70,6 @@ class Work:
         self._scheduler = scheduler
         self.clock = scheduler.clock
         self.paused = False
-        self._began = 0.0
         # The end of the present step; 0 between steps.
         self._until = 0.0
         # Its CPU time on the scheduler's virtual clock; and that of its last step.
@@ -100,8 +99,7 @@ class Work:
                 return False
         elif had > virtual:
             scheduler.virtual = had
-        self._began = now = self.clock()
-        self._until = now + SLICE_SECONDS
+        self._until = self.clock() + SLICE_SECONDS
         self._round = scheduler.round
         self.paused = False
         return True
@@ -115,11 +113,12 @@ class Work:
 
     def end(self) -> None:
         """End the step, if there is one: charge its time to this connection."""
-        if not self._until:
+        until = self._until
+        if not until:
             return
         self._until = 0.0
         scheduler = self._scheduler
-        took = self.clock() - self._began
+        took = self.clock() - until + SLICE_SECONDS
         scheduler.used += took
         self._last = took
         self._had += took
@@ -188,8 +187,7 @@ class Work:
         """Begin a step without asking: this connection may go on, or the step is a short one."""
         scheduler = self._scheduler
         self._had = self.start
-        self._began = now = scheduler.clock()
-        self._until = now + SLICE_SECONDS
+        self._until = scheduler.clock() + SLICE_SECONDS
         self._round = scheduler.round
         self.paused = False
 

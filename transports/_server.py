@@ -126,6 +126,7 @@ class Server(Generic[SettingsT, SessionT]):
             if await self._its_turn(link):
                 self.counters.accepted += 1
                 session = self._begun(link, make)
+                del make  # kept, it would be 4 % of an idle connection's memory
                 if session is not None:
                     await session.run()
         finally:

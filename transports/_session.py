@@ -23,7 +23,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import trio
 
@@ -58,6 +58,8 @@ closed for it."""
 
 WARN_SECONDS = 1.0
 """How often at most one connection's faults are logged, where they do not end it."""
+
+NEVER_WARNED: Final = -WARN_SECONDS
 
 ServerT = TypeVar("ServerT", bound="Server[Any, Any]")
 AccountT = TypeVar("AccountT", bound=Account | None)
@@ -133,7 +135,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._left = False
         self._waiting = False
         self._retired = False
-        self._warned = -WARN_SECONDS
+        self._warned = NEVER_WARNED
         self._unsaid = 0
         self._work = link.work = Work(server.flusher.scheduler)
         # Handles what was read in one short step, if it can be. None: it cannot, and nothing has
@@ -253,7 +255,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         while True:
             if not work.begin():
                 await self._wait_for_turn(work.wait)
-            more = self._process()
+            flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
+            try:
+                more = self._handle_input()
+            finally:
+                flusher.corks -= 1
             if flusher.dirty:
                 # What this reader may have to wait for must not sit unsent in its own hands.
                 if len(flusher.dirty) <= OUTLETS_A_STEP:
@@ -292,9 +298,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 self._last = self._server.ledger.clock()
                 if not done:
                     break
+                del data  # up to 64 KiB, while nothing comes
                 data = await link.receive()
             else:
                 self._received(data)
+            del data
 
     async def _wait_for_turn(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Wait until it is this connection's turn, and begin a step; its clock stands still."""
@@ -323,18 +331,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if self._hold is hold:
             self._hold = None
 
-    def _process(self) -> bool:
-        """Handle what was read; True when it stopped for want of funds, or to let others run."""
-        flusher = self._server.flusher
-        flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
-        try:
-            return self._handle_input()
-        finally:
-            flusher.corks -= 1
-
     @abc.abstractmethod
     def _handle_input(self) -> bool:
-        """See `_process`."""
+        """Handle what was read; True when it stopped for want of funds, or to let others run."""
 
     @abc.abstractmethod
     def _received(self, data: bytes) -> None:

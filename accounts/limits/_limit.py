@@ -40,6 +40,7 @@ class Limit:
     """The lower mark in events; None is half of the limit."""
     low_bytes: int | None = attrs.field(default=None, validator=_positive)
     """The lower mark in bytes; None is half of the limit."""
+    _marks: tuple[int, int, int, int] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         for unit, high, low in (
@@ -49,14 +50,16 @@ class Limit:
             if low is not None and (high is None or low > high):
                 msg = f"low_{unit}={low} must not be above {unit}={high}"
                 raise ValueError(msg)
-
-    def marks(self) -> tuple[int, int, int, int]:
-        """Return (items, bytes, low items, low bytes) as plain integers for comparisons."""
         items = UNLIMITED if self.items is None else self.items
         nbytes = UNLIMITED if self.bytes is None else self.bytes
         low_items = items // 2 if self.low_items is None else self.low_items
         low_bytes = nbytes // 2 if self.low_bytes is None else self.low_bytes
-        return items, nbytes, low_items, low_bytes
+        # Made once: accounts with the same limit share the numbers.
+        object.__setattr__(self, "_marks", (items, nbytes, low_items, low_bytes))
+
+    def marks(self) -> tuple[int, int, int, int]:
+        """Return (items, bytes, low items, low bytes) as plain integers for comparisons."""
+        return self._marks
 
 
 NO_LIMIT = Limit(items=None, bytes=None)

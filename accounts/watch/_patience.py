@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Generator, Iterable
-from typing import Final, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -28,6 +28,7 @@ from .._ledger import Ledger
 from .._outcome import Outcome
 from .._ticker import following
 from ._clearing_rate import ClearingRates, Slow
+from ._core_shares import PATIENCE_SHARE
 from ._incidents import NAMED, GivenUp, Relieved
 from ._stuck_policy import StuckPolicy
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
@@ -47,10 +48,6 @@ TICK_SECONDS = 0.001
 
 STRETCH_SECONDS = 0.002
 """Longest search for slow consumers, or rings, before other tasks may run."""
-
-SHARE_MAX: Final = 0.2
-"""Largest share of a core for the checks: thousands of queues with thousands of messages each take
-a second to look through, and are then looked at less often."""
 
 DEALT_A_STEP = 32
 """Holders handled before other tasks may run: a few milliseconds' worth. A number and not a time,
@@ -499,7 +496,7 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
             if now >= due:
                 watch.busy_seconds = 0.0
                 await watch.look()
-                pause = watch.busy_seconds / SHARE_MAX
+                pause = watch.busy_seconds / PATIENCE_SHARE
                 due = following(now + max(0.0, pause - every), every)
             else:
                 await watch.look(impatient)

@@ -10,7 +10,7 @@ consumer is about to be given up. Rules of this file:
    them are among the ledger's incidents (`Incidents`) when they end.
 3. Nothing is examined until a wait reaches the threshold: waits are kept in the order in which they
    began. Then one walk over holders and their loans serves all waits that have reached it, in
-   steps, and so seldom that it takes no more than `SHARE_MAX` of a core.
+   steps, and so seldom that it takes no more than `SLOW_WAITS_SHARE` of a core.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .._loan import LOOSE, LoanedItem
 from .._waiters import REASONS
 from ..limits._limit import UNLIMITED
 from ..limits._rate_limit import RATE_LIMIT
+from ._core_shares import SLOW_WAITS_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,8 +54,6 @@ MAX_NAMED_HOLDERS: Final = 5
 
 LOOK_SECONDS: Final = 0.05
 """Least interval between two checks."""
-
-SHARE_MAX: Final = 0.02
 
 LOANS_A_STEP: Final = 1000
 """Loans examined before other tasks may run: half a millisecond."""
@@ -371,7 +370,7 @@ def _what_for(at: Account, reason: str) -> str:
     if gate.blockers:
         names = ", ".join(gate.blockers[:MAX_NAMED_HOLDERS])
         more = len(gate.blockers) - MAX_NAMED_HOLDERS
-        return f", for credit of {names}{f' and {more} more' if more > 0 else ''}"
+        return f", blocked by {names}{f' and {more} more' if more > 0 else ''}"
     if reason == "rate":
         return f", for the rate of {at.name}: {at.rate}"
     if reason == "share" and at.parent is not None:
@@ -428,6 +427,6 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
         pause = 0.0
         while True:
             await trio.sleep(max(pause, slow_waits.pause(ledger.clock())))
-            pause = await slow_waits.look() / SHARE_MAX
+            pause = await slow_waits.look() / SLOW_WAITS_SHARE
     finally:
         ledger.slow_waits = None

@@ -107,17 +107,19 @@ class Backing(abc.ABC):
         pager: The queue.
 
     Attributes:
+        ready: The number of ready messages, wherever they are; each backing counts its own.
         waiting: Whether a read is under way (`Shelf.want`, not yet answered by `paged_in`). There
             is one at a time.
     """
 
-    __slots__ = ("pager", "waiting")
+    __slots__ = ("pager", "ready", "waiting")
 
     policy = "backing"
     """A name for people and metrics."""
 
     def __init__(self, pager: Pager) -> None:
         self.pager = pager
+        self.ready = 0
         self.waiting = False
 
     # -- messages come and go -------------------------------------------------------------------
@@ -217,10 +219,6 @@ class Backing(abc.ABC):
         return None
 
     # -- looking --------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """Return the number of ready messages, wherever they are."""
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[Message]:

@@ -99,7 +99,7 @@ class Delivery:
     ) -> None:
         account, task = self._entered
         account.ledger.leave(account, task)
-        if not self.channel.is_outstanding(self.tag):
+        if self.tag not in self.channel.unacked:
             return  # it was acknowledged in the block, or the channel has gone
         if exc is None:
             self.ack()
@@ -126,38 +126,35 @@ class Channel:
         consumers: The consumers on it.
         closed: Whether it is closed.
         last_tag: The tag of the last delivery; queues draw the next.
+        unacked: The outstanding deliveries, by tag: those that may be acknowledged.
     """
 
-    __slots__ = ("_lowest", "_outstanding", "closed", "consumers", "last_tag", "name", "window")
+    __slots__ = ("_lowest", "closed", "consumers", "last_tag", "name", "unacked", "window")
 
     def __init__(self, name: str = "", *, window: PrefetchWindow | None = None) -> None:
         self.name = name
         self.window = window
         self.consumers: dict[Consumer, None] = {}
         self.closed = False
-        self._outstanding: dict[int, Delivery] = {}
+        self.unacked: dict[int, Delivery] = {}
         self.last_tag = 0
         # No outstanding tag is below this one: a `multiple` ack need not look further.
         self._lowest = 1
 
     def __repr__(self) -> str:
-        return f"<Channel {self.name}: {len(self._outstanding)} unacked>"
+        return f"<Channel {self.name}: {len(self.unacked)} unacked>"
 
     def __len__(self) -> int:
         """Return the number of outstanding deliveries."""
-        return len(self._outstanding)
+        return len(self.unacked)
 
     def __bool__(self) -> bool:
         """Return true: a channel on which nothing is outstanding is a channel, too."""
         return True
 
-    def is_outstanding(self, tag: int) -> bool:
-        """Whether `tag` may be acknowledged."""
-        return tag in self._outstanding
-
     def outstanding(self) -> list[Delivery]:
         """Return the unacknowledged deliveries, in order."""
-        return [self._outstanding[tag] for tag in sorted(self._outstanding)]
+        return [self.unacked[tag] for tag in sorted(self.unacked)]
 
     # -- for consumers --------------------------------------------------------------------------
 
@@ -168,7 +165,7 @@ class Channel:
             UnknownTagError: If `tag` is not outstanding. Nothing is acknowledged then.
         """
         if not multiple:
-            delivery = self._outstanding.pop(tag, None)
+            delivery = self.unacked.pop(tag, None)
             if delivery is None:
                 raise self._unknown(tag)
             delivery.queue.acked(delivery)
@@ -225,24 +222,24 @@ class Channel:
     def _take(self, tag: int, *, multiple: bool) -> list[Delivery]:
         if multiple:
             return self._take_up_to(tag)
-        delivery = self._outstanding.pop(tag, None)
+        delivery = self.unacked.pop(tag, None)
         if delivery is None:
             raise self._unknown(tag)
         return [delivery]
 
     def _take_up_to(self, tag: int) -> list[Delivery]:
-        outstanding = self._outstanding
+        unacked = self.unacked
         if not tag:
             tag = self.last_tag
-        elif tag not in outstanding:
+        elif tag not in unacked:
             raise self._unknown(tag)
-        if tag - self._lowest < DENSE * (len(outstanding) + 1):
-            tags = [each for each in range(self._lowest, tag + 1) if each in outstanding]
+        if tag - self._lowest < DENSE * (len(unacked) + 1):
+            tags = [each for each in range(self._lowest, tag + 1) if each in unacked]
         else:
             # Millions were acknowledged one by one since.
-            tags = sorted(each for each in outstanding if each <= tag)
+            tags = sorted(each for each in unacked if each <= tag)
         self._lowest = max(self._lowest, tag + 1)
-        return [outstanding.pop(each) for each in tags]
+        return [unacked.pop(each) for each in tags]
 
     def _unknown(self, tag: int) -> UnknownTagError:
         if self.closed:
@@ -275,7 +272,3 @@ class Channel:
         if self.closed:
             msg = f"channel {self.name} is closed; open another one"
             raise QueueDeletedError(msg)
-
-    def add(self, delivery: Delivery) -> None:
-        """Register a delivery that will be acknowledged here."""
-        self._outstanding[delivery.tag] = delivery

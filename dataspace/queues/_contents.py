@@ -117,7 +117,7 @@ class QueueContents(Holder):
 
     def __len__(self) -> int:
         """Return the number of ready messages."""
-        return len(self.backing) + len(self._arrived) + len(self._returned)
+        return self.backing.ready + len(self._arrived) + len(self._returned)
 
     def __bool__(self) -> bool:
         """Return true: an empty queue is a queue, too."""
@@ -137,7 +137,7 @@ class QueueContents(Holder):
 
     def _has_left(self, message: Message) -> None:
         self.rates.left += 1
-        self._ready_bytes = max(0, self._ready_bytes - message.size) if len(self.backing) else 0
+        self._ready_bytes = max(0, self._ready_bytes - message.size) if self.backing.ready else 0
 
     def _put_back(self, messages: list[Message]) -> None:
         for message in messages:
@@ -150,7 +150,7 @@ class QueueContents(Holder):
         if length is None and nbytes is None:
             return
         backing = self.backing
-        while (length is not None and len(backing) > length) or (
+        while (length is not None and backing.ready > length) or (
             nbytes is not None and self._ready_bytes > nbytes
         ):
             message = self._fetch()
@@ -162,7 +162,7 @@ class QueueContents(Holder):
     def _expire(self) -> None:
         """Drop expired or doomed messages from the head on, up to the first that is neither."""
         backing = self.backing
-        while len(backing):
+        while backing.ready:
             message = backing.peek()
             if message is None or (message.doomed is None and not self._is_late(message)):
                 return
@@ -287,30 +287,27 @@ class QueueContents(Holder):
             return
         self._durable = max(self._durable, ticket)
         for message in self._writer.durable(ticket):
-            # A confirm of an earlier message may have led somebody to end the queue.
-            if not message.finished:
-                self._comes_to_rest(message)
+            if message.finished:
+                continue  # a confirm of an earlier one may have led somebody to end the queue
+            loan = message.loan
+            assert loan is not None
+            message.at_rest = True
+            self.counters.stored += 1
+            if message.pending or message.seq in self._burying:
+                # A consumer has this very loan in hand: it changes accounts in place.
+                if loan.items:
+                    self.progressed_at = self.ledger.clock()
+                    loan.transfer(self.account)
+            else:
+                self._rest.add(1, loan.bytes)
+                message.loan = None
+                loan.settle(outcome=Outcome.STORED)
+            confirm = message.confirm
+            if confirm is not None:
+                message.confirm = None
+                confirm.taken()
         self.backing.durable(ticket)
         self.work()
-
-    def _comes_to_rest(self, message: Message) -> None:
-        loan = message.loan
-        assert loan is not None
-        message.at_rest = True
-        self.counters.stored += 1
-        if message.pending or message.seq in self._burying:
-            # A consumer has this very loan in hand: it changes accounts in place.
-            if loan.items:
-                self.progressed_at = self.ledger.clock()
-                loan.transfer(self.account)
-        else:
-            self._rest.add(1, loan.bytes)
-            message.loan = None
-            loan.settle(outcome=Outcome.STORED)
-        confirm = message.confirm
-        if confirm is not None:
-            message.confirm = None
-            confirm.taken()
 
     def paged_in(self, messages: Sequence[Message]) -> None:
         """Take the answer to `Shelf.want`. For the shelf's owner."""
@@ -365,7 +362,7 @@ class QueueContents(Holder):
         self.counters.lost += count
         logger.error("queue %s: %d messages are not to be found on disk", self.name, count)
         gone = self._rest.settle_some(count, Outcome.LEAKED)
-        self._ready_bytes = max(0, self._ready_bytes - gone) if len(self.backing) else 0
+        self._ready_bytes = max(0, self._ready_bytes - gone) if self.backing.ready else 0
 
     def _attach(self) -> None:
         if not self._attached and self._persists:
@@ -426,7 +423,7 @@ class QueueContents(Holder):
             self._arrived.clear()
         returned, self._returned = self._returned, []
         self.backing.forget(returned)
-        count = len(self.backing) + len(arrived) + len(returned)
+        count = self.backing.ready + len(arrived) + len(returned)
         here, on_disk = self.backing.purge()
         self._erase(on_disk)
         known = {message.seq for message in here}

@@ -295,7 +295,7 @@ class Group(Queue):
             # As for any client that is away: a message without acknowledgement is not kept.
             self.drop(account, items, nbytes)
             return
-        if not (self._arrived or self._returned or self._dying or len(self.backing)):
+        if not (self._arrived or self._returned or self._dying or self.backing.ready):
             members = self._flowing(items if is_run and self._part is not None else 1)
             if members:
                 self._pass(members, account, item, items, nbytes, now)

@@ -312,7 +312,7 @@ class Queue(ServingQueue):
             self.counters.cycles += 1
             account.repay(1, nbytes, Outcome.DROPPED, self)
             return None
-        if not self._arrived and not self._unacked and not len(self.backing):
+        if not self._arrived and not self._unacked and not self.backing.ready:
             # A holder that held nothing was not failing to make progress.
             self.progressed_at = now
         persistent = self._persists
@@ -448,7 +448,7 @@ class Queue(ServingQueue):
         due = self._due
         if self.settings.expires is not None and not self.consumers:
             due = min(due, self._unused_since + self.settings.expires)
-        if self._has_ttl and len(self.backing):
+        if self._has_ttl and self.backing.ready:
             head = self.backing.peek()
             if head is not None and head.expires is not None:
                 due = min(due, head.expires - self._wall_offset)

@@ -72,7 +72,7 @@ class ServingQueue(QueueContents):
             self._again = True
             return
         if self.deleted or not (
-            self._arrived or self._dying or self._returned or len(self.backing)
+            self._arrived or self._dying or self._returned or self.backing.ready
         ):
             return
         self._working = True
@@ -115,7 +115,7 @@ class ServingQueue(QueueContents):
             message = arrived[0]
             if (
                 self._active
-                and not len(self.backing)
+                and not self.backing.ready
                 and not self._returned
                 and not (message.expires is not None and self._came_late(message))
             ):
@@ -162,7 +162,7 @@ class ServingQueue(QueueContents):
     def _must_refuse(self, message: Message) -> bool:
         settings = self.settings
         return (
-            (settings.max_length is not None and len(self.backing) >= settings.max_length)
+            (settings.max_length is not None and self.backing.ready >= settings.max_length)
             or (
                 settings.max_bytes is not None
                 and self._ready_bytes + message.size > settings.max_bytes
@@ -251,7 +251,7 @@ class ServingQueue(QueueContents):
 
     def _pump(self) -> None:
         backing = self.backing
-        while self._active and len(backing) and not self.deleted:
+        while self._active and backing.ready and not self.deleted:
             consumer = self._next_consumer()
             if consumer is None or self._mark_is_awaited() or self._head_must_wait():
                 return
@@ -279,7 +279,7 @@ class ServingQueue(QueueContents):
             consumer.window.take(message.size)
             if channel.window is not None:
                 channel.window.take(message.size)
-            channel.add(delivery)
+            channel.unacked[delivery.tag] = delivery
         try:
             consumer.callback(delivery)
         except Exception as exc:
@@ -338,7 +338,7 @@ class ServingQueue(QueueContents):
         self.retire(consumer)
         if consumer.no_ack:
             self._let_go(delivery)
-        elif delivery.channel.is_outstanding(delivery.tag):
+        elif delivery.tag in delivery.channel.unacked:
             delivery.reject()
         self._notify(consumer, why)
         self.consumer_gone()
@@ -426,7 +426,7 @@ class ServingQueue(QueueContents):
             # Called by a consumer's callback: arrived messages are served in their order.
             return None
         self.work()
-        while len(self.backing) and not self._mark_is_awaited() and not self._head_must_wait():
+        while self.backing.ready and not self._mark_is_awaited() and not self._head_must_wait():
             message = self._fetch()
             if message is None:
                 break
@@ -438,7 +438,7 @@ class ServingQueue(QueueContents):
                 self.backing.forget((message,))
                 self._let_go(delivery)
             else:
-                channel.add(delivery)
+                channel.unacked[delivery.tag] = delivery
             return delivery
         self.work()
         return None
@@ -450,7 +450,7 @@ class ServingQueue(QueueContents):
         They are being read; or the record of their delivery, or they themselves (`durable_first`),
         are not durable yet.
         """
-        if not len(self.backing):
+        if not self.backing.ready:
             return False
         if self.backing.waiting or (
             self._durable < self._mark_ticket and self._writer.trouble is None

@@ -40,7 +40,7 @@ class SteadyBacking(Backing):
     """Classic queues v2: the head in RAM, as much of it as consumers take in two seconds."""
 
     __slots__ = (
-        "_after", "_asked", "_count", "_head", "_head_bytes", "_missing", "_paged_in", "_paged_out",
+        "_after", "_asked", "_head", "_head_bytes", "_missing", "_paged_in", "_paged_out",
         "_pending_bytes", "_pending_count", "_reads", "_requeued", "_requeued_bytes",
         "_requeued_loaded", "_tail_count", "_tail_first", "_tail_next",
     )  # fmt: skip
@@ -49,8 +49,6 @@ class SteadyBacking(Backing):
 
     def __init__(self, pager: Pager) -> None:
         super().__init__(pager)
-        # The number of ready messages, wherever they are.
-        self._count = 0
         # By number; those that never came back from the shelf are finished, and passed over.
         self._requeued: list[tuple[int, Message]] = []
         self._requeued_loaded = 0
@@ -80,7 +78,7 @@ class SteadyBacking(Backing):
     # -- messages come and go -------------------------------------------------------------------
 
     def publish(self, message: Message) -> None:
-        self._count += 1
+        self.ready += 1
         head = self._head
         if not self._tail_count:
             has_room = len(head) < self.target and self._head_bytes < MAX_RAM_BYTES
@@ -109,7 +107,7 @@ class SteadyBacking(Backing):
                 self._read()
                 return None
             heapq.heappop(self._requeued)
-            self._count -= 1
+            self.ready -= 1
             self._requeued_loaded -= 1
             self._requeued_bytes -= requeued.size
             return requeued
@@ -118,7 +116,7 @@ class SteadyBacking(Backing):
             self._read()
             return None
         message = head.popleft()
-        self._count -= 1
+        self.ready -= 1
         self._head_bytes -= message.size
         if self._tail_count and len(head) <= self.target // 2:
             self._read()
@@ -145,7 +143,7 @@ class SteadyBacking(Backing):
         return None
 
     def requeue(self, messages: Sequence[Message]) -> None:
-        self._count += len(messages)
+        self.ready += len(messages)
         for message in messages:
             heapq.heappush(self._requeued, (message.seq, message))
             self._pending_count -= 1
@@ -188,7 +186,7 @@ class SteadyBacking(Backing):
     def purge(self) -> tuple[list[Message], Sequence[int]]:
         here = list(self)
         on_disk = range(self._tail_first, self._tail_next) if self._tail_count else range(0)
-        self._count = 0
+        self.ready = 0
         self._requeued.clear()
         self._requeued_loaded = self._requeued_bytes = 0
         self._missing.clear()
@@ -241,11 +239,11 @@ class SteadyBacking(Backing):
             # It was asked for first, and is missing.
             del self._missing[asked]
             missing.finished = True
-            self._count -= 1
+            self.ready -= 1
             self.pager.lost(1)
         elif not messages and self._tail_count and asked == self._tail_first:
             lost, self._tail_count = self._tail_count, 0
-            self._count -= lost
+            self.ready -= lost
             self.pager.lost(lost)
         if not self._tail_count:
             self._join_after()
@@ -270,7 +268,7 @@ class SteadyBacking(Backing):
     def recovered(self, first_seq: int, next_seq: int, count: int) -> None:
         self._tail_first = first_seq
         self._tail_next = next_seq
-        self._tail_count = self._count = count
+        self._tail_count = self.ready = count
 
     def relieve(self) -> None:
         after = self._after
@@ -281,9 +279,6 @@ class SteadyBacking(Backing):
                 self._extend_tail(message)
 
     # -- looking --------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return self._count
 
     def __iter__(self) -> Iterator[Message]:
         for _, message in self._requeued:
@@ -307,7 +302,7 @@ class SteadyBacking(Backing):
     def statistics(self) -> BackingStatistics:
         return BackingStatistics(
             policy=self.policy,
-            ready=len(self),
+            ready=self.ready,
             ready_in_ram=self._ready_in_ram,
             pending_in_ram=self._pending_count,
             ram_bytes=self.ram_bytes,

@@ -106,7 +106,7 @@ class QueueStream:
             return
         self._consumer.cancel()
         for delivery in unread:
-            if self.channel.is_outstanding(delivery.tag):
+            if delivery.tag in self.channel.unacked:
                 delivery.nack()
 
     def __enter__(self) -> Self:

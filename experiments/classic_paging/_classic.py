@@ -159,6 +159,7 @@ class ClassicBacking(Backing):
             self._q1.append(message)
         else:
             self._q4.append(message)
+        self.ready += 1
         self._ram_bytes += message.size
         self._done(1)
 
@@ -175,6 +176,7 @@ class ClassicBacking(Backing):
             self._loaded -= 1
             if not q3 and not self._delta.count:
                 self._q4, self._q1 = self._q1, self._q4
+        self.ready -= 1
         self._ram_bytes -= message.size
         if len(self._q4) + self._loaded <= self._read_ahead // 2:
             self._read()
@@ -215,6 +217,7 @@ class ClassicBacking(Backing):
                 self._missing[message.seq] = message
             else:
                 self._loaded += 1
+        self.ready += len(back)
         self._done(len(back))
 
     def pending(self, message: Message) -> None:
@@ -239,13 +242,14 @@ class ClassicBacking(Backing):
             queue.clear()
         delta.clear()
         self._missing.clear()
-        self._loaded = self._ram_bytes = 0
+        self.ready = self._loaded = self._ram_bytes = 0
         self._dormant = False
         self._stale = self.waiting
         return here, on_disk
 
     def recovered(self, first_seq: int, next_seq: int, count: int) -> None:
         self._delta = Delta(first_seq, count, next_seq)
+        self.ready = count
         self._dormant = count > 0
 
     def _note_written(self, message: Message) -> None:
@@ -326,6 +330,7 @@ class ClassicBacking(Backing):
             # It was asked for first, and is missing.
             lost.finished = True
             self._q3.remove(lost)
+            self.ready -= 1
             self.pager.lost(1)
             self._q3_may_be_empty()
 
@@ -352,6 +357,7 @@ class ClassicBacking(Backing):
         self._paged_in += taken
         exhausted = not messages or messages[-1].seq >= end or start >= end
         if taken < left and exhausted:
+            self.ready -= left - taken
             self.pager.lost(left - taken)
             taken, start = left, end
         delta.shrink(start, taken)
@@ -523,12 +529,12 @@ class ClassicBacking(Backing):
 
     def _permitted(self, target: int) -> int:
         """Most betas that there may be: fewer, the more there are and the lower the target."""
-        if not len(self):
+        if not self.ready:
             return len(self._q2) + len(self._q3)
         segment = self._settings.segment
         if not target:
             return min(len(self._q3), segment)
-        behind = len(self) - len(self._q1) - len(self._q4)
+        behind = self.ready - len(self._q1) - len(self._q4)
         return max(segment, behind - behind * behind // (behind + target))
 
     def _push_betas(self, quota: int) -> None:
@@ -554,10 +560,6 @@ class ClassicBacking(Backing):
             quota -= 1
 
     # -- looking --------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        here = len(self._q1) + len(self._q2) + len(self._q3) + len(self._q4)
-        return here + self._delta.count
 
     def __iter__(self) -> Iterator[Message]:
         yield from self._q4
@@ -587,7 +589,7 @@ class ClassicBacking(Backing):
     def statistics(self) -> BackingStatistics:
         return BackingStatistics(
             policy=self.policy,
-            ready=len(self),
+            ready=self.ready,
             ready_in_ram=self._ready_in_ram,
             pending_in_ram=len(self._acks),
             ram_bytes=self.ram_bytes,
@@ -608,8 +610,9 @@ class ClassicBacking(Backing):
         assert not q1 or q3 or reading
         assert not q2 or delta
         assert not delta or q3 or reading
-        assert (len(self) == 0) == (not q3 and not q4 and not reading)
-        assert self._ready_in_ram <= len(self)
+        assert self.ready == sum(self.lengths)
+        assert (self.ready == 0) == (not q3 and not q4 and not reading)
+        assert self._ready_in_ram <= self.ready
         # Order, and the place of each message.
         seqs = [message.seq for message in self]
         ahead = [message.seq for queue in (self._q4, self._q3) for message in queue]

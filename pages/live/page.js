@@ -174,14 +174,15 @@ function sentence(wait) {
   const on = wait.on[0];
   const tight = tightUnit(wait);
   const where = wait.waiting.length === 1 && wait.waiting[0] === wait.at ? [] : [" at ", nameOf(wait.at, true)];
-  const parts = [...people(wait.waiting, wait.count), wait.count === 1 ? " waits" : " wait", ...where, " for "];
+  const parts = [...people(wait.waiting, wait.count), wait.count === 1 ? " waits" : " wait", ...where];
+  parts.push(wait.blockers.length && !wait.alarms.length ? ", blocked by " : " for ");
   if (wait.alarms.length) {
     parts.push(`an alarm: ${alarms(wait.alarms)}, ${exact(wait.seconds)}`);
     return on ? [...parts, "; of what is owed ", nameOf(on.name, true), ` holds ${number(on.here_items)} ${on.here_items === 1 ? "item" : "items"}, ${size(on.here_bytes)}`] : parts;
   }
   if (wait.blockers.length) {
     const more = wait.blockers.length - 1;
-    parts.push("credit from ", nameOf(on ? on.name : wait.blockers[0], true));
+    parts.push(nameOf(on ? on.name : wait.blockers[0], true));
     if (more) parts.push(more === 1 ? " and 1 other" : ` and ${number(more)} others`);
     parts.push(`: ${exact(wait.seconds)}`);
     if (!on) return parts;

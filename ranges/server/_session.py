@@ -132,7 +132,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         while True:
             if not work.begin():
                 await self._wait_for_turn(work.wait)
-            more = self._process()
+            with flusher.corked():
+                more = self._handle_input()
             if len(flusher.dirty) <= OUTLETS_A_STEP:
                 flusher.flush_now()
             else:

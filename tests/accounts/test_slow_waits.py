@@ -127,7 +127,7 @@ async def test_the_line_says_what_else_than_its_limit_it_waits_for(
     assert rate.message == "fast waits, for 1.0 s so far, for the rate of fast: 10 items a second"
     assert (rate.reason, rate.blockers) == ("rate", [])
     assert credit.message == (
-        "blocked waits, for 1.0 s so far, for credit of queue: it owes 0 items and 0 bytes, held "
+        "blocked waits, for 1.0 s so far, blocked by queue: it owes 0 items and 0 bytes, held "
         "by nobody any more"
     )
     assert (credit.reason, credit.blockers) == ("blocked", ["queue"])

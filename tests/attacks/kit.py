@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import HTTPError
@@ -34,6 +35,7 @@ from urllib.request import urlopen
 import attrs
 import pytest
 
+from tests import forks
 from tests.transports.mqtt.wire import number, packet, string
 
 SECONDS = 60
@@ -69,8 +71,10 @@ REST = 60.0
 
 HEALTHY = Path(__file__).with_name("healthy.py")
 
-PACKAGE = ("clearfunds", "relay")
-"""The module of a relay, as `python -m` runs it."""
+RELAY = partial(forks.start, "relay")
+"""Starts a relay; takes its options, and those of `Popen`."""
+
+Start = Callable[..., subprocess.Popen[Any]]
 
 
 def resident(pid: int) -> int:
@@ -88,20 +92,18 @@ def cpu_seconds(pid: int) -> float:
 
 
 class RelayProcess:
-    """A relay as a user starts it, with its pages; ended by `close`."""
+    """A relay as a process, with its pages; ended by `close`."""
 
     def __init__(
         self,
         *options: str,
         listen: str = "mqtt+tcp://127.0.0.1:0",
-        program: tuple[str, ...] = PACKAGE,
+        start: Start = RELAY,
     ) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
-        argv = [sys.executable, "-m", *program, "--listen", listen]
-        argv += ["--http", "127.0.0.1:0", "--grace", "1", *options]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CLEARFUNDS_")}
-        self.process = subprocess.Popen(
-            argv,
+        self.process = start(
+            *("--listen", listen, "--http", "127.0.0.1:0", "--grace", "1", *options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -257,10 +259,10 @@ class Scene:
 
 @contextmanager
 def relay_process(
-    *options: str, listen: str = "mqtt+tcp://127.0.0.1:0", program: tuple[str, ...] = PACKAGE
+    *options: str, listen: str = "mqtt+tcp://127.0.0.1:0", start: Start = RELAY
 ) -> Generator[RelayProcess]:
     """Run a relay as a process for the length of a block."""
-    relay = RelayProcess(*options, listen=listen, program=program)
+    relay = RelayProcess(*options, listen=listen, start=start)
     try:
         yield relay
     finally:
@@ -274,7 +276,7 @@ def attacked(
     listen: str = "mqtt+tcp://127.0.0.1:0",
     pair: tuple[str, ...] = (),
     lives: bool = True,
-    program: tuple[str, ...] = PACKAGE,
+    start: Start = RELAY,
 ) -> Generator[Scene]:
     """Run a relay with these options, and beside it a healthy pair, while the block attacks it.
 
@@ -283,7 +285,7 @@ def attacked(
     `healthy.py`.
     """
     with ExitStack() as stack:
-        relay = stack.enter_context(relay_process(*options, listen=listen, program=program))
+        relay = stack.enter_context(relay_process(*options, listen=listen, start=start))
         healthy = HealthyPair(relay.port, *pair)
         stack.callback(healthy.close)
         time.sleep(0.5)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +22,7 @@ from clearfunds.transports.mqtt import (
     encode,
     encode5,
 )
-from tests.attacks.kit import PACKAGE, attack, attacked
+from tests.attacks.kit import RELAY, attack, attacked
 
 
 def write(port: int, version: int, client_id: str, *packets: Packet, kept: bool) -> None:
@@ -55,13 +58,17 @@ def say_it_all(port: int, seconds: float) -> int:
     return written
 
 
+def credit_flow(*argv: str, **options: Any) -> subprocess.Popen[Any]:
+    return subprocess.Popen([sys.executable, "-m", "experiments.credit_flow", *argv], **options)
+
+
 @attack
 @pytest.mark.parametrize("options", [[], ["credit"], ["--store"]])
 def test_whole_packets_in_one_write_end_nobody_else(
     options: list[str], seconds: float, tmp_path: Path
 ) -> None:
     given = [*options, str(tmp_path / "store")] if options == ["--store"] else []
-    program = ("experiments.credit_flow",) if options == ["credit"] else PACKAGE
-    with attacked(seconds, *given, program=program) as scene:
+    start = credit_flow if options == ["credit"] else RELAY
+    with attacked(seconds, *given, start=start) as scene:
         assert say_it_all(scene.port, seconds)
     scene.survived()

@@ -79,7 +79,7 @@ def subscribes_and_leaves(port: int, name: str, *, clean: bool = True) -> Callab
 @attack
 @pytest.mark.parametrize("kind", SMALL)
 def test_clients_that_flood_in_small_packets(kind: str, seconds: float) -> None:
-    count = 30 if seconds >= WHOLE else 8
+    count = 30 if seconds >= WHOLE else 4
     with attacked(seconds) as scene, flooding(scene.port, count, SMALL[kind]) as attacks:
         until_over(seconds, *attacks)
     scene.survived()
@@ -89,7 +89,7 @@ def test_clients_that_flood_in_small_packets(kind: str, seconds: float) -> None:
 def test_a_pair_with_qos_1_goes_on_beside_them(seconds: float) -> None:
     with (
         attacked(seconds, pair=("--qos", "1")) as scene,
-        flooding(scene.port, 8, SMALL["QoS 1"]) as attacks,
+        flooding(scene.port, 4, SMALL["QoS 1"]) as attacks,
     ):
         until_over(seconds, *attacks)
     scene.survived()

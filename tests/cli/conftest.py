@@ -8,18 +8,17 @@ import os
 import queue
 import re
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clearfunds._cli import run
+from tests import forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CLEARFUNDS = (sys.executable, "-m", "clearfunds")
 SECONDS = 30
 """More than anything here takes on a busy machine; less than anyone waits for a hung test."""
 
@@ -34,8 +33,8 @@ class RelayUnderTest:
     """A relay as a process; its lines are read as they come."""
 
     def __init__(self, options: tuple[str, ...]) -> None:
-        self.process = subprocess.Popen(
-            [*CLEARFUNDS, "relay", *options],
+        self.process = forks.start(
+            *("relay", *options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -122,19 +121,17 @@ def start_relay() -> Iterator[Callable[..., RelayUnderTest]]:
 
 
 @pytest.fixture
+def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start interpreters of their own, not forks: see `tests.forks`."""
+    monkeypatch.setattr(forks, "start", forks.start_as_a_user)
+
+
+@pytest.fixture
 def clearfunds() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return what runs one command to its end."""
 
     def command(*argv: str, stdin: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*CLEARFUNDS, *argv],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-            **options,
-        )
+        return forks.clearfunds(*argv, stdin=stdin, timeout=SECONDS, **options)
 
     return command
 

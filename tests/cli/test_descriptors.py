@@ -16,7 +16,7 @@ import pytest
 from clearfunds._cli._descriptors import within_descriptors
 from clearfunds.relay import RelaySettings
 from clearfunds.transports.mqtt import Connect, Publish, Subscribe, encode
-from tests.cli import conftest
+from tests import forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +70,9 @@ def healthy(url: str) -> bool:
 def test_they_run_out_and_it_goes_on(
     start_relay: Callable[..., RelayUnderTest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = ("sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *conftest.CLEARFUNDS)
-    monkeypatch.setattr(conftest, "CLEARFUNDS", limited)
+    limited = ("sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *forks.CLEARFUNDS)
+    monkeypatch.setattr(forks, "CLEARFUNDS", limited)
+    monkeypatch.setattr(forks, "start", forks.start_as_a_user)
     relay = start_relay(
         *("--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0", "--log-format", "json"),
         *("--store", str(tmp_path / "store"), "--grace", "0", "--fsync-interval", "0"),

@@ -267,6 +267,7 @@ def test_help_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kept like a password" in text
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_it_is_a_command_of_its_own(clearfunds: Clearfunds, tmp_path: Path) -> None:
     """As people have it: a key, a reference for all, and from that one for less, in a pipe."""
     file = tmp_path / "relay.key"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.conftest import CLEARFUNDS, SECONDS
+from tests import forks
+from tests.cli.conftest import SECONDS
 from tests.transports import conftest as servers
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Subscriber:
     """`clearfunds sub` as a process that has subscribed."""
 
     def __init__(self, url: str, options: tuple[str, ...], stdout: int = subprocess.PIPE) -> None:
-        self.process = subprocess.Popen(
-            [*CLEARFUNDS, "sub", "--url", url, "--log-level", "info", *options],
+        self.process = forks.start(
+            *("sub", "--url", url, "--log-level", "info", *options),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,
@@ -50,7 +51,7 @@ class Subscriber:
 
     def output(self) -> bytes:
         """Wait for its end and return what it wrote."""
-        output, _ = self.process.communicate(timeout=SECONDS)
+        output: bytes = self.process.communicate(timeout=SECONDS)[0]
         return output
 
 
@@ -178,6 +179,7 @@ def test_topics_before_texts_and_bytes_that_are_no_text(
     assert subscriber.output() == b"b/1 ok \\xff\nc two words\n"
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_retained_message_is_there_for_those_who_come_later(
     url: str, clearfunds: Clearfunds
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_retained_message_is_there_for_those_who_come_later(
     assert (line["payload"], line["retain"]) == ("open", True)
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_subscriber(subscribe: Subscribe, number: signal.Signals) -> None:
     subscriber = subscribe("x")
@@ -195,6 +198,7 @@ def test_a_signal_ends_a_subscriber(subscribe: Subscribe, number: signal.Signals
     assert subscriber.process.returncode == 0
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_signal_before_the_last_message_is_a_failure(subscribe: Subscribe) -> None:
     subscriber = subscribe("x", "--count", "2")
     subscriber.process.terminate()
@@ -203,6 +207,7 @@ def test_a_signal_before_the_last_message_is_a_failure(subscribe: Subscribe) -> 
     assert b"0 of 2 messages" in said
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_closed_pipe_ends_a_subscriber_without_a_word(
     url: str, subscribe: Subscribe, clearfunds: Clearfunds
 ) -> None:
@@ -216,6 +221,7 @@ def test_a_closed_pipe_ends_a_subscriber_without_a_word(
     subscriber.process.stdout = None
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_over_a_unix_socket(
     start_relay: Callable[..., RelayUnderTest], clearfunds: Clearfunds, tmp_path: Path
 ) -> None:

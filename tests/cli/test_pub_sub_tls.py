@@ -6,13 +6,14 @@ import os
 import subprocess
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
 from clearfunds.transports.tls import ServerTls
-from tests.cli.conftest import CLEARFUNDS
+from tests import forks
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.conftest import SecureMosquitto, mosquitto_tls
 from tests.transports.peers import SECONDS, running
@@ -35,15 +36,9 @@ async def relay(papers: Papers, *, asks: bool = False) -> AsyncGenerator[str]:
         yield f"mqtt+tls://localhost:{running_relay.port}"
 
 
-async def command(*argv: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    with trio.fail_after(SECONDS):
-        return await trio.run_process(
-            [*CLEARFUNDS, *argv],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-            env={**os.environ, **environment},
-        )
+async def command(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    run = partial(forks.clearfunds, *argv, timeout=SECONDS, env={**os.environ, **environment})
+    return await trio.to_thread.run_sync(run)
 
 
 async def there_and_back(url: str, *options: str) -> None:
@@ -51,9 +46,9 @@ async def there_and_back(url: str, *options: str) -> None:
     sent = await command(
         "pub", "-u", url, "-t", "state", "-m", "grüß dich", "-r", "-q", "2", *options
     )
-    assert (sent.returncode, sent.stdout, sent.stderr) == (0, b"", b"")
+    assert (sent.returncode, sent.stdout, sent.stderr) == (0, "", "")
     came = await command("sub", "-u", url, "state", "--count", "1", *options)
-    assert (came.returncode, came.stdout.decode()) == (0, "grüß dich\n")
+    assert (came.returncode, came.stdout) == (0, "grüß dich\n")
 
 
 async def test_a_message(papers: Papers) -> None:
@@ -83,7 +78,7 @@ async def test_who_one_is_can_stand_in_a_file_and_in_the_environment(papers: Pap
         assert (await command(*argv)).returncode == 0
         refused = await command(*argv, CLEARFUNDS_PUB_TLS_CA=str(papers.folder / "no.pem"))
     assert refused.returncode == 2
-    assert b"no.pem: No such file" in refused.stderr
+    assert "no.pem: No such file" in refused.stderr
 
 
 @pytest.mark.parametrize("argv", [["pub", "-t", "t", "-m", "x"], ["sub", "t"]])
@@ -95,8 +90,8 @@ async def test_whom_one_does_not_believe_is_status_1_and_one_line(
         nobody = await command(*argv, "-u", url, "--tls-ca", str(papers.trusted))
     for run, said in ((stranger, "its certificate is not trusted"), (nobody, "certificate")):
         assert run.returncode == 1
-        assert run.stderr.count(b"\n") == 1
-        assert said in run.stderr.decode()
+        assert run.stderr.count("\n") == 1
+        assert said in run.stderr
 
 
 @pytest.mark.parametrize(

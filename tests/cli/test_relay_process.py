@@ -44,6 +44,7 @@ LOG_LINE = re.compile(
 )
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_each_address_is_a_line_then_ready(start_relay: StartRelay, tmp_path: Path) -> None:
     path = tmp_path / "mqtt.socket"
     relay = start_relay(
@@ -69,6 +70,7 @@ def test_each_address_is_a_line_then_ready(start_relay: StartRelay, tmp_path: Pa
         assert page.headers["Content-Type"].startswith("application/json")
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_status_0(start_relay: StartRelay, number: signal.Signals) -> None:
     relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0")
@@ -100,6 +102,7 @@ def test_what_is_owed_is_delivered_before_the_end(start_relay: StartRelay) -> No
     assert not any("not delivered" in line for line in relay.log)
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_what_cannot_be_delivered_is_said(start_relay: StartRelay) -> None:
     relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "0.5", "--stuck", "wait")
     port = relay.mqtt_port()
@@ -116,6 +119,7 @@ def test_what_cannot_be_delivered_is_said(start_relay: StartRelay) -> None:
     assert all(LOG_LINE.fullmatch(line) for line in relay.log), relay.log
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_second_signal_ends_it_at_once(start_relay: StartRelay) -> None:
     relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "600", "--stuck", "wait")
     port = relay.mqtt_port()
@@ -413,6 +417,7 @@ def test_an_address_that_is_none_is_a_usage_error(complaint: Clearfunds, address
     assert address in run.stderr
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_options_reach_the_process_from_a_file(start_relay: StartRelay, tmp_path: Path) -> None:
     file = tmp_path / "clearfunds.toml"
     file.write_text('[relay]\nlisten = ["mqtt+tcp://127.0.0.1:0"]\nlog_level = "error"\n', "utf-8")

@@ -22,11 +22,12 @@ from clearfunds.accounts import (
     watch_patience,
     watch_slow_waits,
 )
+from clearfunds.accounts.watch._core_shares import LIVE_SHARE
 from clearfunds.dataspace import Mailbox
 from clearfunds.pages import Pages, Request
 from clearfunds.pages._cooperative import STRETCH_SECONDS, Pace
 from clearfunds.pages._events import EventStream, event, retry
-from clearfunds.pages._live import BROWSERS_MAX, SHARE_MAX, LivePage, Sampler
+from clearfunds.pages._live import BROWSERS_MAX, LivePage, Sampler
 from clearfunds.pages._survey import (
     ACCOUNTS_MAX,
     HOLDERS_MAX,
@@ -596,8 +597,8 @@ async def test_costly_samples_are_taken_more_seldom(
         seen = (await sampler.next(seen)).number
     sample = await sampler.next(seen)
     # The first is taken at once.
-    assert trio.current_time() - began == pytest.approx(4 * 0.05 / SHARE_MAX)
-    assert parsed(sample.event)[1]["every_seconds"] == round(0.05 / SHARE_MAX, 2)
+    assert trio.current_time() - began == pytest.approx(4 * 0.05 / LIVE_SHARE)
+    assert parsed(sample.event)[1]["every_seconds"] == round(0.05 / LIVE_SHARE, 2)
 
 
 # -- the handlers ---------------------------------------------------------------------------------

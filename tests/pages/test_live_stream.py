@@ -138,7 +138,7 @@ async def test_a_browser_that_reads_nothing_is_dropped(caplog: pytest.LogCapture
         # A second a sample would fill the buffers too slowly for a test.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("clearfunds.pages._live.SAMPLE_SECONDS", 0.005)
-            patch.setattr("clearfunds.pages._live.SHARE_MAX", 1.0)
+            patch.setattr("clearfunds.pages._live.LIVE_SHARE", 1.0)
             async with (
                 await site.connect(receive_buffer=2048) as slow,
                 await site.connect() as quick,

@@ -26,6 +26,7 @@ from clearfunds.accounts import (
     Recipient,
     StuckPolicy,
 )
+from clearfunds.accounts.watch._core_shares import METRICS_SHARE
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import (
     Delivery,
@@ -44,7 +45,7 @@ from clearfunds.pages import (
 )
 from clearfunds.pages import _debts as debts_module
 from clearfunds.pages._cooperative import Pace
-from clearfunds.pages._debts import SHARE_MAX, SteppedDebts
+from clearfunds.pages._debts import SteppedDebts
 from clearfunds.pages._loop_lag import EVERY_SECONDS, LoopLag
 from clearfunds.pages._process import ProcessFigures
 from clearfunds.relay._admission_collector import AdmissionCollector
@@ -155,7 +156,7 @@ async def test_a_walk_lets_the_loop_go_on_and_is_not_done_again_too_soon(
             nursery.cancel_scope.cancel()
     assert turns > 300
     # It took 30 ms, a two-hundredth of six seconds.
-    await trio.sleep(0.03 / SHARE_MAX - 0.1)
+    await trio.sleep(0.03 / METRICS_SHARE - 0.1)
     await debts.look()
     assert debts.walks == 1
     await trio.sleep(0.2)

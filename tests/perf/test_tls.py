@@ -6,9 +6,9 @@ import json
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from clearfunds.perf._publisher import Publisher, PublisherLatencies
 from clearfunds.perf._subscriber import Subscriber
 from clearfunds.perf._wire import Publications
 from clearfunds.transports.tls import ServerTls, TlsSocket
+from tests import forks
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.conftest import SecureMosquitto
 from tests.transports.peers import SECONDS, RunningRelay, descriptors, running, until
@@ -75,15 +76,10 @@ def everything_came(result: Result) -> None:
     assert not any(each.losses for each in result.subscribers)
 
 
-async def process(*argv: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the command as a user has it."""
-    with trio.fail_after(2 * SECONDS):
-        return await trio.run_process(
-            [sys.executable, "-m", "clearfunds", "perf", *argv],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
+async def process(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process."""
+    run = partial(forks.clearfunds, "perf", *argv, timeout=2 * SECONDS)
+    return await trio.to_thread.run_sync(run)
 
 
 async def command_measures(port: int, papers: Papers, folder: Path, *options: str) -> Any:
@@ -94,8 +90,8 @@ async def command_measures(port: int, papers: Papers, folder: Path, *options: st
         "--rate", "300", "--seconds", "1", "--subscribers", "2", "--processes", "2",
         "--json", str(file), "--html", str(folder / "page.html"), *options,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"600 of 600, all of them" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "600 of 600, all of them" in done.stdout
     (one,) = json.loads(file.read_text())["runs"]
     assert one["processes"] == 2
     assert one["scenario"]["tls"]
@@ -203,9 +199,9 @@ async def test_a_scenario_says_all_of_it(papers: Papers, tmp_path: Path, for_all
         uri = uri_of(relay.port).replace("localhost", "127.0.0.1")
         said = ("--uri", uri, "--tls-insecure", "--quiet") if for_all else ()
         done = await process("--scenario", str(file), *said)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.count(b"all of them") == 2
-    assert b"perf: tls_certificate=load.pem\n" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("all of them") == 2
+    assert "perf: tls_certificate=load.pem\n" in done.stdout
 
 
 def test_names_of_runs_hold_no_secrets(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from clearfunds.dataspace.queues import (
     QueueSettings,
 )
 from clearfunds.persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
-from clearfunds.store import Files, StoreSettings
+from clearfunds.store import StoreSettings
 from clearfunds.transports._flusher import open_flusher
 from tests.transports.peers import SECONDS
 
@@ -98,12 +98,12 @@ class Process:
 async def on_disk(
     directory: Path,
     settings: StoreSettings = SOON,
-    files: Files | None = None,
+    vfs: str | None = None,
 ) -> AsyncGenerator[Process]:
     """Let there be a process; at the end of the block it ends in an orderly way."""
     async with (
         open_flusher() as flusher,
-        open_shelves(directory, settings, flusher, files=files) as shelves,
+        open_shelves(directory, settings, flusher, vfs=vfs) as shelves,
     ):
         process = _process(shelves)
         yield process

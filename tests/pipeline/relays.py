@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 import urllib.request
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
+
+from tests import forks
 
 SECONDS = 30
 """More than a start or an end takes on a busy machine."""
@@ -28,15 +29,12 @@ class RelayProcess:
     """
 
     def __init__(self, *options: str, mqtt: int = 0, ranges: int = 0) -> None:
-        command = (
-            *(sys.executable, "-m", "clearfunds", "relay", "--http", "127.0.0.1:0"),
+        self.process = forks.start(
+            *("relay", "--http", "127.0.0.1:0"),
             *("--listen", f"mqtt+tcp://127.0.0.1:{mqtt}"),
             *("--listen", f"subscribe+tcp://127.0.0.1:{ranges}"),
             *options,
-        )
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read_log)

@@ -14,16 +14,14 @@ import trio
 from clearfunds.persistence import open_shelves
 from clearfunds.relay import Relay, RelayAddresses, RelaySettings, serve_relay
 from tests.ports import lasting_port
-from tests.store.disk import FakeFiles, refuse
+from tests.store.disk import FakeDisk, refuse
 from tests.transports.peers import RunningRelay
 
-NOTHING_MORE = refuse(
-    errno.EIO, "write", "fsync", "truncate", "create", "rename", "unlink", "fsync_dir", "pread"
-)
+NOTHING_MORE = refuse(errno.EIO, "open", "write", "sync", "truncate", "delete", "read")
 
 
 @asynccontextmanager
-async def powered(files: FakeFiles, **settings: Any) -> AsyncGenerator[RunningRelay]:
+async def powered(disk: FakeDisk, **settings: Any) -> AsyncGenerator[RunningRelay]:
     """Run a relay for the length of a block; at its end the power fails."""
     made: list[Relay] = []
 
@@ -35,11 +33,11 @@ async def powered(files: FakeFiles, **settings: Any) -> AsyncGenerator[RunningRe
     settings.setdefault("listen", (f"mqtt+tcp://127.0.0.1:{lasting_port()}",))
     settings.setdefault("fsync_interval", 0.02)
     settings.setdefault("disk_alarm", None)
-    settings.setdefault("store", "/")
+    settings.setdefault("store", str(disk.directory))
     async with trio.open_nursery() as nursery:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("clearfunds.relay._relay.Relay", Kept)
-            shelves = partial(open_shelves, files=files)
+            shelves = partial(open_shelves, vfs=disk.name)
             patch.setattr("clearfunds.relay._persistence.open_shelves", shelves)
             addresses: RelayAddresses = await nursery.start(
                 partial(serve_relay, RelaySettings(**settings))
@@ -49,7 +47,7 @@ async def powered(files: FakeFiles, **settings: Any) -> AsyncGenerator[RunningRe
         yield relay
         relay.audit()
         # From here on it only does what it would not have done.
-        files.fault = NOTHING_MORE
+        disk.fault = NOTHING_MORE
         nursery.cancel_scope.cancel()
-    files.fault = None
-    files.lose_power()
+    disk.fault = None
+    disk.lose_power()

@@ -27,29 +27,29 @@ from tests.relay.brokers import Broker, bodies, numbered
 from tests.relay.faithful import Life, Load, mixed
 from tests.relay.powered import powered
 from tests.relay.test_kill import relay_process
-from tests.store.disk import FakeFiles, refuse
+from tests.store.disk import Disks, refuse
 from tests.transports.peers import SECONDS, log_of, until
 
-FULL = refuse(errno.ENOSPC, "write", "create")
+FULL = refuse(errno.ENOSPC, "write")
 
 
 async def test_a_full_disk_stops_publishers_until_there_is_room(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, disks: Disks
 ) -> None:
-    files = FakeFiles()
-    async with powered(files, limit_items=20) as relay:
+    disk = disks()
+    async with powered(disk, limit_items=20) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic, qos=1)
         async with broker.publisher() as publisher:
             await publisher.publish(broker.topic, b"0", 1)
-            files.fault = FULL
+            disk.fault = FULL
             packets = [
                 Publish(broker.topic, payload, 1, packet_id=int(payload))
                 for payload in numbered(101)[1:]
             ]
             await publisher.send(*packets)
-            await until(lambda: log_of(caplog, "No space left on device"))
+            await until(lambda: log_of(caplog, "disk is full"))
             await until(lambda: relay.statistics().waiting == 1)
             relay.audit()
             # It is not read any more, and what it owes is not more than it may owe.
@@ -60,26 +60,26 @@ async def test_a_full_disk_stops_publishers_until_there_is_room(
                 await other.subscribe("other", qos=0)
                 await other.send(Publish("other", b"x"))
                 assert (await other.message()).payload == b"x"
-            files.fault = None
+            disk.fault = None
             for number in range(1, 101):
                 await publisher.expect(PubAck(number))
         await until(lambda: log_of(caplog, "the store can be written to again"))
-    async with powered(files) as relay:
+    async with powered(disk) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit(present=True) as client:
             assert bodies(await client.take(101)) == numbered(101)
 
 
-async def test_who_waits_for_its_suback_may_still_ping_acknowledge_and_leave() -> None:
+async def test_who_waits_for_its_suback_may_still_ping_acknowledge_and_leave(disks: Disks) -> None:
     """With the disk in trouble a change of a session is not confirmed; its client is heard."""
-    files = FakeFiles()
-    async with powered(files) as relay:
+    disk = disks()
+    async with powered(disk) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit() as client:
             await client.subscribe(broker.topic, qos=1)
             await broker.publish([b"1"], 1)
             (message,) = await client.messages(1)
-            files.fault = FULL
+            disk.fault = FULL
             await client.send(Subscribe(7, (("more", 1),)), PubAck(message.packet_id), PingReq())
             await client.expect(PingResp())
             queue = relay.relay.mqtt.persistent_sessions.by_id[broker.name].queue  # type: ignore[union-attr]
@@ -88,17 +88,17 @@ async def test_who_waits_for_its_suback_may_still_ping_acknowledge_and_leave() -
                 await leaver.send(Subscribe(7, (("more", 1),)))
                 await until(lambda: "leaver" in relay.relay.mqtt.sessions)
             await until(lambda: "leaver" not in relay.relay.mqtt.sessions)
-            files.fault = None
+            disk.fault = None
             await client.expect(SubAck(7, (1,)))
             # What was read in the meantime is not forgotten.
-            files.fault = FULL
+            disk.fault = FULL
             await client.send(Subscribe(8, (("even more", 1),)))
             await client.send(PingReq(), Publish("more", b"m", 0), PingReq())
             said = [await client.receive()]
             while said.count(PingResp()) < 2:
                 said.append(await client.receive())
             assert SubAck(8, (1,)) not in said
-            files.fault = None
+            disk.fault = None
             said += [await client.receive(), *await client.all()]
             left = [packet for packet in said if packet != PingResp()]
             assert sorted(left, key=lambda packet: packet.kind) == [  # type: ignore[union-attr]
@@ -107,18 +107,18 @@ async def test_who_waits_for_its_suback_may_still_ping_acknowledge_and_leave() -
             ]
 
 
-async def test_a_slow_disk_makes_who_wants_to_be_sure_wait_and_nobody_else() -> None:
-    files = FakeFiles()
+async def test_a_slow_disk_makes_who_wants_to_be_sure_wait_and_nobody_else(disks: Disks) -> None:
+    disk = disks()
 
     def slow(operation: str, name: str) -> None:
-        if operation == "fsync":
+        if operation == "sync":
             time.sleep(0.2)
 
-    async with powered(files, fsync_interval=0.0) as relay:
+    async with powered(disk, fsync_interval=0.0) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic, qos=2)
-        files.fault = slow
+        disk.fault = slow
         async with broker.publisher() as publisher, broker.visit("o", clean=True) as other:
             packets = [
                 Publish(broker.topic, payload, 1, packet_id=int(payload) + 1)
@@ -135,17 +135,17 @@ async def test_a_slow_disk_makes_who_wants_to_be_sure_wait_and_nobody_else() -> 
             for number in range(500):
                 await publisher.expect(PubAck(number + 1))
             relay.audit()
-        files.fault = None
+        disk.fault = None
 
 
 @pytest.mark.parametrize("again", [True, False])
 async def test_qos_2_that_found_no_room_is_not_taken_for_a_duplicate_after_a_crash(
-    again: bool,
+    again: bool, disks: Disks
 ) -> None:
     """Its identifier is on disk only with its message; or what comes again would be lost."""
-    files = FakeFiles(2)
+    disk = disks(2)
     topic = "t"
-    async with powered(files, disk_limit=1_000) as relay:
+    async with powered(disk, disk_limit=1_000) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit(leave=True) as client:
             await client.subscribe(topic, qos=2)
@@ -161,7 +161,7 @@ async def test_qos_2_that_found_no_room_is_not_taken_for_a_duplicate_after_a_cra
                 await trio.sleep(0.1)
                 assert await publisher.all() == []
         relay.audit()
-    async with powered(files, disk_limit=1_000) as relay:
+    async with powered(disk, disk_limit=1_000) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit("publisher", present=True) as publisher:
             await publisher.send(Publish(topic, b"2" * 700, 2, dup=True, packet_id=9))
@@ -174,10 +174,12 @@ async def test_qos_2_that_found_no_room_is_not_taken_for_a_duplicate_after_a_cra
             await publisher.expect(PubComp(9))
 
 
-async def test_with_the_budget_spent_by_others_who_is_there_is_served_all_the_same() -> None:
+async def test_with_the_budget_spent_by_others_who_is_there_is_served_all_the_same(
+    disks: Disks,
+) -> None:
     """Also what may be delivered only from disk, a message at a time."""
-    files = FakeFiles()
-    async with powered(files, disk_limit=2_000, fsync_interval=0.0) as relay:
+    disk = disks()
+    async with powered(disk, disk_limit=2_000, fsync_interval=0.0) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit("away", leave=True) as client:
             await client.subscribe("full", qos=1)
@@ -197,45 +199,45 @@ async def test_with_the_budget_spent_by_others_who_is_there_is_served_all_the_sa
             relay.audit()
 
 
-async def test_reading_fails_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    files = FakeFiles()
-    async with powered(files) as relay:
+async def test_reading_fails_for_a_while(caplog: pytest.LogCaptureFixture, disks: Disks) -> None:
+    disk = disks()
+    async with powered(disk) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic, qos=1)
         await broker.publish(numbered(50), 1)
-    async with powered(files) as relay:
+    async with powered(disk) as relay:
         broker = Broker(relay.port, 32, "d")
-        files.fault = refuse(errno.EIO, "pread")
+        disk.fault = refuse(errno.EIO, "read")
         async with broker.visit(present=True) as client:
             assert await client.all() == []
             await until(lambda: log_of(caplog, f"queue mqtt/{broker.name} waits: "))
-            files.fault = None
+            disk.fault = None
             assert bodies(await client.take(50)) == numbered(50)
 
 
 @pytest.mark.parametrize("seed", [2, pytest.param(5, marks=pytest.mark.long)])
-async def test_a_disk_that_fails_now_and_then_and_then_the_power(seed: int) -> None:
+async def test_a_disk_that_fails_now_and_then_and_then_the_power(seed: int, disks: Disks) -> None:
     """Under load: with everything that a disk can do wrong, nothing confirmed is lost."""
-    files = FakeFiles(seed)
-    chance = files.chance
+    disk = disks(seed)
+    chance = disk.chance
     load = Load(seed)
     mixed(load)
 
     def fault(operation: str, name: str) -> None:
-        if operation in ("write", "fsync", "create", "pread") and chance.random() < 0.1:
+        if operation in ("write", "sync", "read") and chance.random() < 0.1:
             raise OSError(errno.EIO, "it fails now and then", name)
 
     async with trio.open_nursery() as nursery:
         load.start(nursery)
         for left in range(3, -1, -1):
-            async with powered(files, fsync_interval=0.01) as relay:
+            async with powered(disk, fsync_interval=0.01) as relay:
                 load.life = Life(relay.port)
                 await until(lambda: len(load.confirmed) > 10)
-                files.fault = fault
+                disk.fault = fault
                 load.life.failing = True
                 await trio.sleep(chance.uniform(0.1, 0.8))
-                files.fault = None
+                disk.fault = None
                 if not left:
                     await load.settled()
                     load.over = True
@@ -307,7 +309,7 @@ async def test_a_real_disk_is_full(tmp_path: Path) -> None:
                 for number, payload in enumerate(payloads, 1)
             ]
             await publisher.send(*packets)
-            await until(lambda: "File too large" in relay.log)
+            await until(lambda: "cannot write to the store" in relay.log)
             confirmed = 0
             with trio.move_on_after(0.3):
                 while True:

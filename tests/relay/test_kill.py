@@ -6,7 +6,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests import forks
 from tests.ports import lasting_port
 from tests.relay.faithful import Life, Load, mixed
 from tests.transports.peers import SECONDS, fetch, until
@@ -26,7 +26,7 @@ class RelayProcess:
     def __init__(self, directory: Path, *options: str) -> None:
         self.port = lasting_port()
         self._argv = [
-            *(sys.executable, "-m", "clearfunds", "relay", "--http", "127.0.0.1:0"),
+            *("relay", "--http", "127.0.0.1:0"),
             *("--listen", f"mqtt+tcp://127.0.0.1:{self.port}"),
             *("--store", str(directory / "store")),
             *options,
@@ -49,7 +49,7 @@ class RelayProcess:
 
     def _open(self) -> subprocess.Popen[str]:
         with self._log.open("a") as log:
-            return subprocess.Popen(self._argv, stdout=subprocess.PIPE, stderr=log, text=True)
+            return forks.start(*self._argv, stdout=subprocess.PIPE, stderr=log, text=True)
 
     async def audit(self) -> None:
         """See that the books balance."""

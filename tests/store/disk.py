@@ -16,9 +16,8 @@ import shutil
 import sqlite3
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tests.store.files import FakeFiles
 from tests.store.vfs import DeadError, shim
 
 if TYPE_CHECKING:
@@ -27,11 +26,16 @@ if TYPE_CHECKING:
 
     from tests.store.vfs import Real
 
-#: `FakeFiles` is what a store of segments writes to.
-__all__ = ["FakeDisk", "FakeFiles", "refuse"]
-
 _BLOCK = 4096
 _OPEN_READONLY, _OPEN_READWRITE, _OPEN_CREATE = 1, 2, 4
+
+
+class Disks(Protocol):
+    """Makes disks; the fixture `disks`."""
+
+    def __call__(self, seed: int = 0) -> FakeDisk:
+        """Make a disk, for as long as the test lasts."""
+        ...
 
 
 def refuse(code: int, *operations: str) -> Callable[[str, str], None]:
@@ -137,7 +141,7 @@ class FakeDisk:
         self._folder = folder.resolve()
         #: The directory. After `kill` and `lose_power` it is another one.
         self.directory = self._folder / "0"
-        self.directory.mkdir(parents=True)
+        self.directory.mkdir(mode=0o700, parents=True)
         self._shim = shim()
         self.name, self._address = self._shim.register(self)
 

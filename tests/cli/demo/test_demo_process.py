@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.conftest import CLEARFUNDS, SECONDS
+from tests.cli.conftest import SECONDS
+from tests.forks import CLEARFUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -22,7 +21,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.conftest import CLEARFUNDS, SECONDS
+from tests import forks
+from tests.cli.conftest import SECONDS
 from tests.cli.peers import connect, publish_until_it_waits, subscribe_to_all
 from tests.ports import lasting_port
 
@@ -62,6 +62,7 @@ SENTENCE = re.compile(
 )
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_once_names_the_culprit_first(start_relay: StartRelay, clearfunds: Clearfunds) -> None:
     _, port, url = started(start_relay)
     with stall(port):
@@ -89,8 +90,8 @@ def test_json_is_a_document_for_each_look(start_relay: StartRelay, clearfunds: C
     _, port, url = started(start_relay)
     with stall(port):
         run = clearfunds("top", url, "--once", "--json", "--limit", "1", "--sort", "held")
-        with subprocess.Popen(
-            [*CLEARFUNDS, "top", url, "--json", "--interval", "0.1"],
+        with forks.start(
+            *("top", url, "--json", "--interval", "0.1"),
             stdout=subprocess.PIPE,
             text=True,
         ) as looking:
@@ -109,10 +110,11 @@ def test_json_is_a_document_for_each_look(start_relay: StartRelay, clearfunds: C
     assert pages[0]["time"] < pages[1]["time"] < pages[2]["time"]
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_piped_it_goes_on_in_blocks(start_relay: StartRelay) -> None:
     _, _, url = started(start_relay)
-    with subprocess.Popen(
-        [*CLEARFUNDS, "top", url, "--interval", "0.1"],
+    with forks.start(
+        *("top", url, "--interval", "0.1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -199,8 +201,8 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color"}
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             environment.pop(name, None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "clearfunds", "top", *options],
+        self.process = forks.start(
+            *("top", *options),
             stdin=slave,
             stdout=slave,
             stderr=subprocess.PIPE,
@@ -257,6 +259,7 @@ def terminal(*options: str) -> Generator[Terminal]:
         os.close(screen.master)
 
 
+@pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_live_until_a_signal(start_relay: StartRelay, number: signal.Signals) -> None:
     _, port, url = started(start_relay)
@@ -298,8 +301,8 @@ def test_live_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:
 def test_piped_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:
     pages = f"127.0.0.1:{lasting_port()}"
     relay, _, url = started(start_relay, pages)
-    with subprocess.Popen(
-        [*CLEARFUNDS, "top", url, "--json", "--interval", "0.1"],
+    with forks.start(
+        *("top", url, "--json", "--interval", "0.1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -384,7 +384,7 @@ async def test_an_alarm_is_what_is_waited_for_and_who_holds_memory_is_named_for_
     assert what_next(page["holders"][0]) == ""
 
 
-async def test_who_has_no_credit_left_is_who_is_waited_for() -> None:
+async def test_whoever_blocks_is_who_is_waited_for() -> None:
     scene = Scene(NO_LIMIT)
     other = Box(scene.ledger, "other", patience=1.0)
     scene.send(3)
@@ -393,25 +393,24 @@ async def test_who_has_no_credit_left_is_who_is_waited_for() -> None:
     page = await scene.look_while_waiting(0.5)
     assert page["accounts"][0]["state"] == "flow"
     assert first_line(page) == (
-        "pub waits for credit, for 0.5 s: outlet sub has none left; it holds 3 items and makes "
-        "progress."
+        "pub waits, for 0.5 s, blocked by outlet sub: it holds 3 items and makes progress."
     )
     page = await scene.look_while_waiting(2.0)
     assert first_line(page) == (
-        "pub waits for credit, for 2.0 s: outlet sub has none left; it holds 3 items and has taken "
-        "nothing for 2.5 s; it is disconnected in 18.0 s unless it reads, and pub goes on then."
+        "pub waits, for 2.0 s, blocked by outlet sub: it holds 3 items and has taken nothing "
+        "for 2.5 s; it is disconnected in 18.0 s unless it reads, and pub goes on then."
     )
     held = {row["name"]: row["waited_items"] for row in page["holders"]}
     assert held == {"sub": 3, "other": 0}
     gate_of(scene.publisher).block("other")
     page = await scene.look_while_waiting(2.0)
-    assert "(nor has 1 more)" in first_line(page)
+    assert "blocked by outlet other (and 1 more): " in first_line(page)
     assert "pub goes on then" not in first_line(page)
     gate_of(scene.publisher).unblock("sub")
     gate_of(scene.publisher).unblock("other")
     gate_of(scene.publisher).block("the store")
     page = await scene.look_while_waiting(2.0)
-    assert first_line(page) == "pub waits for credit, for 2.0 s: the store has none left."
+    assert first_line(page) == "pub waits, for 2.0 s, blocked by the store."
 
 
 async def test_what_is_at_rest_is_told_of_apart() -> None:

@@ -15,7 +15,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.cli.conftest import CLEARFUNDS, SECONDS
+from tests import forks
+from tests.cli.conftest import SECONDS
 from tests.cli.peers import connect, publish_until_it_waits, subscribe_to_all
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class Scene:
 
     def trace(self, *options: str, publish: Callable[[], object]) -> tuple[int, str, str]:
         """Run the command, and do something once it waits for that."""
-        process = subprocess.Popen(
-            [*CLEARFUNDS, "trace", "--url", self.http, *options],
+        process = forks.start(
+            *("trace", "--url", self.http, *options),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -92,6 +93,7 @@ def scene(start_relay: StartRelay) -> Scene:
     return Scene(start_relay(*RELAY))
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_a_packet_through_its_loans_to_its_outcomes(scene: Scene) -> None:
     with (
         scene.client("fast", "#"),

@@ -98,7 +98,7 @@ class Desk:
 
     def fetch(self) -> Message | None:
         """Take the first message, however often the shelf has to be asked."""
-        for _ in range(len(self.backing) + 100):
+        for _ in range(self.backing.ready + 100):
             message = self.fetch_now()
             if message is not None or not self.backing.waiting:
                 return message

@@ -145,7 +145,7 @@ def test_whatever_happens_it_comes_in_order_and_was_durable(bench: Bench, seed: 
         for delivery in worker.got:
             undone = delivery.event.qos == 2 and not delivery.message.at_rest
             assert not undone or delivery.message.finished
-            if chance.random() < 0.3 and worker.channel.is_outstanding(delivery.tag):
+            if chance.random() < 0.3 and delivery.tag in worker.channel.unacked:
                 delivery.ack()
         match chance.randrange(6):
             case 0:
@@ -162,7 +162,7 @@ def test_whatever_happens_it_comes_in_order_and_was_durable(bench: Bench, seed: 
     for _ in range(1_000):
         shelf.settle()
         for delivery in worker.got:
-            if worker.channel.is_outstanding(delivery.tag):
+            if delivery.tag in worker.channel.unacked:
                 delivery.ack()
         if len(worker.names) == 150:
             break

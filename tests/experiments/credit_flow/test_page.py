@@ -37,7 +37,7 @@ async def test_whose_credit_is_waited_for_is_in_the_headline() -> None:
             await shows(tab, "#verdict .headline", "is cut off in ")
             said = await text_of(tab, "#verdict .headline")
         name = relay.account("stuck").name
-        assert said.startswith(f"{account.name} waits for credit from {name}: ")
+        assert said.startswith(f"{account.name} waits, blocked by {name}: ")
         assert "; it holds " in said
         assert said.endswith("unless it reads; pub goes on then")
         nursery.cancel_scope.cancel()

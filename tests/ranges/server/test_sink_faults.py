@@ -13,7 +13,7 @@ from tests.ranges.server.sink_load import Clients, SinkLoad
 from tests.relay.faithful import Life
 from tests.relay.powered import powered
 from tests.relay.test_kill import relay_process
-from tests.store.disk import FakeFiles
+from tests.store.disk import Disks
 from tests.transports.peers import RunningRelay, until
 
 
@@ -36,9 +36,9 @@ ENOUGH = 100
 """Rows that have to have been written by the end."""
 
 
-async def power_fails(seed: int, rounds: int, **settings: object) -> SinkLoad:
+async def power_fails(disks: Disks, seed: int, rounds: int, **settings: object) -> SinkLoad:
     chance = random.Random(seed)
-    files = FakeFiles(seed)
+    disk = disks(seed)
     mqtt, port = lasting_port(), lasting_port()
     listen = (f"mqtt+tcp://127.0.0.1:{mqtt}", f"subscribe+tcp://127.0.0.1:{port}")
     load = SinkLoad(seed, port)
@@ -47,7 +47,7 @@ async def power_fails(seed: int, rounds: int, **settings: object) -> SinkLoad:
         clients.subscriber(f"q{qos}", qos)
     async with trio.open_nursery() as nursery:
         for left in range(rounds, -1, -1):
-            async with powered(files, listen=listen, **settings) as relay:
+            async with powered(disk, listen=listen, **settings) as relay:
                 if left == rounds:
                     await load.begin()
                     await load.keep_session(mqtt)
@@ -68,15 +68,17 @@ async def power_fails(seed: int, rounds: int, **settings: object) -> SinkLoad:
 
 
 @pytest.mark.parametrize(("seed", "interval"), [(1, 0.0), (3, 0.05)])
-async def test_power_fails_while_batches_are_written(seed: int, interval: float) -> None:
-    load = await power_fails(seed, 6, fsync_interval=interval)
+async def test_power_fails_while_batches_are_written(
+    seed: int, interval: float, disks: Disks
+) -> None:
+    load = await power_fails(disks, seed, 6, fsync_interval=interval)
     assert len(load.expected) > ENOUGH
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 130))
-async def test_power_fails_thirty_times(seed: int) -> None:
-    await power_fails(seed, 12, fsync_interval=0.02)
+async def test_power_fails_thirty_times(seed: int, disks: Disks) -> None:
+    await power_fails(disks, seed, 12, fsync_interval=0.02)
 
 
 async def killed(directory: Path, seed: int, rounds: int, *options: str) -> SinkLoad:

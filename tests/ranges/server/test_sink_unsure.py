@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +13,15 @@ import trio
 from clearfunds.ranges.client import DiskError, SinkWriter
 from clearfunds.store import Store, StoreSettings
 from tests.ranges.server.relays import HOST, Relay, blocking, running
-from tests.store.disk import FakeDisk, refuse
+from tests.store.disk import Disks
 from tests.transports.peers import until
 
 ROWS = [("a/b", b"1"), ("a/b", b"2")]
 
 
-SETTINGS = StoreSettings(fsync_interval=0.01, retry_interval=0.05)
-FULL = refuse(errno.ENOSPC, "write", "sync")
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[FakeDisk]:
-    with FakeDisk(tmp_path) as made:
-        yield made
+def refuse(operation: str, name: str) -> None:
+    if operation in {"write", "sync"}:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
 
 async def writer(relay: Relay, **options: Any) -> SinkWriter:
@@ -45,14 +40,13 @@ async def in_the_end(ask: Callable[[], object]) -> object:
                 await trio.sleep(0.05)
 
 
-async def test_nobody_is_told_of_a_batch_before_its_decision_is_on_the_disk(
-    disk: FakeDisk,
-) -> None:
-    store = Store.open(disk.directory, SETTINGS, vfs=disk.name)
+async def test_nobody_is_told_of_a_batch_before_its_decision_is_on_the_disk(disks: Disks) -> None:
+    disk = disks()
+    store = Store.open(disk.directory, StoreSettings(fsync_interval=0.01), vfs=disk.name)
     async with running(store=store, store_timeout=0.2) as relay:
         client = await writer(relay)
         part = await blocking(client.stage, 0, 0, 1, ROWS)
-        disk.fault = FULL
+        disk.fault = refuse
         with pytest.raises(DiskError, match="the store has not written it"):
             await blocking(client.commit, 0, [part])
         # Decided it is, but only here: who believed that would not write it again after a crash.
@@ -64,12 +58,13 @@ async def test_nobody_is_told_of_a_batch_before_its_decision_is_on_the_disk(
     store.close()
 
 
-async def test_a_name_is_taken_over_when_that_is_on_the_disk(disk: FakeDisk) -> None:
-    store = Store.open(disk.directory, SETTINGS, vfs=disk.name)
+async def test_a_name_is_taken_over_when_that_is_on_the_disk(disks: Disks) -> None:
+    disk = disks()
+    store = Store.open(disk.directory, StoreSettings(fsync_interval=0.01), vfs=disk.name)
     async with running(store=store, store_timeout=0.2) as relay:
         old = await writer(relay)
         await blocking(old.stage, 0, 0, 1, ROWS)
-        disk.fault = FULL
+        disk.fault = refuse
         # A relay that is killed now knows only the one before, and would put out the newer one.
         with pytest.raises(DiskError, match="the store has not written it"):
             await writer(relay, take_over=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from clearfunds.transports.mqtt import (
     ConnAck,
@@ -124,6 +128,27 @@ async def test_the_same_name_takes_over(
 
 
 # -- PUBLISH and SUBSCRIBE ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("publications", [1, 4])
+async def test_a_silent_connection_does_not_keep_its_last_read(publications: int) -> None:
+    """Neither one that was parsed, nor one that was just like the one before."""
+    payload = bytes(40_000)
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(running())
+        clients = [await stack.enter_async_context(connected(relay.port)) for _ in range(5)]
+        counters = relay.relay.mqtt.counters
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for client in clients:
+            for _ in range(publications):
+                counters.received = 0
+                await client.publish("t", payload)
+                await until(lambda: counters.received == 1)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        gc.collect()
+        kept = sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.size > 9_000)
+        assert kept < len(payload)
 
 
 @pytest.mark.parametrize("published", [0, 1, 2])

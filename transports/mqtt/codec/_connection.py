@@ -191,6 +191,7 @@ class Connection:
         "_method",
         "_sendable",
         "_size_limit",
+        "_topic",
         "_topic_limits",
         "_welcome",
         "_zero_expiry",
@@ -238,6 +239,8 @@ class Connection:
         self.buffer = b""
         self.position = 0
         self._topic_limits = topic_limits
+        # The last topic that was found to be within them; the codec decodes one once for many.
+        self._topic = ""
         self.missing = 0
         self._collected: bytearray | None = None
         self._fault: RemoteProtocolError | None = None
@@ -340,8 +343,9 @@ class Connection:
                 packet = DECODERS[buffer[position] >> 4](buffer[position], buffer[start:end])
             else:
                 packet = self._decode(buffer, position, start, end)
-            if packet.kind in _NAMING and self._topic_limits is not None:
-                self._check_topic(packet, self._topic_limits)
+            if isinstance(packet, Publish) and packet.topic is not self._topic:
+                self._check_topic(packet.topic, packet)
+                self._topic = packet.topic
             self.position = end
             if packet.kind in _TURNING_POINTS:
                 self._received(packet)
@@ -448,6 +452,8 @@ class Connection:
     def _received(self, packet: Packet) -> None:
         match packet:
             case Connect():
+                if packet.will is not None:
+                    self._check_topic(packet.will.topic, packet)
                 self._clean_session = packet.clean_session
                 self._zero_expiry = not packet.properties.session_expiry
                 self._method = packet.properties.authentication_method
@@ -466,13 +472,8 @@ class Connection:
                 self._enter(State.CLOSED)
                 self._disconnected = True
 
-    def _check_topic(self, packet: Packet, limits: TopicLimits) -> None:
-        if isinstance(packet, Publish):
-            fault = limits.name_fault(packet.topic)
-        elif isinstance(packet, Connect) and packet.will is not None:
-            fault = limits.name_fault(packet.will.topic)
-        else:
-            return
+    def _check_topic(self, topic: str, packet: Publish | Connect) -> None:
+        fault = None if self._topic_limits is None else self._topic_limits.name_fault(topic)
         if not fault:
             return
         message = f"{KIND_NAMES[packet.kind]}: {fault}"
@@ -696,7 +697,6 @@ _EXPIRY_OF_SERVER: Final = "a server's DISCONNECT has no session expiry interval
 _NOT_5: Final = bytes((0, ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL))
 """The body of the CONNACK of a server that does not know MQTT 5: it is one of 3.1.1."""
 
-_NAMING = frozenset({Connect.kind, Publish.kind})
 _TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind, Auth.kind})
 
 

@@ -386,7 +386,8 @@ def encode_publish(
                 payload,
             )
         )
-    _check_qos("PUBLISH", qos)
+    if qos not in (1, 2):
+        raise LocalProtocolError(qos_fault("PUBLISH", qos))
     identifier = _FIELDS.packet_id("PUBLISH", packet_id)
     return b"".join(
         (
@@ -433,7 +434,8 @@ def _encode_connect(packet: Connect) -> bytes:
         raise LocalProtocolError("a password needs a user name [MQTT-3.1.2-22]")
     if packet.will is not None:
         _refuse_properties("will", packet.will.properties)
-        _check_qos("will", packet.will.qos)
+        if packet.will.qos not in (0, 1, 2):
+            raise LocalProtocolError(qos_fault("will", packet.will.qos))
     return connect_packet(packet, _FIELDS, "will message")
 
 
@@ -517,7 +519,8 @@ def _encode_subscribe(packet: Subscribe) -> bytes:
     for topic_filter, qos in packet.filters:
         if fault := topic_filter_fault(topic_filter):
             raise LocalProtocolError(fault)
-        _check_qos("SUBSCRIBE", qos)
+        if qos not in (0, 1, 2):
+            raise LocalProtocolError(qos_fault("SUBSCRIBE", qos))
         fields.append(_FIELDS.string("topic filter", topic_filter))
         fields.append(bytes((qos,)))
     return framed(0x82, b"".join(fields))
@@ -577,9 +580,9 @@ _CONNECT_RETURN_CODES = frozenset(int(code) for code in ConnectReturnCode)
 _SUBACK_CODES = frozenset((0, 1, 2, SUBSCRIPTION_FAILED))
 
 
-def _check_qos(what: str, qos: int) -> None:
-    if qos not in (0, 1, 2):
-        raise LocalProtocolError(f"{what}: QoS is 0, 1 or 2, not {qos} [MQTT-3.3.1-4]")
+def qos_fault(what: str, qos: int) -> str:
+    """Describe the fault of a QoS that there is not."""
+    return f"{what}: QoS is 0, 1 or 2, not {qos} [MQTT-3.3.1-4]"
 
 
 # --- from bytes to packets ------------------------------------------------------------------

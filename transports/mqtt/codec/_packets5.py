@@ -47,6 +47,7 @@ from ._packets import (
     empty_decoder,
     encode_empty,
     publish_flags_fault,
+    qos_fault,
     will_flags_fault,
 )
 from ._properties import (
@@ -185,7 +186,7 @@ def encode_publish5(
             )
         )
     if qos not in (1, 2):
-        raise LocalProtocolError(f"PUBLISH: QoS is 0, 1 or 2, not {qos} [MQTT-3.3.1-4]")
+        raise LocalProtocolError(qos_fault("PUBLISH", qos))
     return b"".join(
         (
             bytes((0x30 | dup << 3 | qos << 1 | retain,)),

@@ -35,7 +35,7 @@ class Taker(Protocol):
 
 def end(delivery: Delivery, outcome: Outcome = Outcome.ACKED) -> None:
     """End a delivery; does nothing if its group has given it to another member, or has ended."""
-    if not delivery.channel.is_outstanding(delivery.tag):
+    if delivery.tag not in delivery.channel.unacked:
         return
     if outcome is not Outcome.ACKED and delivery.loan.items:
         delivery.loan.settle(outcome=outcome)

@@ -186,7 +186,7 @@ class PersistentInflight:
         The caller must call `PersistentSession.received` next, in the same batch.
         """
         delivery = self._take(packet_id, 2)
-        if delivery is None or not delivery.channel.is_outstanding(delivery.tag):
+        if delivery is None or delivery.tag not in delivery.channel.unacked:
             return False  # or the queue has taken it back, and that ends the connection
         # It keeps its place in the window until the PUBCOMP.
         self._window.take(0)

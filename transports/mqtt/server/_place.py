@@ -26,8 +26,10 @@ class Place:
         self.admission.let_go(self.user, self.tenant)
 
 
-def take_place(server: MqttServer, peer: Peer, *, proved: bool) -> Place | str:
+def take_place(server: MqttServer, peer: Peer, *, proved: bool) -> Place | str | None:
     """Count a client that is let in; or return why there is no room for it.
+
+    None: it has neither a user nor a tenant that it would count for.
 
     Args:
         server: The server that lets it in.
@@ -39,4 +41,6 @@ def take_place(server: MqttServer, peer: Peer, *, proved: bool) -> Place | str:
     tenant = server.tree.of(peer).tenant
     name, most = (None, None) if tenant is None else (tenant.name, tenant.connections)
     why = server.admission.let_in(user, name, most)
-    return Place(server.admission, user, name) if why is None else why
+    if why is None and (user is not None or name is not None):
+        return Place(server.admission, user, name)
+    return why

@@ -24,23 +24,25 @@ class Replays:
     """The subscriptions of one client whose retained publications are not all sent yet.
 
     Attributes:
-        granted: These, by filter, with the QoS granted. Empty: there are none.
+        granted: These, by filter, with the QoS granted. None or empty: there are none.
     """
 
     __slots__ = ("_cursor", "granted")
 
     def __init__(self) -> None:
-        self.granted: dict[str, int] = {}
+        self.granted: dict[str, int] | None = None
         # The position of the first filter's replay.
         self._cursor: Cursor | None = None
 
     def add(self, text: str, granted: int) -> None:
         """Begin to send the publications that match a filter, with the granted QoS at most."""
+        if self.granted is None:
+            self.granted = {}
         self.granted[text] = granted
 
     def clear(self) -> None:
         """Send no more."""
-        self.granted.clear()
+        self.granted = None
         self._cursor = None
 
     def step(
@@ -64,7 +66,7 @@ class Replays:
         for _ in range(LOOKS_A_STEP):
             if not self.granted:
                 return
-            found = self._next(retained)
+            found = self._next(retained, self.granted)
             if found is None:
                 continue
             publication, granted = found
@@ -79,17 +81,19 @@ class Replays:
             if not left or not account.funds_are_clear():
                 return
 
-    def _next(self, retained: RetainedStore) -> tuple[Publication, int] | None:
+    def _next(
+        self, retained: RetainedStore, filters: dict[str, int]
+    ) -> tuple[Publication, int] | None:
         """Check one topic for the first filter; return a publication to send, and its highest QoS.
 
         None if there is no such publication, or if that filter has found all.
         """
-        text, granted = next(iter(self.granted.items()))
+        text, granted = next(iter(filters.items()))
         if self._cursor is None:
             self._cursor = retained.cursor(text)
         topic = self._cursor.step()
         if self._cursor.at_end:
             self._cursor = None
-            del self.granted[text]
+            del filters[text]
         publication = None if topic is None else retained.get(topic)
         return None if publication is None else (publication, granted)

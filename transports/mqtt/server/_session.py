@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -30,7 +30,7 @@ from ..._session import (
     Session,
 )
 from ..codec._connection import Connection, Role, State
-from ..codec._frames import PUBLISH
+from ..codec._frames import PUBACK, PUBCOMP, PUBLISH
 from ..codec._packets import (
     PROTOCOL_LEVEL_31,
     Auth,
@@ -72,6 +72,9 @@ if TYPE_CHECKING:
 PROGRESS_BYTES = 1024
 """A read this large counts as a sign of life though it does not complete a packet: a large packet
 on a slow line. A byte a second does not."""
+
+COSTLESS: Final = (PUBACK, PUBCOMP)
+"""The first bytes of packets that are never answered: they only reduce debt."""
 
 KEEP_ALIVE_GRACE = 1.5
 """[MQTT-3.1.2-24]."""
@@ -494,13 +497,14 @@ class MqttSession(Session["MqttServer", Account | None]):
                         if stopped:
                             return True
                         continue
-                account = self.account
-                if forwarder.billing.by_topic:
-                    account = forwarder.payer_at(buffer, position)
-                if not (account.is_open_wide() or account.funds_are_clear()) and forwarder.stops(
-                    account
-                ):
-                    return True
+                if buffer[position] not in COSTLESS:
+                    account = self.account
+                    if forwarder.billing.by_topic:
+                        account = forwarder.payer_at(buffer, position)
+                    if not (
+                        account.is_open_wide() or account.funds_are_clear()
+                    ) and forwarder.stops(account):
+                        return True
             try:
                 packet = connection.next_packet()
             except UnacceptableConnectError as exc:
@@ -610,8 +614,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
         self.account = self._sender.account = server.open_account(peer, membership.tenant)
-        open_other = partial(server.open_account, peer, own=False)
-        billing = Billing(self.account, membership, open_other)
+        billing = Billing(self.account, membership, server, peer)
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from clearfunds.accounts.watch._core_shares import TOP_SHARE
+
 from .._errors import CommandFailedError, UsageError
 from .._page import Visitor, fetch_json
 
@@ -19,9 +21,6 @@ DEFAULT_URL: Final = "http://127.0.0.1:9100"
 
 _DEFAULT_PORT: Final = 9100
 # As in the examples; the ports of Prometheus's exporters begin there.
-
-SHARE_MAX: Final = 0.02
-# Share of a core that updates may take from the relay.
 
 
 @attrs.frozen
@@ -95,4 +94,4 @@ def stretched(page: TopPage, interval: float) -> str | None:
 
 def pause_after(page: TopPage, interval: float) -> float:
     """Return the seconds until the next update: its cost for the relay must stay small."""
-    return max(interval, page["busy_ms"] / 1e3 / SHARE_MAX)
+    return max(interval, page["busy_ms"] / 1e3 / TOP_SHARE)

@@ -93,7 +93,7 @@ def sentence(wait: WaitRow) -> str:
     if wait["alarms"]:
         return f"{waits}, {how_long}, for an alarm: {_alarmed(wait)}."
     if wait["blockers"]:
-        return f"{waits} for credit, {how_long}: {_blocked(wait, several)}."
+        return f"{waits}, {how_long}, blocked by {_blocked(wait, several)}."
     if wait["rate"] is not None:
         at = "it" if wait["waiting"] == [wait["at"]] else printable(wait["at"])
         return f"{waits}, {how_long}: more came in than {at} may bring, {wait['rate']}."
@@ -108,12 +108,11 @@ def sentence(wait: WaitRow) -> str:
 
 def _blocked(wait: WaitRow, several: bool) -> str:
     if not wait["on"]:
-        names = wait["blockers"]
-        return f"{one_of(names, len(names))} {'have' if len(names) > 1 else 'has'} none left"
+        return one_of(wait["blockers"], len(wait["blockers"]))
     first = wait["on"][0]
     more = len(wait["blockers"]) - 1
-    others = f" (nor {'have' if more > 1 else 'has'} {more:,} more)" if more else ""
-    what = f"{_holder(first)} has none left{others}; it holds {items_of(first['here_items'])}"
+    others = f" (and {more:,} more)" if more else ""
+    what = f"{_holder(first)}{others}: it holds {items_of(first['here_items'])}"
     if first["idle_seconds"] < STILL_SECONDS:
         return f"{what} and makes progress"
     return f"{what} and {_next(first, wait, several)}"

@@ -184,7 +184,9 @@ async def test_who_leaves_within_a_packet_does_not_keep_the_relay_busy(
 ) -> None:
     """It was looked ahead again and again until the debt was paid."""
     looks = steps = 0
-    look_ahead, process = (inside(SyndicateSession, name) for name in ("_look_ahead", "_process"))
+    look_ahead, process = (
+        inside(SyndicateSession, name) for name in ("_look_ahead", "_handle_input")
+    )
 
     async def counted(self: SyndicateSession, wait: trio.CancelScope) -> None:
         nonlocal looks
@@ -212,7 +214,7 @@ async def test_who_leaves_within_a_packet_does_not_keep_the_relay_busy(
         await peer.sync()
         left = session(served, peer)
         monkeypatch.setattr(SyndicateSession, "_look_ahead", counted)
-        monkeypatch.setattr(SyndicateSession, "_process", step)
+        monkeypatch.setattr(SyndicateSession, "_handle_input", step)
         await peer.send_raw(SAYS_LARGE + SAYS_LARGE[:50])
         await until(lambda: left.account.waiting and looks)
         before = steps
