@@ -145,6 +145,8 @@ def subscription_server(
             max_connections=settings.max_connections,
             connect_timeout=settings.connect_timeout,
             idle_timeout=settings.idle_timeout,
+            patience=settings.patience,
+            stuck=settings.stuck,
             topics=mqtt.topics,
             max_stage_size=settings.max_packet_size + (64 << 10),
             max_range_names=settings.max_range_names,

@@ -382,3 +382,15 @@ async def survives(relay: RelayUnderTest, patience: float) -> None:
     assert await trio.to_thread.run_sync(relay.wait) == 0
     (line,) = [line for line in relay.log if "giving it up, its debt is written off" in line]
     assert f"outlet mqtt:{port}/-/stuck made no progress for" in line
+
+
+async def test_the_connection_of_a_range_reader_has_the_relays_patience_and_policy() -> None:
+    listen = ("subscribe+tcp://127.0.0.1:0",)
+    async with running(listen=listen, patience=7.0, stuck="wait") as relay:
+        readers = relay.relay.readers
+        async with await trio.open_tcp_stream("127.0.0.1", relay.port):
+            await until(lambda: readers.open)
+            (session,) = readers.open
+            assert session.outlet.patience == 7.0
+            assert session.outlet.policy is StuckPolicy.WAIT
+        await until(lambda: not readers.open)
