@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ..accounts import Account, Ledger, Limit
-    from ..transports.tls import ServerTls
+    from ..sockets import ServerTls
     from ._persistence_collector import PersistenceCollector
 
 LONG_PAGES_MAX: Final = 4

@@ -36,7 +36,7 @@ import h11
 import trio
 
 from ..access._addresses import network
-from ..transports.tls import said
+from ..sockets import said
 from ._access import NOBODY, Access
 from ._looks import NO_PAGE, Look, Looks
 from ._messages import Handler, Request, Response
@@ -45,7 +45,7 @@ from ._room import Room, Waits
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from ..transports.tls import ServerTls
+    from ..sockets import ServerTls
 
 log = logging.getLogger("clearfunds.pages")
 

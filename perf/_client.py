@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
+from ..sockets import said
 from ..transports import RemoteProtocolError, TransportError
 from ..transports._connecting import send_all
 from ..transports.mqtt import ConnectionLostError, Disconnect, Granted, PingReq, decode5, encode
 from ..transports.mqtt.client._errors import why_disconnected
 from ..transports.mqtt.codec._frames import DISCONNECT
-from ..transports.tls import said
 from ._connect import KEEP_ALIVE, connect
 from ._errors import PerfError
 from ._scenario import Scenario, server_of, user_of
 from ._tls import tls_of
 
 if TYPE_CHECKING:
-    from ..transports._layer import Connected
+    from ..sockets._layer import Connected
 
 PING: Final = encode(PingReq())
 

@@ -35,7 +35,7 @@ from ..transports.mqtt.codec._packets import PROTOCOL_LEVEL
 from ._errors import PerfError
 
 if TYPE_CHECKING:
-    from ..transports._layer import Connected
+    from ..sockets._layer import Connected
 
 KEEP_ALIVE: Final = 60
 """Seconds; a ping goes out each half of it, stalled or not."""

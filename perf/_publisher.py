@@ -28,7 +28,7 @@ from ._scenario import Scenario
 from ._wire import Packets, Publications, acknowledgement, short_at
 
 if TYPE_CHECKING:
-    from ..transports._layer import Connected
+    from ..sockets._layer import Connected
 
 CHUNK_BYTES: Final = 64 << 10
 """The most bytes in one write."""

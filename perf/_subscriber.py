@@ -21,7 +21,7 @@ from ._scenario import Scenario
 from ._wire import Packets, acknowledgement, cut_off, short_at
 
 if TYPE_CHECKING:
-    from ..transports._layer import Connected
+    from ..sockets._layer import Connected
 
 SLOW_READ_BYTES: Final = 4096
 """Bytes that a slow subscriber reads at once: bytes that it has read have left the server."""

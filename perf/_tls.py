@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 
-from ..transports.tls import CertificateError, Certificates
+from ..sockets import CertificateError, Certificates
 from ._errors import ScenarioError
 from ._scenario import TLS_FILES, Scenario
 

@@ -19,7 +19,7 @@ import trio
 from ..transports._link import Link
 
 if TYPE_CHECKING:
-    from ..transports._layer import Connected
+    from ..sockets._layer import Connected
 
 
 class BusyPoll:

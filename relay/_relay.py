@@ -14,6 +14,9 @@ import trio
 from ..access._account_tree import AccountTree
 from ..access._admission import Admission
 from ..access._connect_rate import ConnectRate
+from ..access._subscription_policies import (
+    SubscriptionPolicies,
+)
 from ..accounts import (
     Alarms,
     Ledger,
@@ -26,6 +29,7 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
+from ..pages._otel_export import check_exporter, open_provider
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
     InputBook,
@@ -33,11 +37,7 @@ from ..transports._input import (
 )
 from ..transports._link import Link
 from ..transports._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
-from ..transports._otel_export import check_exporter, open_provider
 from ..transports._server import Server
-from ..transports._subscription_policies import (
-    SubscriptionPolicies,
-)
 from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ..pages import Pages, TransportCounts
     from ..persistence import RamShelves, Shelves
     from ..ranges.server import SubscriptionServer
-    from ..transports._layer import Connected
+    from ..sockets._layer import Connected
     from ..transports.syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")

@@ -16,7 +16,16 @@ ROOT = Path(__file__).parents[1]
 #: for MQTT, so it stands on transports/.
 LAYERS = (
     *("accounts", "dataspace", "store", "ranges.wire", "ranges.log", "ranges.sink"),
-    *("persistence", "ranges.client", "access", "transports", "ranges.server", "pages", "relay"),
+    *(
+        "persistence",
+        "ranges.client",
+        "access",
+        "sockets",
+        "transports",
+        "ranges.server",
+        "pages",
+        "relay",
+    ),
     *("perf", "pipeline"),
 )
 FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))

@@ -19,6 +19,7 @@ LINKS = {
     "pages": "../../pages",
     "ranges": "../../ranges",
     "relay": "../../relay",
+    "sockets": "../../sockets",
     "transports": "../../transports",
     "demo_data": "../../examples/data",
 }

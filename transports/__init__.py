@@ -1,9 +1,11 @@
 """Transports: listeners, outlets, and one folder for each wire protocol."""
 
+from ..access._subscription_policies import StuckWord as StuckWord
+from ..access._subscription_policies import SubscriptionPolicy as SubscriptionPolicy
+from ..sockets import TransportError as TransportError
 from ._errors import LocalProtocolError as LocalProtocolError
 from ._errors import ProtocolError as ProtocolError
 from ._errors import RemoteProtocolError as RemoteProtocolError
-from ._errors import TransportError as TransportError
 from ._flusher import Flusher as Flusher
 from ._flusher import open_flusher as open_flusher
 from ._link import Link as Link
@@ -16,6 +18,4 @@ from ._outlet import Outlet as Outlet
 from ._server import Counters as Counters
 from ._settings import ServerSettings as ServerSettings
 from ._sizes import parse_size as parse_size
-from ._subscription_policies import StuckWord as StuckWord
-from ._subscription_policies import SubscriptionPolicy as SubscriptionPolicy
 from ._trace_label import label_of as label_of

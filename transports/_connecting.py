@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from ._errors import TransportError
-from .tls import BROKEN_OFF, TlsSocket, shake_hands, trouble
+from ..sockets import BROKEN_OFF, TlsSocket, TransportError, shake_hands, trouble
 
 if TYPE_CHECKING:
-    from ._layer import Connected
+    from ..sockets._layer import Connected
 
 READ_SIZE: Final = 1 << 16
 """Bytes of a read."""

@@ -4,9 +4,7 @@ Rule: whatever bytes a peer sends, parsing them raises nothing but `RemoteProtoc
 catches that one type, closes that one connection and goes on serving the others.
 """
 
-
-class TransportError(Exception):
-    """Something went wrong on the way between this process and a peer."""
+from ..sockets._errors import TransportError
 
 
 class ProtocolError(TransportError):

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, ClassVar
 import trio
 
 from ..access._tenants import NO_USER
+from ..sockets import common_name, said, shake_hands
 from ._errors import RemoteProtocolError
 from ._scheduler import SLICE_SECONDS
-from .tls import common_name, said, shake_hands
 
 if TYPE_CHECKING:
+    from ..sockets import TlsSocket
+    from ..sockets._layer import Connected
     from ._input import InputBook
-    from ._layer import Connected
     from ._scheduler import Work
-    from .tls import TlsSocket
 
 READ_BYTES = 64 << 10
 """Most bytes of one read; four times as much gained nothing."""

@@ -15,11 +15,11 @@ from urllib.parse import SplitResult, urlsplit
 import attrs
 import trio
 
-from ._errors import TransportError
+from ..sockets import TransportError
 from ._link import Link
 
 if TYPE_CHECKING:
-    from ._layer import Connected
+    from ..sockets._layer import Connected
 
 logger = logging.getLogger("clearfunds.transports")
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import trio
 
+from ..access._subscription_policies import PolicyRule
 from ..accounts import (
     DEFAULT_PATIENCE,
     Account,
@@ -31,10 +32,9 @@ from ..accounts import (
     StuckPolicy,
 )
 from ..dataspace import Batch
+from ..sockets._layer import Connected
 from ._flusher import SENDING, Flusher
-from ._layer import Connected
 from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, rules_of
-from ._subscription_policies import PolicyRule
 
 logger = logging.getLogger("clearfunds.transports")
 

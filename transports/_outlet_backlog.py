@@ -23,8 +23,8 @@ from ..persistence._spool import OpenSpool, Spool
 from ._backlog_messages import BacklogMessages, Framing, Room
 
 if TYPE_CHECKING:
+    from ..access._subscription_policies import PolicyRule, PolicyRules
     from ._outlet import Outlet
-    from ._subscription_policies import PolicyRule, PolicyRules
 
 DEFAULT_BEHIND_LIMIT: Final = 256 << 20
 """Bytes that are kept for all lagging connections: as much as all may owe."""

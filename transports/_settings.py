@@ -17,6 +17,7 @@ import attrs
 from ..access._account_limits import AccountLimit, AccountLimits, AccountRate
 from ..access._connect_rate import DEFAULT_CONNECT_RATE
 from ..access._guesses import DELAYS
+from ..access._subscription_policies import PolicyRule, StuckWord, SubscriptionPolicy
 from ..access._tenants import Tenant, check_tenants
 from ..accounts import (
     DEFAULT_LIMIT_BYTES,
@@ -42,13 +43,12 @@ from ..ranges.sink import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._input import DEFAULT_ADDRESS_INPUT_LIMIT, DEFAULT_INPUT_LIMIT, DEFAULT_USER_INPUT_LIMIT
 from ._origins import origins_of
 from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
-from ._subscription_policies import PolicyRule, StuckWord, SubscriptionPolicy
 from ._units import Between, Count, Seconds, ShareOrSize, Size, Text, above_nothing
 
 if TYPE_CHECKING:
     from ..access._passwords import Authenticator
     from ..access._tokens import Tokens
-    from .tls import ServerTls
+    from ..sockets import ServerTls
 
 DEFAULT_NAMES_EACH = 250
 """Subscriptions, and writers, of one user: a quarter of what one relay may have of each."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from clearfunds.transports.tls import ServerTls
+from clearfunds.sockets import ServerTls
 from tests import forks
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.conftest import SecureMosquitto, mosquitto_tls

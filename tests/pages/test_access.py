@@ -27,7 +27,7 @@ from clearfunds.pages._looks import (
     Look,
     Looks,
 )
-from clearfunds.transports.tls import ServerTls
+from clearfunds.sockets import ServerTls
 from tests.pages.test_server import Answer, Client
 from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line

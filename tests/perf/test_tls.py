@@ -35,7 +35,7 @@ from clearfunds.perf._connect import connect
 from clearfunds.perf._publisher import Publisher, PublisherLatencies
 from clearfunds.perf._subscriber import Subscriber
 from clearfunds.perf._wire import Publications
-from clearfunds.transports.tls import ServerTls, TlsSocket
+from clearfunds.sockets import ServerTls, TlsSocket
 from tests import forks
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.conftest import SecureMosquitto

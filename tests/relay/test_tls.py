@@ -18,9 +18,9 @@ from trio_websocket import wrap_client_stream
 
 from clearfunds.access import Passwords, Tenant
 from clearfunds.relay import RelaySettings, serve_relay
+from clearfunds.sockets import CertificateError, Certificates, ServerTls
 from clearfunds.transports import ListenURLError
 from clearfunds.transports.mqtt import ConnAck, Connect, Disconnect, Publish
-from clearfunds.transports.tls import CertificateError, Certificates, ServerTls
 from tests.programs import needs
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.mqtt.users import user_line

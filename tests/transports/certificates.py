@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import trustme
 
-from clearfunds.transports.tls import Certificates
+from clearfunds.sockets import Certificates
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clearfunds.access._subscription_policies import PolicyRule, PolicyRules
 from clearfunds.accounts import (
     Account,
     Holder,
@@ -35,7 +36,6 @@ from clearfunds.persistence._spool import OpenSpool, Spool
 from clearfunds.transports import Flusher, Outlet, open_flusher
 from clearfunds.transports._backlog_messages import Frame, Framing
 from clearfunds.transports._outlet_backlog import ConsumerPolicy, OutletBacklog
-from clearfunds.transports._subscription_policies import PolicyRule, PolicyRules
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._droppable import QOS_ZERO
 from tests.transports.peers import until

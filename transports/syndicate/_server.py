@@ -11,13 +11,13 @@ import trio
 
 from ...access._account_tree import AccountTree
 from ...access._admission import Admission
+from ...access._subscription_policies import SubscriptionPolicies
 from ...accounts import Account
 from ...dataspace import Dataspace
 from .._flusher import Flusher
 from .._link import Link
 from .._server import Server
 from .._settings import ServerSettings
-from .._subscription_policies import SubscriptionPolicies
 from ._entities import DataspaceEntity, Entity, Gatekeeper
 from ._session import SyndicateSession
 from ._vocabulary import Vocabulary

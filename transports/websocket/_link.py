@@ -23,7 +23,7 @@ from ._websocket import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from .._layer import Connected
+    from ...sockets._layer import Connected
 
 
 CODES: Final = {

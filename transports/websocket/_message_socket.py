@@ -18,11 +18,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from .._layer import Layer, would_block
+from ...sockets._layer import Layer, would_block
 from ._frames import binary_header
 
 if TYPE_CHECKING:
-    from .._layer import Connected
+    from ...sockets._layer import Connected
 
 MESSAGE_BYTES: Final = 16 << 10
 """The largest message. A peer that takes whole messages only, such as a browser's script, should

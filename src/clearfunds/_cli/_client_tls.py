@@ -7,7 +7,7 @@ from typing import Annotated
 import attrs
 from cyclopts import Group, Parameter
 
-from clearfunds.transports.tls import CertificateError, Certificates
+from clearfunds.sockets import CertificateError, Certificates
 
 from ._errors import UsageError
 

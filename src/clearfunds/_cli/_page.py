@@ -9,7 +9,7 @@ import attrs
 import h11
 import trio
 
-from clearfunds.transports.tls import trouble
+from clearfunds.sockets import trouble
 
 from ._errors import CommandFailedError
 from ._printable import printable

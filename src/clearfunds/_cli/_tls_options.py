@@ -7,7 +7,7 @@ from typing import Annotated
 import attrs
 from cyclopts import Group, Parameter
 
-from clearfunds.transports.tls import Certificates, ServerTls
+from clearfunds.sockets import Certificates, ServerTls
 
 from ._errors import UsageError
 from ._secret_file import check_secret

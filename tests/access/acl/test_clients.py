@@ -9,7 +9,7 @@ import trio
 
 from clearfunds.access import Passwords
 from clearfunds.access.acl import Acl
-from clearfunds.transports.tls import ServerTls
+from clearfunds.sockets import ServerTls
 from tests.access.acl.test_oracle import mosquitto_with
 from tests.ports import lasting_port
 from tests.programs import needs

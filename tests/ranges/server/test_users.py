@@ -45,8 +45,8 @@ from clearfunds.ranges.wire import (
     encode_frame,
     encode_request,
 )
+from clearfunds.sockets import ServerTls
 from clearfunds.transports.mqtt import Publish
-from clearfunds.transports.tls import ServerTls
 from tests.ranges.server.relays import blocking
 from tests.ranges.server.test_session import Peer
 from tests.transports.certificates import Papers, papers_in

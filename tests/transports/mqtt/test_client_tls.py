@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from clearfunds.sockets import ServerTls
 from clearfunds.transports import TransportError
 from clearfunds.transports.mqtt import (
     ConnAck,
@@ -22,7 +23,6 @@ from clearfunds.transports.mqtt import (
     encode,
     open_mqtt,
 )
-from clearfunds.transports.tls import ServerTls
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.conftest import SecureMosquitto
 from tests.transports.peers import SECONDS, RunningRelay, descriptors, running, until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._errors import TransportError
+from ....sockets import TransportError
 from ..codec._packets import ConnectReturnCode, Disconnect
 from ..codec._reasons import Reason, in_words
 

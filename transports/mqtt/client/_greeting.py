@@ -7,9 +7,9 @@ from typing import Final
 
 import trio
 
+from ....sockets import TlsSocket, trouble
 from ..._connecting import READ_SIZE, NoConnectionError, SocketStream
 from ..._need_data import NEED_DATA
-from ...tls import TlsSocket, trouble
 from ..codec._connection import Connection
 from ..codec._packets import PROTOCOL_LEVEL, ConnAck, ConnectReturnCode, Packet
 from ..codec._packets5 import PROTOCOL_LEVEL_5

@@ -8,8 +8,9 @@ from typing import Final, Literal
 import attrs
 import trio
 
+from ....sockets import TransportError
 from ..._connecting import NoConnectionError, open_stream
-from ..._errors import LocalProtocolError, TransportError
+from ..._errors import LocalProtocolError
 from ..codec._connection import Connection, Role
 from ..codec._frames import DEFAULT_MAX_PACKET_SIZE
 from ..codec._granted import Granted
@@ -96,7 +97,7 @@ async def open_mqtt(
         ping_timeout: seconds without a byte from the server after which an unanswered ping means
             that the server is gone; as long as `keep_alive` by default.
         tls: the context that encrypts the connection to a host; the server's certificate must be
-            for that host. `Certificates.for_client` of `clearfunds.transports.tls` makes one.
+            for that host. `Certificates.for_client` of `clearfunds.sockets` makes one.
 
     Raises:
         ConnectRefusedError: the server refused the connection, with a reason.

@@ -17,7 +17,7 @@ from ..codec._frames import DISCONNECT, find_frame
 from ._runs import is_disconnect
 
 if TYPE_CHECKING:
-    from ..._layer import Connected
+    from ....sockets._layer import Connected
 
 PEEK_BYTES: Final = 4 << 10
 """Bytes of input to peek at: a subscriber's input is acknowledgements of four bytes."""

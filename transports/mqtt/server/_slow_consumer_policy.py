@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ....access._subscription_policies import SubscriptionPolicies
 from ....accounts import Holder, Limit
 from ....persistence._spool import SPOOL_PREFIX, Spool
 from ..._outlet_backlog import ConsumerPolicy
-from ..._subscription_policies import SubscriptionPolicies
 from ._droppable import QOS_ZERO
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from clearfunds.transports.tls import Certificates, TlsSocket, trouble
+from clearfunds.sockets import Certificates, TlsSocket, trouble
 from tests.transports.certificates import Papers, papers_in
 
 

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from ..access._patterns import Patterns
 from ..accounts import StuckPolicy
 from ..dataspace import TopicFilter
+from ._patterns import Patterns
 
 StuckWord = Literal["wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill"]
 """A policy for slow consumers: the values of `StuckPolicy`."""

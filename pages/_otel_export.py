@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from ._errors import TransportError
+from ..sockets import TransportError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

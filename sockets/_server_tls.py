@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ._socket import TlsSocket
+from ._tls_socket import TlsSocket
 
 if TYPE_CHECKING:
-    from .._layer import Connected
+    from ._layer import Connected
 
 
 class ServerTls:

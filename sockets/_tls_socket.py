@@ -19,10 +19,10 @@ import errno
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from .._layer import Layer, would_block
+from ._layer import Layer, would_block
 
 if TYPE_CHECKING:
-    from .._layer import Connected
+    from ._layer import Connected
 
 QUIET_BYTES: Final = 64 << 10
 """Most input without data: TLS's own messages, each of which makes OpenSSL derive new keys. 64

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from .._errors import TransportError
+from ._errors import TransportError
 
 OLDEST: Final = ssl.TLSVersion.TLSv1_2
 """Older versions must not be used any more [RFC 8996]."""

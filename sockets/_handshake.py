@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from ._socket import TlsSocket
+    from ._tls_socket import TlsSocket
 
 
 async def shake_hands(secure: TlsSocket) -> None:

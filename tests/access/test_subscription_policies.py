@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from clearfunds.accounts import StuckPolicy
-from clearfunds.dataspace import PatternError
-from clearfunds.transports import SubscriptionPolicy
-from clearfunds.transports._subscription_policies import (
+from clearfunds.access._subscription_policies import (
     MAX_CACHED,
     PolicyRule,
     SubscriptionPolicies,
 )
+from clearfunds.accounts import StuckPolicy
+from clearfunds.dataspace import PatternError
+from clearfunds.transports import SubscriptionPolicy
 
 DEFAULT = PolicyRule(StuckPolicy.DISCONNECT, 20.0)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearfunds.transports.tls import TlsSocket, common_name, said
-from clearfunds.transports.tls._socket import RECORD_BYTES
+from clearfunds.sockets import TlsSocket, common_name, said
+from clearfunds.sockets._tls_socket import RECORD_BYTES
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.sockets import ReluctantSocket, reluctant_pair
 
@@ -278,7 +278,7 @@ def test_a_name_that_is_not_the_servers(papers: Papers) -> None:
 
 def test_what_tls_has_to_say_does_not_grow(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that asks for more and more answers, and reads nothing."""
-    monkeypatch.setattr("clearfunds.transports.tls._socket.ANSWERS_BYTES", 500)
+    monkeypatch.setattr("clearfunds.sockets._tls_socket.ANSWERS_BYTES", 500)
     near, far = reluctant_pair()
     near.takes = [0] * 10
     server, client = both(papers, near, far)
@@ -293,7 +293,7 @@ def test_who_says_nothing_for_long_is_cut_off(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys can be changed again and again, and each change costs more than to ask for it."""
-    monkeypatch.setattr("clearfunds.transports.tls._socket.QUIET_BYTES", 2_000)
+    monkeypatch.setattr("clearfunds.sockets._tls_socket.QUIET_BYTES", 2_000)
     with connected(papers) as (_, server, client):
         # What says something does not count, however much it is.
         for _ in range(100):
