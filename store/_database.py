@@ -93,6 +93,9 @@ def prepare(db: sqlite3.Connection) -> None:
     """
     db.execute(f"PRAGMA page_size={PAGE_BYTES}")
     db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    # Debian's SQLite has it on, which writes 20 times as much for an acknowledgement. FAST still
+    # overwrites what is deleted inside a page that is written anyway.
+    db.execute("PRAGMA secure_delete=FAST")
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
     db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // PAGE_BYTES}")

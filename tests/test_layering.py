@@ -16,17 +16,8 @@ ROOT = Path(__file__).parents[1]
 #: for MQTT, so it stands on transports/.
 LAYERS = (
     *("accounts", "dataspace", "store", "ranges.wire", "ranges.log", "ranges.sink"),
-    *(
-        "persistence",
-        "ranges.client",
-        "access",
-        "sockets",
-        "transports",
-        "ranges.server",
-        "pages",
-        "relay",
-    ),
-    *("perf", "pipeline"),
+    *("persistence", "ranges.client", "access", "sockets", "transports", "ranges.server"),
+    *("pages", "relay", "perf", "pipeline"),
 )
 FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))
 #: The folders of some packages, each with those beside it that it may import.
