@@ -388,6 +388,7 @@ async def test_the_connection_of_a_range_reader_has_the_relays_patience_and_poli
     listen = ("subscribe+tcp://127.0.0.1:0",)
     async with running(listen=listen, patience=7.0, stuck="wait") as relay:
         readers = relay.relay.readers
+        assert readers is not None
         async with await trio.open_tcp_stream("127.0.0.1", relay.port):
             await until(lambda: readers.open)
             (session,) = readers.open
