@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +72,12 @@ def _logging_as_it_was() -> Iterator[None]:
             root.removeHandler(handler)
     root.setLevel(levels[0])
     own.setLevel(levels[1])
+
+
+@pytest.fixture(scope="session")
+def server_of_forks() -> None:
+    """Start what starts commands, for tests that count descriptors meanwhile."""
+    forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -74,12 +74,14 @@ class Forked(subprocess.Popen[Any]):
         cast("Any", self)._close_pipe_fds(*pipes)
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        if self.returncode is None:
-            self.returncode = self._forked.exitcode
+        if self.returncode is None and (status := self._forked.exitcode) is not None:
+            self.returncode = status
+            self._forked.close()
         return self.returncode
 
     def _wait(self, timeout: float | None) -> int:
-        self._forked.join(timeout)
+        if self.returncode is None:
+            self._forked.join(timeout)
         if self._internal_poll() is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return self.returncode

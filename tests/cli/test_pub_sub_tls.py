@@ -22,6 +22,8 @@ __all__ = ["mosquitto_tls"]
 
 Clearfunds = Callable[..., subprocess.CompletedProcess[str]]
 
+pytestmark = pytest.mark.usefixtures("server_of_forks")
+
 
 @pytest.fixture
 def papers(tmp_path: Path) -> Papers:

@@ -42,6 +42,8 @@ from tests.transports.conftest import SecureMosquitto
 from tests.transports.peers import SECONDS, RunningRelay, descriptors, running, until
 from tests.transports.sockets import ReluctantSocket, reluctant_pair
 
+pytestmark = pytest.mark.usefixtures("server_of_forks")
+
 
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:

@@ -70,8 +70,8 @@ def check(spark: SparkSession, folder: Path, name: str) -> None:
     agree(ours, plain_sql.answer(plain_sql.connect(folder), plain_sql.QUERIES[name]), keys)
 
 
-def test_ten_thousand_settlements(spark: SparkSession, tmp_path: Path) -> None:
-    journal = write(generate(10_000), tmp_path)
+def test_fifty_thousand_settlements(spark: SparkSession, tmp_path: Path) -> None:
+    journal = write(generate(50_000), tmp_path)
     for name in FUNCTIONS:
         check(spark, journal, name)
 
