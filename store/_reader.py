@@ -73,8 +73,12 @@ class Connections:
             if self._free:
                 return self._free.pop()
         db = connect(self._path, vfs=self._vfs)
-        db.execute("PRAGMA query_only=1")
-        db.execute(f"PRAGMA cache_size=-{READER_CACHE_BYTES >> 10}")
+        try:
+            db.execute("PRAGMA query_only=1")
+            db.execute(f"PRAGMA cache_size=-{READER_CACHE_BYTES >> 10}")
+        except BaseException:
+            db.close()
+            raise
         return db
 
     def give_back(self, db: sqlite3.Connection) -> None:

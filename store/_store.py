@@ -415,10 +415,12 @@ class Store:
                 return
             with self._lock:
                 self._closed = True
-            self._writer.attempt()
-            self._connections.close()
-            self._db.close()
-            self._directory.release()
+            try:
+                self._writer.attempt()
+            finally:
+                self._connections.close()
+                self._db.close()
+                self._directory.release()
 
     def compact(self) -> None:
         """Write the pending changes, and give all free room back to the system.
