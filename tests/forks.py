@@ -82,9 +82,10 @@ class Forked(subprocess.Popen[Any]):
     def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
             self._forked.join(timeout)
-        if self._internal_poll() is None:
+        status = self._internal_poll()
+        if status is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        return self.returncode
+        return status
 
 
 def start_as_a_user(*argv: str, **options: Any) -> subprocess.Popen[Any]:
