@@ -44,10 +44,11 @@ test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
 test-others:
 	$(call pytest,not long and not pipeline,$(WORKERS))
 
-# Says nothing before its end: the others are telling how they fare.
+# Says nothing before its end: the others are telling how they fare. Among these are some that measure how long a client
+# waits: they go first.
 test-spark:
 	@mkdir -p build
-	@{ $(call pytest,not long and pipeline,$(SPARKS)); } >build/spark.log 2>&1; \
+	@{ nice -n 10 $(call pytest,not long and pipeline,$(SPARKS)); } >build/spark.log 2>&1; \
 	  status=$$?; cat build/spark.log; exit $$status
 
 test-long: $(VENV)/.test ## run the tests that take minutes

@@ -29,7 +29,6 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
-from ..pages._otel_export import check_exporter, open_provider
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
     InputBook,
@@ -37,6 +36,7 @@ from ..transports._input import (
 )
 from ..transports._link import Link
 from ..transports._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ..transports._otel_export import check_exporter, open_provider
 from ..transports._server import Server
 from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from clearfunds.pages._otel_export import check_exporter
 from clearfunds.pages.otel import OtelError
 from clearfunds.relay import RelaySettings, serve_relay
 from clearfunds.transports import TransportError
+from clearfunds.transports._otel_export import check_exporter
 
 
 @pytest.fixture(autouse=True)
