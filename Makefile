@@ -48,7 +48,7 @@ test-others:
 # waits: they go first.
 test-spark:
 	@mkdir -p build
-	@{ nice -n 10 $(call pytest,not long and pipeline,$(SPARKS)); } >build/spark.log 2>&1; \
+	@{ nice -n 19 $(call pytest,not long and pipeline,$(SPARKS)); } >build/spark.log 2>&1; \
 	  status=$$?; cat build/spark.log; exit $$status
 
 test-long: $(VENV)/.test ## run the tests that take minutes

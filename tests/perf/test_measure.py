@@ -519,7 +519,7 @@ async def test_who_takes_its_time_takes_no_more_of_it() -> None:
     )
     # 200 a second for three seconds; each millisecond overslept and kept would be a sixth less. A
     # busy machine takes some of the time.
-    assert 510 <= result.received <= 605
+    assert 510 <= result.received <= 630
 
 
 async def test_acknowledgements_held_back_for_ever_are_told_of() -> None:
