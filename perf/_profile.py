@@ -51,7 +51,8 @@ class Step:
         # Of the two ways to write the root, this one holds without a slope, too.
         under = max(self.first * self.first + 2 * slope * count, 0.0)
         below = self.first + math.sqrt(under)
-        return 2 * count / below if below else 0.0
+        # Of tiny rates the rounding is larger than the rates are.
+        return min(max(2 * count / below, 0.0), self.seconds) if below else 0.0
 
 
 @attrs.frozen

@@ -280,7 +280,7 @@ async def test_what_has_ended_is_not_left_to_the_garbage_collector(fault: bytes)
         "Account",
         "LoanedItem",
     ):
-        assert kinds[kind] == 0
+        assert kinds[kind] == 0, (kind, kinds)
     assert kinds.total() < 5 * 20  # none of the relay's own, at any rate
 
 
