@@ -123,6 +123,7 @@ async def test_jobs_are_confirmed_together_and_shared_among_workers(
         done: list[int] = []
         shares = [0, 0]
         answers: list[int] = []
+        all_done = trio.Event()
 
         async def work(worker: int) -> None:
             async with connect(HOST, server.port) as client, trio.open_nursery() as acking:
@@ -137,18 +138,19 @@ async def test_jobs_are_confirmed_together_and_shared_among_workers(
                         shares[worker] += 1
                         acks.ack(job.tag)
                         await trio.lowlevel.checkpoint()
-                everybody.cancel()
+                all_done.set()
 
         async with connect(HOST, server.port, in_flight=500) as client:
             await client.declare("resize", "jobs/#")
             client.on_confirm = lambda numbers, refused: answers.append(len(numbers))
             async with trio.open_nursery() as nursery:
-                everybody = nursery.cancel_scope
                 nursery.start_soon(work, 0)
                 nursery.start_soon(work, 1)
                 for number in range(count):
                     assert await client.publish("jobs/resize", b"%d" % number) == number + 1
                 await client.window.wait_answered()
+                await all_done.wait()
+                nursery.cancel_scope.cancel()
             assert sorted(done) == list(range(count))
             assert min(shares) > count / 10
             assert sum(answers) == count
