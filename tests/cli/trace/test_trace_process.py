@@ -120,6 +120,8 @@ def test_who_still_holds_it_is_named(scene: Scene) -> None:
         subscribe_to_all(stalled)
         for _ in range(70):
             pub.publish("big", b"x" * 100_000).wait_for_publish(SECONDS)
+        # Acknowledged, so all before it have come in, and none of them is traced.
+        pub.publish("big", b"", qos=1).wait_for_publish(SECONDS)
         status, out, err = scene.trace(
             scene.name("pub"), "--wait", "3", publish=lambda: pub.publish("late", b"y")
         )
