@@ -49,6 +49,13 @@ CREATE TABLE IF NOT EXISTS damaged(
 """
 
 
+RUNS_FROM: Final = """
+    FROM run LEFT JOIN finished ON run = id
+    WHERE queue = ?1 AND last >= ?2 AND first >= coalesce(
+        (SELECT max(first) FROM run WHERE queue = ?1 AND first <= ?2), ?2)"""
+"""The rows of a queue (?1) that have messages from a number (?2) on, with their done messages."""
+
+
 def connect(path: Path, *, vfs: str | None = None) -> sqlite3.Connection:
     """Open a connection that any thread may use, one at a time.
 

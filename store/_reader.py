@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import attrs
 
-from ._changes import Body, LostRun
-from ._database import READER_CACHE_BYTES, connect
+from ._changes import LostRun
+from ._database import READER_CACHE_BYTES, RUNS_FROM, connect
 from ._errors import Damage
 from ._queue import Record
 from ._ranges import missing
 from ._rows import (
+    WRONG,
     Columns,
     CorruptRowError,
     check_types,
@@ -33,14 +34,10 @@ if TYPE_CHECKING:
 
     from ._changes import Puts
 
-_RUNS: Final = """
+_RUNS: Final = f"""
     SELECT id, first, last, count, run.size, kind, run.checksum, columns, data,
         finished.size, mask, finished.checksum
-    FROM run LEFT JOIN finished ON run = id
-    WHERE queue = ?1 AND last >= ?2 AND first < ?3 AND first >= coalesce(
-        (SELECT max(first) FROM run WHERE queue = ?1 AND first <= ?2), ?2)
-    ORDER BY first"""
-
+    {RUNS_FROM} AND first < ?3 ORDER BY first"""
 
 _record: Callable[[Iterable[Any]], Record] = partial(cast("Any", tuple).__new__, Record)
 """Makes a `Record` of a tuple, in C: `Record._make` is a call in Python for each."""
@@ -161,14 +158,14 @@ class Read:
 
     def _row(self, db: sqlite3.Connection, row: Sequence[Any], bodies: dict[int, bytes]) -> bool:
         ident, first, last, count, size, kind, checked, columns, data = row[:9]
-        done, why = 0, "its checksum is wrong"
+        done = 0
         try:
             if row[10] is not None:
                 done = decode_finished(ident, *row[9:])
             check_types(row[1:9], "iiiiiibb")
             whole = (self.queue_id, first, last, count, size, kind, columns, data)
             if checksum_of_run(whole) != checked:
-                raise CorruptRowError(why)
+                raise CorruptRowError(WRONG)
             of = Columns(first, count, kind, columns)
             headers, found = of.cut(data)
         except CorruptRowError as error:
@@ -244,7 +241,7 @@ class Read:
         self._add(
             [seqs[at] for at in some],
             [puts.headers[at] for at in some],
-            [body.data if type(body) is Body else body for body in bodies],  # type: ignore[misc]
+            [body if isinstance(body, bytes) else body.data for body in bodies],
             [puts.sizes[at] for at in some],
         )
         return taken == len(places) and len(self.records) < self.count

@@ -10,7 +10,7 @@ import attrs
 from ._database import from_bytes
 from ._errors import Damage
 from ._queue import StoredQueue
-from ._rows import CorruptRowError, check_types, checksum, checksum_of_run, decode_finished
+from ._rows import WRONG, CorruptRowError, check_types, checksum, checksum_of_run, decode_finished
 from ._transaction import put_aside
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ _RUN: Final = (
 
 NEXT_QUEUE: Final = "\0next queue"
 """The key of the number that the next queue gets."""
-
-_WRONG: Final = "its checksum is wrong"
 
 
 @attrs.define(slots=True)
@@ -72,7 +70,7 @@ def recover(db: sqlite3.Connection) -> Recovered:
         try:
             check_types(row, "ibbii")
             if checksum(ident, name, meta, b"%d" % number) != checked:
-                raise CorruptRowError(_WRONG)
+                raise CorruptRowError(WRONG)
         except CorruptRowError as error:
             found.damages.append(Damage(f"queue {ident}", str(error), ident))
             found.rows.append(("queue", "id", ident))
@@ -84,7 +82,7 @@ def recover(db: sqlite3.Connection) -> Recovered:
         try:
             check_types(row, "bbi")
             if checksum(0, key, value) != checked:
-                raise CorruptRowError(_WRONG)
+                raise CorruptRowError(WRONG)
         except CorruptRowError as error:
             found.damages.append(Damage(f"value {key!r}", f"{error}; it counts as not set"))
             found.rows.append(("value", "key", key))
@@ -138,7 +136,7 @@ def _count(found: Recovered, row: tuple[Any, ...], *, whole: bool) -> None:
     try:
         check_types(row[:6], "iiiiii")
         if not whole or first < 0 or size < 0 or not 1 <= count <= last - first + 1:
-            raise CorruptRowError(_WRONG)
+            raise CorruptRowError(WRONG)
     except CorruptRowError as error:
         queue = found.queues.get(queue_id)
         name = None if queue is None else queue.name

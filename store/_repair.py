@@ -11,7 +11,7 @@ from ._database import connect, connect_to_look, prepare
 from ._directory import Directory
 from ._errors import Damage, StoreDiskError
 from ._inspection import Inspection
-from ._rows import Columns, CorruptRowError
+from ._rows import SHARED, Columns, CorruptRowError
 from ._sentences import CORRUPT, code_of, is_corrupt, trouble
 from ._store import Store
 
@@ -183,7 +183,7 @@ def _follows(one: Any, other: Any, backwards: bool) -> bool:
 def _count_references(new: sqlite3.Connection) -> None:
     """Count anew how many messages have each shared body, and remove those that none has."""
     counts: Counter[int] = Counter()
-    for row in new.execute("SELECT first, count, kind, columns FROM run WHERE kind & 2"):
+    for row in new.execute(f"SELECT first, count, kind, columns FROM run WHERE kind & {SHARED}"):
         try:
             counts.update(filter(None, Columns(*row).keys or ()))
         except CorruptRowError:

@@ -23,6 +23,9 @@ RUN_MESSAGES: Final = 1024
 GAPS: Final = 1
 SHARED: Final = 2
 
+WRONG: Final = "its checksum is wrong"
+"""What is said of a row that is not what was written."""
+
 _HEAD: Final = struct.Struct(">qqqqqq")
 _FINISHED: Final = struct.Struct(">qq")
 _NUMBER: Final = struct.Struct(">q")
@@ -57,6 +60,16 @@ class Messages(NamedTuple):
     sizes: Sequence[int]
     shared: bool
     """Whether some of the bodies are a `Body`."""
+
+    def at(self, places: Sequence[int]) -> Messages:
+        """Return those at some places."""
+        return Messages(
+            [self.seqs[at] for at in places],
+            [self.headers[at] for at in places],
+            [self.bodies[at] for at in places],
+            [self.sizes[at] for at in places],
+            self.shared,
+        )
 
 
 def runs_of(messages: Messages) -> Iterator[tuple[int, int]]:

@@ -219,7 +219,7 @@ class Store:
         for key, value in changes.values.items():
             if value is None:
                 self._values.pop(key, None)
-            elif key is not NEXT_QUEUE:
+            elif key != NEXT_QUEUE:
                 self._values[key] = value
         for queue_id in changes.dropped:
             queue = by_id.pop(queue_id, None)

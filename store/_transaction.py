@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ._changes import Body
-from ._database import text
+from ._database import RUNS_FROM, text
 from ._ranges import merged, missing
 from ._rows import (
+    SHARED,
     Columns,
     CorruptRowError,
     Messages,
@@ -45,12 +46,9 @@ _INSERT_RUN: Final = (
     "INSERT INTO run(queue, first, last, count, size, kind, columns, data, checksum) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_RUNS_OF_RANGE: Final = """
+_RUNS_OF_RANGE: Final = f"""
     SELECT id, first, last, count, run.size, kind, columns, finished.size, mask, finished.checksum
-    FROM run LEFT JOIN finished ON run = id
-    WHERE queue = ?1 AND last >= ?2 AND first <= ?3 AND first >= coalesce(
-        (SELECT max(first) FROM run WHERE queue = ?1 AND first <= ?2), ?2)
-    ORDER BY first LIMIT 64"""
+    {RUNS_FROM} AND first <= ?3 ORDER BY first LIMIT 64"""
 
 
 @attrs.define(slots=True)
@@ -159,8 +157,8 @@ class Group:
     @staticmethod
     def _note_numbers(db: sqlite3.Connection, numbers: Iterable[tuple[int, int]]) -> None:
         for number, queue in numbers:
-            found = db.execute("SELECT name, meta FROM queue WHERE id = ?", (queue,)).fetchone()
-            name, meta = found
+            one = db.execute("SELECT name, meta FROM queue WHERE id = ?", (queue,))
+            name, meta = one.fetchone()
             db.execute(
                 "UPDATE queue SET next = ?, checksum = ? WHERE id = ?",
                 (number, _of_queue(queue, name, meta, number), queue),
@@ -210,13 +208,7 @@ class Group:
     def _without(self, queue: int, messages: Messages, left: list[tuple[int, int]]) -> Messages:
         places = places_of(messages.seqs, left)
         size = sum(messages.sizes)
-        fewer = Messages(
-            [messages.seqs[at] for at in places],
-            [messages.headers[at] for at in places],
-            [messages.bodies[at] for at in places],
-            [messages.sizes[at] for at in places],
-            messages.shared,
-        )
+        fewer = messages.at(places)
         self._gone(queue, len(messages.seqs) - len(places), size - sum(fewer.sizes))
         return fewer
 
@@ -267,13 +259,10 @@ class Group:
         elif run.size >= REWRITE_BYTES and 2 * run.done_size > run.size:
             self._write_again(db, queue, run)
         else:
-            row = encode_finished(run.row, run.done_size, run.done)
-            db.execute("INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?)", row)
+            _set_finished(db, run)
 
     def _delete(self, db: sqlite3.Connection, run: _Run) -> None:
-        db.execute("DELETE FROM run WHERE id = ?", (run.row,))
-        if run.known:
-            db.execute("DELETE FROM finished WHERE run = ?", (run.row,))
+        _remove_run(db, run.row)
         self._released.update(filter(None, run.columns.keys or ()))
 
     def _write_again(self, db: sqlite3.Connection, queue: int, run: _Run) -> None:
@@ -284,34 +273,25 @@ class Group:
         row = (queue, run.first, run.last, run.count, run.size, kind, columns, data)
         if checksum_of_run(row) != checked:
             # A reader will find that, and say so; a new checksum would hide it.
-            finished = encode_finished(run.row, run.done_size, run.done)
-            db.execute("INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?)", finished)
+            _set_finished(db, run)
             return
-        headers, bodies = run.columns.cut(data)
+        of = run.columns
+        headers, own = of.cut(data)
+        bodies: list[bytes | Body] = [*own]
+        if of.keys is not None:
+            bodies = [Body(None, b"", key) if key else own[at] for at, key in enumerate(of.keys)]
+            self._released.update(of.keys[at] for at in ones(run.done) if of.keys[at])
+        messages = Messages(of.seqs, headers, bodies, of.sizes, of.keys is not None)
         left = ones(run.done ^ ((1 << run.count) - 1))
-        keys = run.columns.keys
-        kept: list[bytes | Body] = [bodies[at] for at in left]
-        if keys is not None:
-            for place, at in enumerate(left):
-                if keys[at]:
-                    kept[place] = Body(None, b"", keys[at])
-            self._released.update(keys[at] for at in ones(run.done) if keys[at])
-        messages = Messages(
-            [run.columns.seqs[at] for at in left],
-            [headers[at] for at in left],
-            kept,
-            [run.columns.sizes[at] for at in left],
-            keys is not None,
-        )
-        new = encode_run(queue, messages, 0, len(left))
-        db.execute("DELETE FROM run WHERE id = ?", (run.row,))
-        db.execute("DELETE FROM finished WHERE run = ?", (run.row,))
+        new = encode_run(queue, messages.at(left), 0, len(left))
+        _remove_run(db, run.row)
         db.execute(_INSERT_RUN, (*new, checksum_of_run(new)))
         self.rewritten += len(new[6]) + len(new[7])
 
     def _drop(self, db: sqlite3.Connection, queue: int) -> None:
         shared = db.execute(
-            "SELECT first, count, kind, columns FROM run WHERE queue = ? AND kind & 2", (queue,)
+            f"SELECT first, count, kind, columns FROM run WHERE queue = ? AND kind & {SHARED}",
+            (queue,),
         )
         for row in shared.fetchall():
             try:
@@ -364,5 +344,14 @@ def put_aside(db: sqlite3.Connection, row: int) -> None:
         "WHERE id = ?",
         (row,),
     )
+    _remove_run(db, row)
+
+
+def _remove_run(db: sqlite3.Connection, row: int) -> None:
     db.execute("DELETE FROM run WHERE id = ?", (row,))
     db.execute("DELETE FROM finished WHERE run = ?", (row,))
+
+
+def _set_finished(db: sqlite3.Connection, run: _Run) -> None:
+    row = encode_finished(run.row, run.done_size, run.done)
+    db.execute("INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?)", row)
