@@ -28,7 +28,7 @@ async def test_a_store_that_does_not_answer_holds_up_no_scrape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = SlowStore()
-    collector = PersistenceCollector(None, store)  # type: ignore[arg-type]
+    collector = PersistenceCollector(None, store)  # type: ignore[arg-type]  # It has all that is asked for.
 
     def trouble() -> list[float]:
         return [

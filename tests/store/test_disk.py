@@ -8,6 +8,7 @@ import random
 import sqlite3
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -172,7 +173,7 @@ def test_faults_now_and_then_and_then_the_power(tmp_path: Path, seed: int) -> No
             code = chance.choice((errno.EIO, errno.ENOSPC))
             disk.fault = after(
                 chance.randrange(150),
-                lambda code=code: OSError(code, "it fails"),  # type: ignore[misc]
+                partial(OSError, code, "it fails"),
             )
             with pytest.raises(sqlite3.OperationalError):
                 life.live(chance)

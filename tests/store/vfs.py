@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import traceback
 from ctypes import c_char_p, c_int, c_int64, c_void_p
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -224,8 +224,8 @@ class Shim:
         return self._files[address].sync()
 
 
-def _address(callback: object) -> int:
-    return ctypes.cast(callback, c_void_p).value or 0  # type: ignore[arg-type]
+def _address(callback: Any) -> int:
+    return ctypes.cast(callback, c_void_p).value or 0
 
 
 def _coded(operation: str, work: Callable[..., int]) -> Callable[..., int]:
