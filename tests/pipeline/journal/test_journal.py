@@ -336,6 +336,10 @@ async def test_files_are_rolled_by_time(tmp_path: Path, mock_clock: MockClock) -
         for _ in range(3):
             await passes(mock_clock, 1)
             await real_time()
+        for _ in range(500):
+            if files(tmp_path, "settlements"):
+                break
+            await real_time()  # The thread that writes has to wait for a core.
         assert len(files(tmp_path, "settlements")) == 1
         scene.alice.lend("").settle()
     assert len(files(tmp_path, "settlements")) == 2
