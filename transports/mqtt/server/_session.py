@@ -21,7 +21,7 @@ from ....accounts import Account
 from ....dataspace import Publication
 from ..._errors import RemoteProtocolError
 from ..._input import LOOKAHEAD_FLOOR
-from ..._link import Link
+from ..._link import READ_BYTES, Link
 from ..._need_data import NEED_DATA
 from ..._session import (
     FLUSH_POLL_SECONDS,
@@ -419,8 +419,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self._eof or (self._unacknowledged() is None and unparsed >= LOOKAHEAD_BYTES):
                 return
             # A client that reads nothing must not fill its outlet with answers to its pings; but
-            # what makes it read may be that it can get rid of its acknowledgements.
-            if (self.outlet.blocked and allowance <= 0) or unparsed >= self._stretch():
+            # what makes it read may be that it can get rid of its acknowledgements. Reads are not
+            # always full: one that may go beyond the allowance is not begun.
+            if (self.outlet.blocked and allowance < READ_BYTES) or unparsed >= self._stretch():
                 await trio.sleep(LOOKAHEAD_PAUSE_SECONDS)
                 continue
             data = await self._receive_ahead()
