@@ -17,10 +17,11 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 CORES = $(shell getconf _NPROCESSORS_ONLN)
-# Tests at a time: two a core, as many of them wait for something; at most four. Spark's, each of
-# which keeps a core busy, run beside them: one at a time, and two where there are cores to spare.
+# Tests at a time: two a core, as many of them wait for something; at most four.
 WORKERS = $(shell echo $$(($(CORES) < 2 ? 2 : 4)))
-SPARKS = $(shell echo $$(($(CORES) < 4 ? 1 : 2)))
+# Each of these starts a JVM, which keeps more than one core busy: one a core, at most four. They run after the others,
+# some of which measure how long a client waits.
+SPARKS = $(shell echo $$(($(CORES) < 4 ? $(CORES) : 4)))
 # The tests marked so, so many at a time. A choice (ARGS) that leaves none of them, status 5, is no failure.
 pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n $(2) --dist worksteal $(ARGS) \
   || [ $$? = 5 ]
@@ -29,7 +30,7 @@ HANGING = -o faulthandler_timeout=1200
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-others test-spark test-long lint bench soak dashboards clean
+.PHONY: help demo test test-long lint bench soak dashboards clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]"
@@ -39,17 +40,8 @@ demo: $(VENV)/.relay ## publish a month of flights through a relay and watch who
 	$(BIN)/clearfunds demo $(ARGS)
 
 test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
-	@$(MAKE) --no-print-directory --jobs=2 test-others test-spark
-
-test-others:
 	$(call pytest,not long and not pipeline,$(WORKERS))
-
-# Says nothing before its end: the others are telling how they fare. Among these are some that measure how long a client
-# waits: they go first.
-test-spark:
-	@mkdir -p build
-	@{ nice -n 19 $(call pytest,not long and pipeline,$(SPARKS)); } >build/spark.log 2>&1; \
-	  status=$$?; cat build/spark.log; exit $$status
+	$(call pytest,not long and pipeline,$(SPARKS))
 
 test-long: $(VENV)/.test ## run the tests that take minutes
 	$(BIN)/python -m pytest -rs -m "long and not pipeline" $(HANGING) $(ARGS) || [ $$? = 5 ]
