@@ -26,6 +26,10 @@ _HIDDEN: Final = """
         WHERE two.queue = one.queue AND two.first = one.first AND two.id = one.id)"""
 """Rows that a damaged index would hide from their readers."""
 
+_ORPHANS: Final = (
+    "SELECT run FROM finished WHERE NOT EXISTS (SELECT 1 FROM run NOT INDEXED WHERE id = run)"
+)
+
 _RUN: Final = (
     "SELECT queue, first, last, count, size, kind, columns, data, checksum FROM run NOT INDEXED "
     "WHERE id = ?"
@@ -92,6 +96,10 @@ def recover(db: sqlite3.Connection) -> Recovered:
     if hidden:
         what = f"it does not have {len(hidden)} of the rows of messages"
         found.damages.append(Damage("index run_place", what))
+    for (ident,) in db.execute(_ORPHANS):
+        # A new row of messages may get the same key: its messages would be taken for done.
+        found.damages.append(Damage(f"finished {ident}", "the row of its messages is not there"))
+        found.rows.append(("finished", "run", ident))
     for row in db.execute(_RUNS):
         _count(found, row, whole=row[0] not in hidden or _is_whole(db, row[0]))
     found.next_queue = max(found.queues, default=0) + 1

@@ -234,6 +234,38 @@ def test_damage_found_while_reading_is_told_and_its_messages_count_as_done(tmp_p
     assert b"nessage 3" in row[3]
 
 
+def test_messages_done_of_a_row_that_is_lost_are_not_taken_for_those_of_another(
+    tmp_path: Path,
+) -> None:
+    """SQLite gives a new row the key of the last one, if that has gone."""
+    store = Store.open(tmp_path, SETTINGS)
+    changes = store.begin()
+    queue = changes.declare("q")
+    for seq in range(2):
+        changes.put(queue, seq, b"", b"old")
+    store.commit(changes)
+    store.flush()
+    changes = store.begin()
+    changes.done(queue, 0)
+    store.commit(changes)
+    store.close()
+    database = sqlite3.connect(tmp_path / "messages.db")
+    assert database.execute("SELECT count(*) FROM finished").fetchone() == (1,)
+    database.execute("DELETE FROM run")
+    database.commit()
+    database.close()
+    for damages in (1, 0):
+        store = Store.open(tmp_path, SETTINGS)
+        assert len(store.damages) == damages
+        changes = store.begin()
+        changes.put(queue, 9 - damages, b"", b"new")
+        store.commit(changes)
+        store.flush()
+        found = store.read(queue, 0, count=9, nbytes=99)
+        assert [record.seq for record in found] == [8, 9][: 2 - damages]
+        store.close()
+
+
 def test_a_shared_body_that_is_damaged_costs_its_messages_only(tmp_path: Path) -> None:
     store = Store.open(tmp_path, SETTINGS)
     changes = store.begin()
