@@ -9,6 +9,7 @@ SQLite has no checksums of its own: each row has one, of all its columns (CRC-32
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ PAGE_BYTES: Final = 16384
 
 LOG_BYTES: Final = 16 << 20
 """Size of the write-ahead log from which it is copied into the database."""
+
+_HEADER_BYTES: Final = 24
 
 CACHE_BYTES: Final = 16 << 20
 READER_CACHE_BYTES: Final = 1 << 20
@@ -49,11 +52,48 @@ CREATE TABLE IF NOT EXISTS damaged(
 """
 
 
+RUN: Final = "SELECT queue, first, last, count, size, kind, columns, data, checksum FROM run"
+"""For `whole_run`."""
+
 RUNS_FROM: Final = """
     FROM run LEFT JOIN finished ON run = id
     WHERE queue = ?1 AND last >= ?2 AND first >= coalesce(
         (SELECT max(first) FROM run WHERE queue = ?1 AND first <= ?2), ?2)"""
 """The rows of a queue (?1) that have messages from a number (?2) on, with their done messages."""
+
+
+_DEFINITIONS: Final = "the definitions of its tables are damaged"
+
+_HEADER: Final = {0: (b"SQLite format 3\0",), 18: (b"\2\2", b"\1\1"), 21: (b"\x40\x20\x20",)}
+"""The constants in the header of a database, by offset (sqlite.org/fileformat2.html, 1.3); the
+second is 1, 1 until there is a write-ahead log."""
+
+
+def has_sound_header(path: Path) -> bool:
+    """Return whether the constants in the header are right; SQLite's errors for them mislead.
+
+    No connection of this process may be open: closing a file gives up the locks on it.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if not header:
+        return True  # SQLite has yet to make it.
+    return all(header[at : at + len(right[0])] in right for at, right in _HEADER.items())
+
+
+def mend_header(path: Path) -> None:
+    """Write the constants of the header.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    with path.open("r+b") as file:
+        for at, (right, *_) in _HEADER.items():
+            file.seek(at)
+            file.write(right)
 
 
 def connect(path: Path, *, vfs: str | None = None) -> sqlite3.Connection:
@@ -92,12 +132,62 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
     return db
 
 
+@functools.cache
+def _definitions() -> list[tuple[int, str, str, str, str]]:
+    db = sqlite3.connect(":memory:")
+    try:
+        db.executescript(TABLES)
+        return db.execute("SELECT rowid, type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+    finally:
+        db.close()
+
+
+def check_definitions(db: sqlite3.Connection) -> None:
+    """Check that the tables, if there are any, are defined as they were written.
+
+    Raises:
+        sqlite3.Error: They are not, or cannot be read.
+    """
+    try:
+        found = db.execute(
+            "SELECT rowid, CAST(type AS BLOB), CAST(name AS BLOB), CAST(tbl_name AS BLOB), "
+            "CAST(sql AS BLOB) FROM sqlite_schema"
+        ).fetchall()
+    except UnicodeDecodeError as error:  # SQLite's error quotes them.
+        raise corrupt(_DEFINITIONS) from error
+    right = [(row[0], *(word.encode() for word in row[1:])) for row in _definitions()]
+    if found and found != right:
+        raise corrupt(_DEFINITIONS)
+
+
+def mend_definitions(db: sqlite3.Connection) -> None:
+    """Write the definitions of the tables anew.
+
+    Raises:
+        sqlite3.Error: Not even their rows can be found, or the disk refused.
+    """
+    db.execute("PRAGMA writable_schema=ON")
+    db.executemany(
+        "UPDATE sqlite_schema SET type = ?2, name = ?3, tbl_name = ?4, sql = ?5 WHERE rowid = ?1",
+        _definitions(),
+    )
+    db.execute("DELETE FROM sqlite_schema WHERE rowid > ?", (len(_definitions()),))
+
+
+def corrupt(what: str) -> sqlite3.DatabaseError:
+    """Return an error for a database that is not what was written."""
+    error = sqlite3.DatabaseError(what)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
 def prepare(db: sqlite3.Connection) -> None:
     """Set up a connection for writing, and make the tables.
 
     Raises:
         sqlite3.Error: The disk refused, or the file is damaged.
     """
+    check_definitions(db)
     db.execute(f"PRAGMA page_size={PAGE_BYTES}")
     db.execute("PRAGMA auto_vacuum=INCREMENTAL")
     # Debian's SQLite has it on, which writes 20 times as much for an acknowledgement. FAST still

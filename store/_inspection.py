@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ._database import connect_to_look
+from ._database import check_definitions, connect_to_look, has_sound_header
 from ._directory import Directory
 from ._errors import Damage, StoreDiskError
 from ._reader import Read
@@ -65,7 +65,9 @@ class Inspection:
         self._progress = progress
         try:
             self._directory.look()
+            self._has_sound_header = has_sound_header(self._directory.database)
             self._db = connect_to_look(self._directory.database)
+            check_definitions(self._db)
             recovered = recover(self._db)
         except (OSError, sqlite3.Error) as error:
             self._close()
@@ -130,6 +132,8 @@ class Inspection:
             found = [row[0].decode() for row in rows if row[0] != b"ok"]
         except sqlite3.Error as error:
             return [Damage("the database", str(error))]
+        if not self._has_sound_header:
+            found.append("its header is damaged")
         return [Damage("the database", " ".join(line.split())) for line in found]
 
     def verify(self) -> Verification:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ._database import from_bytes
+from ._database import RUN, from_bytes
 from ._errors import Damage
 from ._queue import StoredQueue
-from ._rows import WRONG, CorruptRowError, check_types, checksum, checksum_of_run, decode_finished
+from ._rows import WRONG, CorruptRowError, check_types, checksum, decode_finished, whole_run
 from ._transaction import put_aside
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ _HIDDEN: Final = """
 
 _ORPHANS: Final = (
     "SELECT run FROM finished WHERE NOT EXISTS (SELECT 1 FROM run NOT INDEXED WHERE id = run)"
-)
-
-_RUN: Final = (
-    "SELECT queue, first, last, count, size, kind, columns, data, checksum FROM run NOT INDEXED "
-    "WHERE id = ?"
 )
 
 NEXT_QUEUE: Final = "\0next queue"
@@ -128,14 +123,11 @@ def put_in_order(db: sqlite3.Connection, found: Recovered) -> None:
 
 def _is_whole(db: sqlite3.Connection, ident: int) -> bool:
     """Return whether the checksum of a row of messages is right."""
-    row = db.execute(_RUN, (ident,)).fetchone()
     try:
-        check_types(row or (), "iiiiiibbi")
+        whole_run(db.execute(f"{RUN} NOT INDEXED WHERE id = ?", (ident,)).fetchone() or ())
     except CorruptRowError:
         return False
-    queue, first, last, count, size, kind, columns, data, checked = row
-    found = checksum_of_run((queue, first, last, count, size, kind, columns, data))
-    return found == int(checked)
+    return True
 
 
 def _count(found: Recovered, row: tuple[Any, ...], *, whole: bool) -> None:

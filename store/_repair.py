@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ._database import connect, connect_to_look, prepare
+from ._database import (
+    RUN,
+    connect,
+    connect_to_look,
+    corrupt,
+    mend_definitions,
+    mend_header,
+    prepare,
+)
 from ._directory import Directory
 from ._errors import Damage, StoreDiskError
 from ._inspection import Inspection
-from ._rows import SHARED, Columns, CorruptRowError
+from ._rows import SHARED, Columns, CorruptRowError, whole_run
 from ._sentences import CORRUPT, code_of, is_corrupt, trouble
 from ._store import Store
 
@@ -88,7 +97,10 @@ def salvage(directory: str | os.PathLike[str]) -> list[Damage]:
         new = connect(made)
         try:
             prepare(new)
-            old = connect_to_look(place.database)
+            # What cannot be mended stays as it was, beside the new database.
+            mended = place.where / "messages.old"
+            _copy_mended(place.database, mended)
+            old = connect_to_look(mended)
             try:
                 new.execute("BEGIN")
                 for table, key in _KEYS.items():
@@ -97,6 +109,8 @@ def salvage(directory: str | os.PathLike[str]) -> list[Damage]:
                 new.execute("COMMIT")
             finally:
                 old.close()
+                for path in _with_log(mended):
+                    path.unlink(missing_ok=True)
             new.execute("PRAGMA journal_mode=DELETE")  # Nothing is left outside the one file.
         finally:
             new.close()
@@ -117,8 +131,11 @@ def _copy(
 ) -> None:
     """Copy the rows of a table from both ends, up to where they cannot be read."""
     last = first = None
+    # By their names: the names in the old database may be damaged, too.
+    columns = [row[1].decode() for row in new.execute(f"PRAGMA table_info({table})")]
+    names = f"{key}, {', '.join(columns)}"
     try:
-        for row_key, row in _rows(old, table, key, None):
+        for row_key, row in _rows(old, names, table, key, None):
             _insert(new, table, row)
             last = row_key
         return
@@ -126,7 +143,7 @@ def _copy(
         _check_unreadable(error)
         what = str(error)
     try:
-        for row_key, row in _rows(old, table, key, last, backwards=True):
+        for row_key, row in _rows(old, names, table, key, last, backwards=True):
             _insert(new, table, row)
             first = row_key
     except sqlite3.DatabaseError as error:
@@ -147,7 +164,13 @@ def _insert(new: sqlite3.Connection, table: str, row: tuple[Any, ...]) -> None:
 
 
 def _rows(
-    old: sqlite3.Connection, table: str, key: str, after: Any, *, backwards: bool = False
+    old: sqlite3.Connection,
+    names: str,
+    table: str,
+    key: str,
+    after: Any,
+    *,
+    backwards: bool = False,
 ) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Yield the rows with their keys, each by a query of its own: an error concerns one only."""
     order, beyond = ("DESC", "<") if backwards else ("ASC", ">")
@@ -160,15 +183,13 @@ def _rows(
         if backwards and after is not None:
             conditions.append(f"{key} > :after")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        query = f"SELECT {key}, * FROM {table} NOT INDEXED {where} ORDER BY {key} {order} LIMIT 1"
+        query = f"SELECT {names} FROM {table} NOT INDEXED {where} ORDER BY {key} {order} LIMIT 1"
         found = old.execute(query, given).fetchone()
         if found is None:
             return
         if found[0] is None or (at is not None and not _follows(at, found[0], backwards)):
             # It would go round for ever.
-            error = sqlite3.DatabaseError("the keys are out of order")
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+            raise corrupt("the keys are out of order")
         at = found[0]
         yield at, found[1:]
 
@@ -183,13 +204,36 @@ def _follows(one: Any, other: Any, backwards: bool) -> bool:
 def _count_references(new: sqlite3.Connection) -> None:
     """Count anew how many messages have each shared body, and remove those that none has."""
     counts: Counter[int] = Counter()
-    for row in new.execute(f"SELECT first, count, kind, columns FROM run WHERE kind & {SHARED}"):
+    for row in new.execute(f"{RUN} WHERE kind & {SHARED}"):
         try:
-            counts.update(filter(None, Columns(*row).keys or ()))
+            _, first, _, count, _, kind, columns, _ = whole_run(row)
+            counts.update(filter(None, Columns(first, count, kind, columns).keys or ()))
         except CorruptRowError:
             continue
     new.executemany("INSERT INTO reference VALUES (?, ?)", counts.items())
     new.execute("DELETE FROM body WHERE id NOT IN (SELECT body FROM reference)")
+
+
+def _with_log(database: Path) -> list[Path]:
+    """Return the files of a database: itself, and those of its write-ahead log."""
+    return [database.with_name(database.name + end) for end in ("", "-wal", "-shm")]
+
+
+def _copy_mended(database: Path, copy: Path) -> None:
+    """Copy a database, with its log, and mend the header of the copy and its definitions."""
+    for path, target in zip(_with_log(database)[:2], _with_log(copy)[:2], strict=True):
+        target.unlink(missing_ok=True)
+        if path.exists():
+            shutil.copyfile(path, target)
+            target.chmod(0o600)
+    mend_header(copy)
+    db = connect(copy)
+    try:
+        mend_definitions(db)
+    except sqlite3.DatabaseError as error:
+        _check_unreadable(error)
+    finally:
+        db.close()
 
 
 def _replace(database: Path, made: Path) -> None:
@@ -197,11 +241,10 @@ def _replace(database: Path, made: Path) -> None:
     number = 1
     while (aside := database.with_name(f"{database.name}.damaged-{number}")).exists():
         number += 1
-    for end in ("-wal", "-shm"):
-        beside = database.with_name(database.name + end)
-        if beside.exists():
-            beside.rename(aside.with_name(aside.name + end))
-    database.rename(aside)
+    # The database last: without it there is nothing to put aside.
+    for path, target in reversed(list(zip(_with_log(database), _with_log(aside), strict=True))):
+        if path.exists():
+            path.rename(target)
     made.rename(database)
     folder = os.open(database.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -92,7 +92,7 @@ def encode_run(queue: int, messages: Messages, start: int, stop: int) -> RunRow:
     if seqs[-1] - seqs[0] >= len(seqs):
         kind, more = GAPS, array("Q", seqs).tobytes()
     if messages.shared:
-        keys = array("Q", [0 if isinstance(body, bytes) else body.ident for body in bodies])
+        keys = array("q", [0 if isinstance(body, bytes) else body.ident for body in bodies])
         if any(keys):
             kind, more = kind | SHARED, more + keys.tobytes()
         bodies = [body if isinstance(body, bytes) else b"" for body in bodies]
@@ -107,6 +107,20 @@ def encode_run(queue: int, messages: Messages, start: int, stop: int) -> RunRow:
 def checksum_of_run(row: RunRow) -> int:
     """Return the checksum of a row."""
     return crc32(row[7], crc32(row[6], crc32(_HEAD.pack(*row[:6]))))
+
+
+def whole_run(row: Sequence[Any]) -> RunRow:
+    """Return a row of `run`, given with its checksum.
+
+    Raises:
+        CorruptRowError: It is not what was written.
+    """
+    check_types(row, "iiiiiibbi")
+    queue, first, last, count, size, kind, columns, data, checked = row
+    found = queue, first, last, count, size, kind, columns, data
+    if checksum_of_run(found) != checked:
+        raise CorruptRowError(WRONG)
+    return found
 
 
 def checksum(number: int, *parts: bytes) -> int:
@@ -140,7 +154,7 @@ class Columns:
         if kind & GAPS:
             self.seqs = array("Q", columns[at : at + 8 * count])
             at += 8 * count
-        self.keys = array("Q", columns[at:]) if kind & SHARED else None
+        self.keys = array("q", columns[at:]) if kind & SHARED else None
         """Of the shared bodies; 0: its body is its own."""
 
     def bits(self, first: int, last: int) -> int:

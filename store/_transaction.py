@@ -295,6 +295,7 @@ class Group:
         )
         for row in shared.fetchall():
             try:
+                check_types(row, "iiib")
                 self._released.update(filter(None, Columns(*row).keys or ()))
             except CorruptRowError:
                 continue  # Its bodies stay: `clearfunds store repair` finds that nobody has them.

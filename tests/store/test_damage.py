@@ -186,6 +186,58 @@ def test_a_database_that_is_gone_or_empty_is_told(tmp_path: Path, gone: bool) ->
         store.close()
 
 
+@pytest.mark.parametrize("at", [*range(16), 18, 19, 21, 22, 23])
+def test_a_header_that_is_damaged_costs_nothing(tmp_path: Path, at: int) -> None:
+    data = bytearray(example().data)
+    data[at] ^= 0x5A
+    spoiled(str(tmp_path), bytes(data))
+    with pytest.raises(StoreDiskError, match=r"header.*clearfunds store repair"):
+        Store.open(tmp_path, SETTINGS)
+    assert repair(tmp_path)
+    store = Store.open(tmp_path, SETTINGS)
+    assert read_all(store) == example().messages
+    assert store.values() == example().values
+    store.close()
+    assert (tmp_path / "messages.db.damaged-1").read_bytes() == bytes(data)
+
+
+@pytest.mark.parametrize("word", [b"CREATE TABLE run", b"columns BLOB NOT NULL, data BLOB NOT"])
+def test_definitions_that_are_damaged_cost_nothing(word: bytes) -> None:
+    data = bytearray(example().data)
+    data[data.index(word) + 3] = 0xFF
+    check(bytes(data))
+    with tempfile.TemporaryDirectory() as folder:
+        spoiled(folder, bytes(data))
+        with pytest.raises(StoreDiskError, match=r"definitions.*clearfunds store repair"):
+            Store.open(folder, SETTINGS)
+        repair(folder)
+        store = Store.open(folder, SETTINGS)
+        assert read_all(store) == example().messages
+        assert store.values() == example().values
+        store.close()
+
+
+def test_keys_of_bodies_that_are_no_keys(tmp_path: Path) -> None:
+    spoiled(str(tmp_path), example().data)
+    with sqlite3.connect(tmp_path / "messages.db") as db:
+        kind, columns = db.execute("SELECT kind, columns FROM run WHERE kind & 2").fetchone()
+        db.execute(
+            "UPDATE run SET columns = ? WHERE columns = ?", (columns[:-8] + b"\xff" * 8, columns)
+        )
+        queues = db.execute("SELECT DISTINCT queue FROM run").fetchall()
+    db.close()
+    assert kind & 2
+    check((tmp_path / "messages.db").read_bytes())
+    # A queue that is deleted before anybody has read that.
+    store = Store.open(tmp_path, SETTINGS)
+    changes = store.begin()
+    for (queue,) in queues:
+        changes.drop(queue)
+    store.commit(changes)
+    store.close()
+    assert not Store.open(tmp_path, SETTINGS).queues
+
+
 def test_each_page_lost_by_itself() -> None:
     whole = example().data
     for at in range(0, len(whole), PAGE_BYTES):
