@@ -47,10 +47,6 @@ HURRY_BYTES: Final = 1 << 20
 a tenth of what a publisher may owe, and an eighth of its bytes."""
 
 
-SHARE: Final = 2
-"""Spilled messages may fill a half of what all messages at rest have in common: the rest is for
-those that persistent sessions have been promised."""
-
 SHORT_BYTES: Final = 16 << 10
 SHORT_LOANS: Final = 32
 """New messages that may wait for more. A record takes about 1 KB beside its messages in memory."""
@@ -87,6 +83,7 @@ class Spool:
         on_more: Called when `take` can return something again.
         on_over: Called with a sentence, out of any commit, when no more can be spilled.
         full_patience: How long readers wait when there is no room (`Holder.full_patience`).
+        part: Accounts above `account` have room until 1 / part of their limits is owed for.
 
     Attributes:
         account: See above.
@@ -96,8 +93,8 @@ class Spool:
 
     __slots__ = (
         "_closed", "_fresh", "_fresh_bytes", "_fresh_of", "_full_patience", "_holder", "_items",
-        "_last", "_name", "_nbytes", "_next", "_on_more", "_on_over", "_persistence", "_read_next",
-        "_ready", "_rest", "_said_full", "_said_over", "_shelf",
+        "_last", "_name", "_nbytes", "_next", "_on_more", "_on_over", "_part", "_persistence",
+        "_read_next", "_ready", "_rest", "_said_full", "_said_over", "_shelf",
         "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
         "spilled_items",
     )  # fmt: skip
@@ -112,6 +109,7 @@ class Spool:
         on_more: Callable[[], object],
         on_over: Callable[[str], object],
         full_patience: float = DEFAULT_PATIENCE,
+        part: int = 1,
     ) -> None:
         self._holder = holder
         self._persistence = persistence
@@ -120,6 +118,7 @@ class Spool:
         self._on_more = on_more
         self._on_over = on_over
         self._full_patience = full_patience
+        self._part = part
         self._shelf: Any = persistence.shelf(name)
         self._shelf.queue = self
         # Messages not yet written; written and not durable, by number; durable, as one loan; and
@@ -232,8 +231,8 @@ class Spool:
             items <= items_left
             and nbytes <= bytes_left
             and all(
-                each.debt_items + items <= each.mark_items / SHARE
-                and each.debt_bytes + nbytes <= each.mark_bytes / SHARE
+                each.debt_items + items <= each.mark_items / self._part
+                and each.debt_bytes + nbytes <= each.mark_bytes / self._part
                 for each in above
             )
         )
@@ -273,8 +272,8 @@ class Spool:
         self._said_full = True
         holder = self._holder
         logger.warning(
-            "%s %s has %d messages (%d bytes) spilled, and no more may be (max_queued, "
-            "max_queued_bytes, disk_limit or kept_limit): publishers wait for it",
+            "%s %s has %d messages (%d bytes) spilled, and no more may be (spill_limit, "
+            "disk_limit or kept_limit): publishers wait for it",
             holder.kind, holder.name, self._items, self._nbytes,
             extra={"event": "spill_full", "holder": holder.name, "kind": holder.kind,
                    "items": self._items, "bytes": self._nbytes},

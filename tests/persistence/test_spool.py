@@ -122,6 +122,7 @@ def scene(limit: Limit | None = None, above: Limit | None = None) -> Scene:
         persistence,
         account,
         "spill",
+        part=2,
         on_more=lambda: more.append(None),
         on_over=over.append,
     )
