@@ -137,9 +137,9 @@ class PatienceSettings:
     """Timeouts and policies for slow consumers."""
 
     profile: ProfileWord = "balanced"
-    """Slow consumers, in one word. balanced: publishers wait for half a second at most, then messages
-    are spilled (--spill-limit, --store), and only without room for them publishers wait for
-    --patience; lossless: publishers wait for --patience; then, as under balanced, the slow
+    """Slow consumers, in one word. balanced: publishers wait for half a second at most, then
+    messages are spilled (--spill-limit, --store), and only without room for them publishers wait
+    for --patience; lossless: publishers wait for --patience; then, as under balanced, the slow
     consumer is disconnected; live: nobody waits, and old QoS 0 messages are dropped."""
     patience: Seconds = DEFAULT_PATIENCE
     """Slow-consumer timeout, in seconds: how long a subscriber may take nothing while publishers
