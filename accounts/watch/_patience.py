@@ -83,7 +83,9 @@ class Stuck:
     """Its pace, if it makes some progress."""
     held: int = 0
     """All events that it holds for which readers might wait, those of others included."""
-    places: Mapping[Account, tuple[int, int]] = attrs.field(factory=dict, repr=False)
+    places: Mapping[Account, tuple[int, int]] = attrs.field(
+        factory=dict[Account, tuple[int, int]], repr=False
+    )
     """The accounts at which these readers wait, and how much of their debt it holds, as (items,
     bytes)."""
 
@@ -452,7 +454,7 @@ class _Watch:
                 if each.slow is None:
                     UsedUp.note(holder, each.idle_seconds, now)
             elif self._deal_with(each):
-                order.took(best)
+                await self._with_pauses(order.took_in_steps(best))
                 freed.by.append(each)
         for each in sorted((each for each in stuck if each.holder.policy is waits), key=_tie):
             if each.holder in self.ledger.holders and _still_blocks(each):

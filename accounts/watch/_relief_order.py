@@ -1,25 +1,27 @@
 """Which slow consumer to handle first: the one that frees most waiting readers per item lost.
 
-Several holders may block the same readers at once. Each that is given up, or relieved, loses items;
-so the search is for a cheap set of holders that lets all readers go on. A holder's *gain* is the
-sum, over the accounts at which readers wait, of the number of these readers times the part of the
-debt still to be repaid there that it holds. The gain of one that frees ten readers by itself is 10,
-of one that frees them together with an equal 5. The holder with the highest gain per item lost goes
-first; then the gains of the others are less, or nothing, and whoever blocks nobody any more is left
-alone.
+Several holders may block the same readers at once, and each that is given up, or relieved, loses
+items. Cancel culprits and not victims, by what that frees: so does Atropos (SOSP 2025). Rules of
+this file:
 
-Source: the greedy algorithm for submodular cover (Wolsey, "An analysis of the greedy algorithm for
-the submodular set covering problem", 1982), whose loss is within a logarithm of the least. Gains
-never grow, so they are computed again only for the holder that is first in line (Minoux,
-"Accelerated greedy algorithms", 1978). To cancel culprits and not victims, by what that frees, is
-from Atropos (SOSP 2025).
+1. A holder *frees* the readers at a place (an account at which readers wait) if it holds all of the
+   debt that has to be repaid there before they go on. The one that frees most readers per item lost
+   goes first.
+2. Where no holder frees anybody by itself, each counts for the part of that debt that it holds, as
+   in the greedy algorithm for submodular cover (Wolsey, "An analysis of the greedy algorithm for
+   the submodular set covering problem", 1982): of two that free ten readers together, for five.
+3. Each choice takes into account who was handled before: what they held is repaid.
+
+It is bounded: some `n log n` steps for all choices together, `n` being the number of shares. The
+number of readers that a holder frees grows only when the debt left at one of its places falls below
+its share; what it counts for in part never grows, and is computed anew only when it is first in
+line (Minoux, "Accelerated greedy algorithms", 1978).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Mapping
-from heapq import heappop, heappush, heapreplace
-from itertools import count
+from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -29,8 +31,11 @@ from .._cooperative import STEP, run_to_end
 PlaceT = TypeVar("PlaceT", bound=Hashable)
 WhatT = TypeVar("WhatT")
 
+Key = tuple[float, float, tuple[Any, ...], int]
+"""Readers freed per item lost, the same of those freed in part, both negative; tie; number."""
 
-@attrs.define(slots=True)
+
+@attrs.frozen(slots=True)
 class Blocked:
     """Readers that wait at one place, and the debt to be repaid before they go on."""
 
@@ -56,72 +61,90 @@ class Candidate(Generic[PlaceT, WhatT]):
     """Decides between equals; the lowest goes first."""
 
 
-_Entry = tuple[float, float, tuple[Any, ...], int, Candidate[PlaceT, WhatT]]
-"""The best comes first: its gain per item lost and its gain, both negative, and its tie."""
+class _Place:
+    """A place, the debt left there, and the holders that have some of it."""
+
+    __slots__ = ("free", "holding", "left", "met", "passed", "readers", "whole")
+
+    def __init__(self, blocked: Blocked) -> None:
+        self.readers = blocked.readers
+        self.left = [blocked.items, blocked.bytes]
+        self.whole = max(0, blocked.items), max(0, blocked.bytes)
+        # Holders as (share, number), the largest share first, in items and in bytes; how many of
+        # them have a share that is enough; and how many times each one has: twice, it frees.
+        self.holding: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
+        self.passed = [0, 0]
+        self.met: dict[int, int] = {}
+        self.free = False
+
+    def freeing(self) -> Generator[int | None]:
+        """Yield the numbers of holders that free the readers from now on; None: a pause."""
+        self.free = max(self.left) <= 0
+        for which, holding in enumerate(self.holding):
+            passed = self.passed[which]
+            while passed < len(holding) and holding[passed][0] >= self.left[which]:
+                number = holding[passed][1]
+                passed = self.passed[which] = passed + 1
+                self.met[number] = self.met.get(number, 0) + 1
+                yield number if self.met[number] == 2 and not self.free else None
+
+    def part(self, items: int, nbytes: int) -> float:
+        """Return how much of what had to be repaid a share would repay now, from 0 to 1."""
+        parts = [
+            max(0, min(share, left)) / whole
+            for share, left, whole in zip((items, nbytes), self.left, self.whole, strict=True)
+            if whole
+        ]
+        return sum(parts) / len(parts) if parts else 0.0
 
 
 class ReliefOrder(Generic[PlaceT, WhatT]):
-    """The candidates, the best first; each choice takes into account who was handled before.
-
-    Block the places first, then add the candidates.
-    """
+    """The candidates, the best first. Block all places, add all candidates, then take them out."""
 
     def __init__(self) -> None:
-        self._blocked: dict[PlaceT, tuple[Blocked, int, int]] = {}
-        self._heap: list[_Entry[PlaceT, WhatT]] = []
-        self._numbers = count()
+        self._places: dict[PlaceT, _Place] = {}
+        self._candidates: dict[int, Candidate[PlaceT, WhatT]] = {}
+        self._heap: list[Key] = []
+        # The valid entry of each candidate in the heap; others are left over.
+        self._queued: dict[int, Key] = {}
+        self._ready = False
 
     def __contains__(self, at: PlaceT) -> bool:
         """Whether readers are known to wait at a place."""
-        return at in self._blocked
+        return at in self._places
 
     def block(self, at: PlaceT, blocked: Blocked) -> None:
-        """Note that readers wait at a place. The object is changed here: do not share it."""
-        # What has to be repaid at the beginning is the measure, so that gains never grow.
-        self._blocked[at] = blocked, max(blocked.items, 0), max(blocked.bytes, 0)
+        """Note that readers wait at a place."""
+        self._places[at] = _Place(blocked)
 
     def add(self, candidate: Candidate[PlaceT, WhatT]) -> None:
         """Add a holder."""
-        heappush(self._heap, (*self._key(candidate), next(self._numbers), candidate))
-
-    def gain(self, candidate: Candidate[PlaceT, WhatT]) -> float:
-        """Return the readers that a candidate frees, those freed in part counted in part."""
-        gain = 0.0
-        for at, (items, nbytes) in candidate.shares.items():
-            here = self._blocked.get(at)
-            if here is None:
-                continue
-            left, all_items, all_bytes = here
-            freed = 0.0
-            if left.items > 0:
-                freed += min(items, left.items) / all_items
-            if left.bytes > 0:
-                freed += min(nbytes, left.bytes) / all_bytes
-            gain += left.readers * freed / ((all_items > 0) + (all_bytes > 0) or 1)
-        return gain
-
-    def _key(self, candidate: Candidate[PlaceT, WhatT]) -> tuple[float, float, tuple[Any, ...]]:
-        gain = self.gain(candidate)
-        per_item = gain
-        if gain > 0:
-            per_item = gain / candidate.lost if candidate.lost > 0 else float("inf")
-        # Equals must not differ by an error of rounding.
-        return -float(f"{per_item:.6g}"), -float(f"{gain:.6g}"), candidate.tie
+        number = len(self._candidates)
+        self._candidates[number] = candidate
+        for at, share in candidate.shares.items():
+            place = self._places.get(at)
+            if place is not None:
+                for holding, amount in zip(place.holding, share, strict=True):
+                    holding.append((amount, number))
 
     def pop(self) -> Candidate[PlaceT, WhatT] | None:
-        """Take out the best candidate; None: none is left. One with a gain of 0 may still come."""
+        """Take out the best candidate; None: none is left. The last ones may free nobody."""
         return run_to_end(self.pop_in_steps())
 
     def pop_in_steps(self) -> Generator[None, None, Candidate[PlaceT, WhatT] | None]:
         """Do the same; other tasks may run in between, but may not call anything here."""
-        heap, looked = self._heap, 0
-        while heap:
-            per_item, gain, tie, number, best = heap[0]
-            key = self._key(best)
-            if (per_item, gain, tie) == key:
-                heappop(heap)
-                return best
-            heapreplace(heap, (*key, number, best))
+        if not self._ready:
+            yield from self._begin()
+        looked = 0
+        while self._heap:
+            before = heappop(self._heap)
+            number = before[-1]
+            if self._queued.get(number) != before:
+                continue
+            if self._queue(number) == before:
+                heappop(self._heap)
+                del self._queued[number]
+                return self._candidates[number]
             looked += 1
             if not looked % STEP:
                 yield
@@ -129,8 +152,51 @@ class ReliefOrder(Generic[PlaceT, WhatT]):
 
     def took(self, candidate: Candidate[PlaceT, WhatT]) -> None:
         """Note that a candidate was handled: the debt that it held is repaid."""
-        for at, (items, nbytes) in candidate.shares.items():
-            if at in self._blocked:
-                left = self._blocked[at][0]
-                left.items -= items
-                left.bytes -= nbytes
+        run_to_end(self.took_in_steps(candidate))
+
+    def took_in_steps(self, candidate: Candidate[PlaceT, WhatT]) -> Generator[None]:
+        """Do the same; other tasks may run in between, but may not call anything here."""
+        for at, share in candidate.shares.items():
+            yield
+            place = self._places.get(at)
+            if place is not None:
+                for which, amount in enumerate(share):
+                    place.left[which] -= amount
+                for number in place.freeing():
+                    if number in self._queued:
+                        self._queue(number)
+                    yield
+
+    def _begin(self) -> Generator[None]:
+        self._ready = True
+        for place in self._places.values():
+            for holding in place.holding:
+                yield
+                holding.sort(key=lambda each: -each[0])
+            for _ in place.freeing():
+                yield
+        for number in self._candidates:
+            yield
+            self._queue(number)
+
+    def _queue(self, number: int) -> Key:
+        """Put a candidate in line with its present key."""
+        candidate = self._candidates[number]
+        freed, part = 0, 0.0
+        for at, share in candidate.shares.items():
+            place = self._places.get(at)
+            if place is not None and not place.free:
+                freed += place.readers * (place.met.get(number) == 2)
+                part += place.readers * place.part(*share)
+        lost = candidate.lost
+        key = -_per_item(freed, lost), -_per_item(part, lost), candidate.tie, number
+        heappush(self._heap, key)
+        self._queued[number] = key
+        return key
+
+
+def _per_item(readers: float, lost: int) -> float:
+    if readers and not lost:
+        return float("inf")
+    # Equals must not differ by an error of rounding.
+    return float(f"{readers / (lost or 1):.6g}")
