@@ -55,6 +55,7 @@ from ._throttle_notices import ThrottledNotices, watch_throttled
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
+    from ..accounts import Account
     from ..pages import Pages, TransportCounts
     from ..persistence import RamShelves, Shelves
     from ..ranges.server import SubscriptionServer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trio
@@ -28,9 +28,6 @@ from clearfunds.relay._loop_alarm import (
 from clearfunds.transports._accept_pace import AcceptPace
 from clearfunds.transports.mqtt import PingReq, PingResp, PubAck
 from tests.transports.peers import connected, dial, running, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MARK = 1.0
 
@@ -117,11 +114,7 @@ def test_who_has_published_since_it_went_up_goes_on_and_all_others_wait() -> Non
     names = ("busy", "idle")
     busy, idle = (ledger.open(name) for name in names)
     there = [busy, idle]
-
-    def accounts() -> Iterable[Any]:
-        return there
-
-    alarm = LoopAlarm(ledger, MARK, [], accounts)
+    alarm = LoopAlarm(ledger, MARK, [], lambda: there)
     stays(alarm, 1.5)
     run_to_end(alarm.hold_newcomers())
     assert not busy.halted
