@@ -100,8 +100,8 @@ def first_of(*some: Candidate[str, str], **blocked: Blocked) -> str:
     order: ReliefOrder[str, str] = ReliefOrder()
     for at, each in blocked.items():
         order.block(at, each)
-    for each in some:
-        order.add(each)
+    for candidate in some:
+        order.add(candidate)
     best = order.pop()
     assert best is not None
     return best.what
@@ -148,12 +148,9 @@ def test_who_frees_nobody_alone_may_after_others() -> None:
     order: ReliefOrder[str, str] = ReliefOrder()
     order.block("a", Blocked(1, 10, 0))
     order.block("b", Blocked(1, 3, 0))
-    for each in (
-        Candidate("most", {"a": (7, 0)}, 7),
-        Candidate("rest", {"a": (3, 0)}, 3),
-        Candidate("too much", {"b": (3, 0)}, 100),
-    ):
-        order.add(each)
+    order.add(Candidate("most", {"a": (7, 0)}, 7))
+    order.add(Candidate("rest", {"a": (3, 0)}, 3))
+    order.add(Candidate("too much", {"b": (3, 0)}, 100))
     found: list[str] = []
     while (best := order.pop()) is not None:
         found.append(best.what)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from clearfunds.accounts import Ledger
+from clearfunds.accounts import Account, Ledger
 from clearfunds.accounts._cooperative import run_to_end
 from clearfunds.relay import RelaySettings
 from clearfunds.relay._loop_alarm import (
@@ -113,7 +113,7 @@ def test_who_has_published_since_it_went_up_goes_on_and_all_others_wait() -> Non
     ledger = Ledger()
     names = ("busy", "idle")
     busy, idle = (ledger.open(name) for name in names)
-    there = [busy, idle]
+    there: list[Account] = [busy, idle]
     alarm = LoopAlarm(ledger, MARK, [], lambda: there)
     stays(alarm, 1.5)
     run_to_end(alarm.hold_newcomers())

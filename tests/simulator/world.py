@@ -114,11 +114,6 @@ class Needed(Holder):
 
     __slots__ = ()
 
-    def give_up(self, why: str) -> None:
-        """See `Holder.give_up`."""
-        assert blocks_readers(self), self.name
-        super().give_up(why)
-
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         """See `Holder.relieve`."""
         assert blocks_readers(self), self.name
@@ -139,6 +134,11 @@ class Box(Needed, Mailbox):
 
     def __hash__(self) -> int:
         return self.serial
+
+    def give_up(self, why: str) -> None:
+        """See `Holder.give_up`."""
+        assert blocks_readers(self), self.name
+        super().give_up(why)
 
 
 class Wire(Needed, LoanQueue):
