@@ -69,7 +69,8 @@ def test_one_step_at_a_time_and_a_distance_between_up_and_down(
     ],
 )
 def test_the_levels(late: list[float], levels: list[int]) -> None:
-    level, found = QUIET, []
+    level = QUIET
+    found: list[int] = []
     for each in late:
         level = level_after(level, each, MARK)
         found.append(level)
