@@ -356,9 +356,9 @@ class _Freed:
             consumers = _plural(self.spared, "consumer is", "consumers are")
             left = f"; {self.spared} other slow {consumers} left alone"
         logger.info(
-            "%d %s on now that %s no longer %s them%s",
+            "%d %s on now that %s no longer %s %s%s",
             freed, _plural(freed, "reader goes", "readers go"), naming(names, MAX_NAMED),
-            _plural(len(names), "blocks", "block"), left,
+            _plural(len(names), "blocks", "block"), _plural(freed, "it", "them"), left,
             extra={"event": "freed", "readers": freed,
                    "holders": tuple(each.holder.name for each in self.by[:MAX_NAMED]),
                    "holders_more": max(0, len(names) - MAX_NAMED), "left_alone": self.spared},
