@@ -769,11 +769,8 @@ class PersistentSessions:
             for tenant in tree.rules.tenants.values()
             if tenant.kept is not None
         }
-        # Those on disk share it with the queues.
-        self._spilled = at_rest
-        if not outlives:
-            limit = Limit(items=None, bytes=settings.spill_limit)
-            self._spilled = self.ledger.open(SPILLED, limit=limit, at_rest="ram")
+        # Above messages spilled to memory, once there have been some.
+        self._spilled: Account | None = None
         self.backing = backing
         self._queue = queue
         self.take_back: Callable[[str, Account, Steps], object] = _run_to_end
@@ -800,9 +797,12 @@ class PersistentSessions:
         A half where queues are below it, too: that is promised to them.
         """
         above = self.at_rest_of(name, client_id)
-        if above is self.at_rest and above is not self._spilled:
-            return self._spilled, 1
-        return above, 2
+        if self.outlives or above is not self.at_rest:
+            return above, 2
+        if self._spilled is None:
+            limit = Limit(items=None, bytes=self.settings.spill_limit)
+            self._spilled = self.ledger.open(SPILLED, limit=limit, at_rest="ram")
+        return self._spilled, 1
 
     def at_rest_of_peer(self, peer: Peer) -> Account:
         """Return the account above those of messages at rest for a peer."""
@@ -1133,6 +1133,6 @@ class PersistentSessions:
             session.queue.account.close()
         for account in self._at_rest_of.values():
             account.close()
-        if self._spilled is not self.at_rest:
+        if self._spilled is not None:
             self._spilled.close()
         self.at_rest.close()
