@@ -25,6 +25,7 @@ from .watch._stuck_policy import StuckPolicy
 if TYPE_CHECKING:
     from ._account import Account
     from ._ledger import Ledger
+    from .watch._causes import Symptoms
 
 DEFAULT_PATIENCE = 20.0
 """Slow-consumer timeout in seconds. Twice NATS's write deadline (10 s), a third of Redis's soft
@@ -207,6 +208,13 @@ class Holder(Recipient):
     def waited_for(self) -> Iterator[LoanedItem[Any]]:
         """Yield its loans for which readers may wait: all, unless overridden."""
         return self.loans()
+
+    def symptoms(self) -> Symptoms | None:
+        """Return a reading that may show why it is slow, or None if there is nothing to read.
+
+        Called twice a second while readers wait for its loans, and not otherwise (`Causes`).
+        """
+        return None
 
     @abc.abstractmethod
     def give_up(self, why: str) -> None:

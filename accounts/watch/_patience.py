@@ -96,7 +96,15 @@ class Stuck:
             "bytes": self.bytes,
             "waiting": self.waiting[:MAX_NAMED],
             "waiting_more": max(0, len(self.waiting) - MAX_NAMED),
+            **self.why(),
         }
+
+    def why(self) -> dict[str, str | None]:
+        """Return why it is slow, as a word and as a sentence; None: unknown."""
+        cause = self.holder.ledger.causes.of(self.holder)
+        if cause is None:
+            return {"cause": None, "why": None}
+        return {"cause": str(cause.kind), "why": cause.about(self.holder.name)}
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -259,6 +267,8 @@ class _Watch:
         # Drain here: all readers that would take the next turn may be waiting for leaked debt.
         self.ledger.drain()
         now = self.ledger.clock()
+        if holders is None:
+            await self._with_pauses(self.ledger.causes.look_in_steps(self.ledger, now))
         stuck = await self._with_pauses(overdue_in_steps(self.ledger, now, holders))
         slow: list[Stuck] = []
         if holders is None:
@@ -319,12 +329,14 @@ class _Watch:
         return True
 
     def _deal_with(self, stuck: Stuck, now: float) -> None:
+        why = self.ledger.causes.sentence(stuck.holder)
+        sentence = stuck.sentence() if why is None else f"{stuck.sentence()}: {why}"
         if stuck.holder.policy.relieves:
-            self._relieve(stuck, stuck.sentence())
+            self._relieve(stuck, sentence)
         elif stuck.holder.policy is StuckPolicy.DISCONNECT:
-            self._give_up(stuck, stuck.sentence())
+            self._give_up(stuck, sentence)
         else:
-            self._name([stuck], stuck.sentence(), now)
+            self._name([stuck], sentence, now)
 
     def _deal_with_ring(self, ring: Ring, members: list[Stuck], now: float) -> None:
         """Relieve or give up as many members as let one go on, where the policies allow it.

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
+
 from ....accounts import (
     DEFAULT_PATIENCE,
     Account,
@@ -23,6 +25,7 @@ from ....accounts import (
     Outcome,
     Part,
     StuckPolicy,
+    Symptoms,
     UnfitPolicyError,
 )
 from ....dataspace import Publication
@@ -194,6 +197,13 @@ class Inflight(LoanQueue):
         yield from self.queue
         if self._spool is not None:
             yield from self._spool.loans()
+
+    def symptoms(self) -> Symptoms:
+        """See `Holder.symptoms`."""
+        awaited = [*self.unacked, *self.handed, *self.releasing]
+        # Identifiers are given in turn: an acknowledgement changes the first, the last or how many.
+        position = (awaited[0], awaited[-1], len(awaited)) if awaited else None
+        return attrs.evolve(self._outlet.symptoms(), outstanding=len(awaited), position=position)
 
     # -- being behind ---------------------------------------------------------------------------
 
