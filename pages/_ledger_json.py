@@ -16,7 +16,7 @@ from ..accounts.watch._audit import audit_in_steps
 from ..accounts.watch._waits_for import rings_in_steps
 from ..dataspace.queues import Group
 from ._cooperative import run_paced
-from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
+from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of, why_of
 from ._json import readable as _encode
 from ._tenant_rows import tenants_of
 
@@ -258,6 +258,7 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
             sum([h.relief.stored_items for h in holders]),
             sum([h.relief.stored_bytes for h in holders]),
         ),
+        **why_of(holders),
         **_group(holders),
     }
 

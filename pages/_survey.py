@@ -31,7 +31,7 @@ from ..accounts._loan import LOOSE
 from ..accounts._waiters import RATE, REASONS, waited_by_reason
 from ..accounts.limits._limit import UNLIMITED
 from ..dataspace.queues import Group
-from ._holdings import BREATH_EVERY, Hands, cells_of
+from ._holdings import BREATH_EVERY, Hands, cells_of, why_of
 from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
@@ -155,6 +155,10 @@ class HolderRow(TypedDict):
     """Messages dropped by that so far."""
     stored_items: int
     """Messages spilled for it so far."""
+    cause: str | None
+    """Why it is slow (`accounts.CauseKind`), while readers wait on it; None: unknown."""
+    why: str | None
+    """The same as a sentence."""
     members: NotRequired[list[MemberRow]]
     """The members of a group, the fullest first."""
     members_more: NotRequired[int]
@@ -703,6 +707,7 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "behind_seconds": None if lagging_since is None else _seconds(now - lagging_since),
         "dropped_items": sum([each.relief.dropped_items for each in here]),
         "stored_items": sum([each.relief.stored_items for each in here]),
+        **why_of(here),
     }
     if isinstance(holder, Group):
         members = holder.member_statistics(MEMBERS_MAX)

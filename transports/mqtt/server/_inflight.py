@@ -67,6 +67,17 @@ def check_answer(
     raise ReasonedError(f"{name} for packet {packet_id}, which {why}", Reason.PROTOCOL_ERROR)
 
 
+def awaiting(outlet: Outlet, identifiers: list[int], releasing: int) -> Symptoms:
+    """Return the symptoms of a subscriber that has these publications to acknowledge, in order.
+
+    `releasing` is the number of those whose PUBCOMP is missing.
+    """
+    # Identifiers are given in turn: an acknowledgement changes the first, the last or a number.
+    position = (identifiers[:1], identifiers[-1:], len(identifiers), releasing)
+    outstanding = len(identifiers) + releasing
+    return attrs.evolve(outlet.symptoms(), outstanding=outstanding, position=position)
+
+
 class _Room(PrefetchWindow):
     """What an `Inflight` has room for, as groups are told."""
 
@@ -200,10 +211,7 @@ class Inflight(LoanQueue):
 
     def symptoms(self) -> Symptoms:
         """See `Holder.symptoms`."""
-        awaited = [*self.unacked, *self.handed, *self.releasing]
-        # Identifiers are given in turn: an acknowledgement changes the first, the last or how many.
-        position = (awaited[0], awaited[-1], len(awaited)) if awaited else None
-        return attrs.evolve(self._outlet.symptoms(), outstanding=len(awaited), position=position)
+        return awaiting(self._outlet, [*self.unacked, *self.handed], len(self.releasing))
 
     # -- being behind ---------------------------------------------------------------------------
 
