@@ -690,6 +690,7 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         for_ever = True
     if holder is not None and since is not None and not for_ever:
         left = holder.patience - (now - max(holder.progressed_at, since))
+    why = why_of(here)
     row: HolderRow = {
         "name": clipped(name),
         "kind": "loose" if holder is None else holder.kind,
@@ -707,7 +708,8 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "behind_seconds": None if lagging_since is None else _seconds(now - lagging_since),
         "dropped_items": sum([each.relief.dropped_items for each in here]),
         "stored_items": sum([each.relief.stored_items for each in here]),
-        **why_of(here),
+        "cause": why["cause"],
+        "why": why["why"],
     }
     if isinstance(holder, Group):
         members = holder.member_statistics(MEMBERS_MAX)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from ..accounts import TcpCounters
 
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
 if TYPE_CHECKING:
     from ..sockets._layer import Connected
-
-TCP_INFO: Final = getattr(socket, "TCP_INFO", 11) if sys.platform == "linux" else None
 
 SIZE: Final = 256
 """More than the fields below need; the kernel gives what it has of it."""
@@ -25,6 +27,7 @@ SIZE: Final = 256
 # Offsets in bytes, with the numbers' sizes. Times are in microseconds.
 _U32: Final = struct.Struct("=I")
 _U64: Final = struct.Struct("=Q")
+_INT: Final = struct.Struct("@i")
 _UNACKED: Final = 24
 _RTT: Final = 68
 _TOTAL_RETRANS: Final = 100
@@ -38,8 +41,11 @@ _BYTES_RETRANS: Final = 208
 LEAST: Final = _BYTES_RETRANS + _U64.size
 
 
-def parse_counters(info: bytes) -> TcpCounters | None:
-    """Return the counters in a `tcp_info`; None if the kernel is too old to have them all."""
+def parse_counters(info: bytes, unread: int = 0) -> TcpCounters | None:
+    """Return the counters in a `tcp_info`; None if the kernel is too old to have them all.
+
+    `unread` is the number of bytes that have come and were not read.
+    """
     if len(info) < LEAST:
         return None
 
@@ -61,6 +67,7 @@ def parse_counters(info: bytes) -> TcpCounters | None:
         unsent_bytes=u32(_NOTSENT_BYTES),
         in_flight=u32(_UNACKED),
         round_trip_seconds=u32(_RTT) / 1e6,
+        unread_bytes=unread,
     )
 
 
@@ -69,9 +76,11 @@ def read_counters(sock: Connected) -> TcpCounters | None:
 
     A Unix socket has none.
     """
-    if TCP_INFO is None:
+    if sys.platform != "linux":
         return None
     try:
-        return parse_counters(sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, SIZE))
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SIZE)
+        unread = _INT.unpack(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(_INT.size)))[0]
     except OSError:
         return None
+    return parse_counters(info, unread)

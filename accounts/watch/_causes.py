@@ -5,14 +5,16 @@ window has held up the sender, how much was sent again, and what the kernel stil
 readings a few seconds apart give shares of that time. They are taken only of holders that a reader
 waits for, twice a second, by `watch_patience`; nothing is counted anywhere else.
 
-1. The window was shut for most of the time: the peer's kernel has no room, because its program does
-   not read, or reads too slowly. A stopped process, a deadlock and a full disk behind it look alike.
+1. The window was shut for most of the time, and the peer's kernel had acknowledged everything sent:
+   it has no room, because its program does not read, or reads too slowly. A stopped process, a
+   deadlock and a full disk behind it look alike.
 2. Bytes were sent again: the network loses them. If nothing comes back at all, it cannot be told
    from a machine that is gone.
-3. The window was open, nothing was lost, and yet the kernel never ran out of bytes to send: the
-   network carries no more.
-4. The peer's kernel has everything, and the consumer has acknowledged nothing since: its program
-   does not acknowledge. Whether it reads cannot be told then.
+3. Nothing was lost, the window was open or full of bytes on their way, and the kernel never ran out
+   of bytes to send: the network carries no more, with the window that the peer has.
+4. The peer's kernel has everything, nothing from the peer is unread here, and messages are not
+   acknowledged, or some always are: its program does not acknowledge, or too slowly. Whether it
+   reads cannot be told then.
 
 In all other cases, and where the system has no such counters, the cause is unknown: a guess would
 send somebody to the wrong machine.
@@ -24,7 +26,7 @@ import enum
 from collections import deque
 from collections.abc import Generator, Hashable, Sequence
 from heapq import nsmallest
-from itertools import islice
+from itertools import islice, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -54,10 +56,13 @@ FRESH_SECONDS: Final = 0.2
 """Age from which the last reading is too old for a report, which then takes another."""
 
 STILL_SECONDS: Final = 1.0
-"""A program that has taken nothing for so long does not read; else it reads too slowly."""
+"""A program that has taken nothing for so long does not read."""
+
+SURE_SECONDS: Final = 1.5
+"""Least duration for a share of what is lost, and for a pace: three intervals of the watch."""
 
 MOST: Final = 0.5
-"""Share of the time from which a shut window is the cause."""
+"""Share of the time, or of the readings, from which something is the cause."""
 
 NEARLY_ALL: Final = 0.9
 """Share of the time for which the kernel had bytes to send, if the network is too slow."""
@@ -73,7 +78,7 @@ RETRANSMISSIONS_MIN: Final = 3
 """One or two are no share of anything: probes of a tail are among them (RFC 8985)."""
 
 ROUND_TRIPS: Final = 10
-"""An acknowledgement that is on its way comes within these."""
+"""An acknowledgement that is on its way has come after so many."""
 
 HOLDERS_MAX: Final = 64
 """Holders observed at once, those without progress for longest first."""
@@ -97,6 +102,7 @@ class CauseKind(enum.StrEnum):
     NO_ANSWER = "no_answer"
     SLOW_NETWORK = "slow_network"
     DOES_NOT_ACKNOWLEDGE = "does_not_acknowledge"
+    ACKNOWLEDGES_SLOWLY = "acknowledges_slowly"
 
 
 @attrs.frozen(slots=True)
@@ -118,6 +124,8 @@ class TcpCounters:
     in_flight: int
     """Segments that the peer's kernel has not acknowledged, now."""
     round_trip_seconds: float
+    unread_bytes: int = 0
+    """Bytes that have come from the peer, and were not read here: acknowledgements, maybe."""
 
 
 @attrs.frozen(slots=True)
@@ -139,7 +147,7 @@ class Symptoms:
         tcp = self.tcp
         if tcp is None or not self.outstanding:
             return False
-        return not (self.unsent or tcp.unsent_bytes or tcp.in_flight)
+        return not (self.unsent or tcp.unsent_bytes or tcp.in_flight or tcp.unread_bytes)
 
 
 @attrs.frozen(slots=True)
@@ -184,40 +192,50 @@ def judge(readings: Sequence[Reading]) -> Cause | None:
 
     Each rule of this file's docstring needs its evidence throughout, and none against it.
     """
-    if len(readings) < 2:
+    tcps = [each.symptoms.tcp for each in readings if each.symptoms.tcp is not None]
+    seconds = readings[-1].at - readings[0].at if readings else 0.0
+    if len(tcps) < max(2, len(readings)) or seconds < OBSERVED_SECONDS:
         return None
-    first, last = readings[0], readings[-1]
-    old, new = first.symptoms.tcp, last.symptoms.tcp
-    seconds = last.at - first.at
-    if old is None or new is None or seconds < OBSERVED_SECONDS:
+    shut = min(1.0, (tcps[-1].shut_seconds - tcps[0].shut_seconds) / seconds)
+    # Bytes that are on their way may fill a window, too: of a long or a dead network.
+    arrived = sum([not tcp.in_flight for tcp in tcps]) > MOST * len(tcps)
+    if shut >= MOST and arrived:
+        return _of_program([each.at for each in readings], tcps, shut)
+    if readings[-1].quiet_since is not None and not _lost(tcps):
+        return _of_acknowledgements(readings, tcps[-1])
+    if arrived and shut > LITTLE:
         return None
-    shut = min(1.0, (new.shut_seconds - old.shut_seconds) / seconds)
-    if shut >= MOST:
-        return _of_program(readings, new, shut, seconds)
-    if last.quiet_since is not None:
-        return _of_acknowledgements(last, last.quiet_since, new)
-    if shut > LITTLE:
-        return None
-    return _of_network(readings, old, new, seconds)
+    return _of_network(tcps, seconds)
 
 
-def _of_program(
-    readings: Sequence[Reading], new: TcpCounters, shut: float, seconds: float
-) -> Cause:
-    still = readings[-1].at - STILL_SECONDS
-    before = next((each for each in reversed(readings) if each.at <= still), readings[0])
-    took = before.symptoms.tcp is None or new.acked_bytes > before.symptoms.tcp.acked_bytes
-    kind = CauseKind.READS_SLOWLY if took else CauseKind.DOES_NOT_READ
-    what = "reads too slowly" if took else "does not read"
+def _of_program(times: list[float], tcps: list[TcpCounters], shut: float) -> Cause | None:
+    seconds = times[-1] - times[0]
+    reading, still = 0.0, seconds
+    for (before, old), (after, new) in pairwise(zip(times, tcps, strict=True)):
+        if new.acked_bytes > old.acked_bytes:
+            reading += after - before
+            still = times[-1] - after
+    if still >= min(seconds, STILL_SECONDS):
+        kind, what = CauseKind.DOES_NOT_READ, "does not read"
+    elif seconds >= SURE_SECONDS and reading > MOST * seconds:
+        kind, what = CauseKind.READS_SLOWLY, "reads too slowly"
+    else:
+        return None  # it has read, and it may have stopped
     return Cause(kind, f"'s program {what} (window shut {_percent(shut)} of {_span(seconds)})")
 
 
-def _of_network(
-    readings: Sequence[Reading], old: TcpCounters, new: TcpCounters, seconds: float
-) -> Cause | None:
+def _lost(tcps: list[TcpCounters]) -> float:
+    """Return the share of bytes that were sent again; 0 if it is small, or no share of anything."""
+    old, new = tcps[0], tcps[-1]
+    if new.retransmissions - old.retransmissions < RETRANSMISSIONS_MIN:
+        return 0.0
+    share = (new.resent_bytes - old.resent_bytes) / max(1, new.sent_bytes - old.sent_bytes)
+    return share if share >= LOSS else 0.0
+
+
+def _of_network(tcps: list[TcpCounters], seconds: float) -> Cause | None:
+    old, new = tcps[0], tcps[-1]
     busy = (new.busy_seconds - old.busy_seconds) / seconds
-    resent = new.resent_bytes - old.resent_bytes
-    sent = new.sent_bytes - old.sent_bytes
     acked = new.acked_bytes - old.acked_bytes
     times = new.retransmissions - old.retransmissions
     if busy < MOST:
@@ -230,26 +248,42 @@ def _of_network(
             f"'s network or machine does not answer (nothing for {_span(seconds)}, "
             f"{times} retransmissions)",
         )
-    if times >= RETRANSMISSIONS_MIN and resent >= LOSS * sent:
-        return Cause(CauseKind.LOSS, f"'s network loses {_percent(resent / sent)}")
-    tcps = [each.symptoms.tcp for each in readings]
-    if busy >= NEARLY_ALL and all(tcp is not None and tcp.unsent_bytes for tcp in tcps):
+    if seconds < SURE_SECONDS:
+        return None
+    lost = _lost(tcps)
+    if lost:
+        return Cause(CauseKind.LOSS, f"'s network loses {_percent(lost)}")
+    if busy >= NEARLY_ALL and all(tcp.unsent_bytes for tcp in tcps):
         rate = acked / seconds / 1024
+        trip = 1e3 * new.round_trip_seconds
         return Cause(
-            CauseKind.SLOW_NETWORK, f"'s network is slow ({rate:,.0f} KiB/s for {_span(seconds)})"
+            CauseKind.SLOW_NETWORK,
+            f"'s network is slow ({rate:,.0f} KiB/s, round trip {trip:,.0f} ms)",
         )
     return None
 
 
-def _of_acknowledgements(last: Reading, since: float, tcp: TcpCounters) -> Cause | None:
-    seconds = last.at - since
-    if seconds < max(OBSERVED_SECONDS, ROUND_TRIPS * tcp.round_trip_seconds):
-        return None
-    return Cause(
-        CauseKind.DOES_NOT_ACKNOWLEDGE,
-        f" does not acknowledge ({last.symptoms.outstanding:,} outstanding, none for "
-        f"{_span(seconds)})",
-    )
+def _of_acknowledgements(readings: Sequence[Reading], tcp: TcpCounters) -> Cause | None:
+    first, last = readings[0], readings[-1]
+    assert last.quiet_since is not None
+    quiet = last.at - last.quiet_since
+    seconds = last.at - first.at
+    if quiet >= max(ROUND_TRIPS * tcp.round_trip_seconds, min(seconds, STILL_SECONDS)):
+        return Cause(
+            CauseKind.DOES_NOT_ACKNOWLEDGE,
+            f" does not acknowledge ({last.symptoms.outstanding:,} outstanding, none for "
+            f"{_span(quiet)})",
+        )
+    # With an acknowledgement on its way, TCP's would be on its way, too, most of the time.
+    always = all(each.quiet_since is not None for each in readings)
+    if always and quiet < seconds and seconds >= SURE_SECONDS:
+        least = min([each.symptoms.outstanding for each in readings])
+        return Cause(
+            CauseKind.ACKNOWLEDGES_SLOWLY,
+            f" acknowledges too slowly (never fewer than {least:,} outstanding in "
+            f"{_span(seconds)})",
+        )
+    return None
 
 
 def _span(seconds: float) -> str:
@@ -314,7 +348,7 @@ class Causes:
         cause = self.of(holder)
         return None if cause is None else cause.about(holder.name)
 
-    def look_in_steps(self, ledger: Ledger, now: float) -> Generator[None, None, None]:
+    def look_in_steps(self, ledger: Ledger) -> Generator[None, None, None]:
         """Take a reading of each holder that a reader waits for now; pause between holders."""
         found: list[Holder] = []
         at = {
@@ -329,6 +363,7 @@ class Causes:
         kept = nsmallest(HOLDERS_MAX, found, attrgetter("progressed_at"))
         self._drop_others(kept)
         for holder in kept:
+            now = ledger.clock()
             try:
                 symptoms = holder.symptoms()
             except Exception as exc:  # noqa: BLE001 (whatever it is)

@@ -266,9 +266,9 @@ class _Watch:
         """
         # Drain here: all readers that would take the next turn may be waiting for leaked debt.
         self.ledger.drain()
-        now = self.ledger.clock()
         if holders is None:
-            await self._with_pauses(self.ledger.causes.look_in_steps(self.ledger, now))
+            await self._with_pauses(self.ledger.causes.look_in_steps(self.ledger))
+        now = self.ledger.clock()
         stuck = await self._with_pauses(overdue_in_steps(self.ledger, now, holders))
         slow: list[Stuck] = []
         if holders is None:

@@ -19,7 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy, Symptoms
+from ...accounts import (
+    Account,
+    Holder,
+    Ledger,
+    LoanAtRest,
+    LoanedItem,
+    Outcome,
+    StuckPolicy,
+    Symptoms,
+)
 from ._backing import Backing, BackingFactory
 from ._channel import Delivery
 from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, with_death
