@@ -2,7 +2,7 @@
 
 The structure only grows, at its end, so fields stay where they are; an older kernel gives a shorter
 one. Offsets are those of `struct tcp_info` in `include/uapi/linux/tcp.h`; its last field here,
-`tcpi_bytes_retrans`, came with Linux 4.19. Elsewhere the counters are unknown.
+`tcpi_dsack_dups`, came with Linux 4.19. Elsewhere the counters are unknown.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ SIZE: Final = 256
 _U32: Final = struct.Struct("=I")
 _U64: Final = struct.Struct("=Q")
 _INT: Final = struct.Struct("@i")
+_SND_MSS: Final = 16
 _UNACKED: Final = 24
 _RTT: Final = 68
 _TOTAL_RETRANS: Final = 100
@@ -38,7 +39,9 @@ _RWND_LIMITED: Final = 176
 _BYTES_SENT: Final = 200
 _BYTES_RETRANS: Final = 208
 
-LEAST: Final = _BYTES_RETRANS + _U64.size
+_DSACK_DUPS: Final = 216
+
+LEAST: Final = _DSACK_DUPS + _U32.size
 
 
 def parse_counters(info: bytes, unread: int = 0) -> TcpCounters | None:
@@ -57,14 +60,16 @@ def parse_counters(info: bytes, unread: int = 0) -> TcpCounters | None:
         value: int = _U64.unpack_from(info, offset)[0]
         return value
 
+    segment = u32(_SND_MSS)
     return TcpCounters(
         busy_seconds=u64(_BUSY_TIME) / 1e6,
         shut_seconds=u64(_RWND_LIMITED) / 1e6,
         sent_bytes=u64(_BYTES_SENT),
-        resent_bytes=u64(_BYTES_RETRANS),
+        resent_bytes=max(0, u64(_BYTES_RETRANS) - u32(_DSACK_DUPS) * segment),
         retransmissions=u32(_TOTAL_RETRANS),
         acked_bytes=u64(_BYTES_ACKED),
         unsent_bytes=u32(_NOTSENT_BYTES),
+        segment_bytes=segment,
         in_flight=u32(_UNACKED),
         round_trip_seconds=u32(_RTT) / 1e6,
         unread_bytes=unread,

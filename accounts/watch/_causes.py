@@ -23,10 +23,11 @@ send somebody to the wrong machine.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Hashable, Sequence
 from heapq import nsmallest
-from itertools import islice, pairwise
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -80,6 +81,10 @@ RETRANSMISSIONS_MIN: Final = 3
 ROUND_TRIPS: Final = 10
 """An acknowledgement that is on its way has come after so many."""
 
+OPENING_BYTES: Final = 16 << 10
+"""A receiver opens its window by a segment, or by half of its buffer (RFC 1122, 4.2.3.3): the
+segments of loopback are four times as large as this."""
+
 HOLDERS_MAX: Final = 64
 """Holders observed at once, those without progress for longest first."""
 
@@ -116,11 +121,14 @@ class TcpCounters:
     sent_bytes: int
     """Bytes sent, with those sent again."""
     resent_bytes: int
+    """Bytes sent again, but for those that had arrived before, by what the peer reports."""
     retransmissions: int
     acked_bytes: int
     """Bytes that the peer's kernel has acknowledged."""
     unsent_bytes: int
     """Bytes that the kernel has not sent, now."""
+    segment_bytes: int
+    """Most bytes of a segment, now."""
     in_flight: int
     """Segments that the peer's kernel has not acknowledged, now."""
     round_trip_seconds: float
@@ -210,18 +218,21 @@ def judge(readings: Sequence[Reading]) -> Cause | None:
 
 def _of_program(times: list[float], tcps: list[TcpCounters], shut: float) -> Cause | None:
     seconds = times[-1] - times[0]
-    reading, still = 0.0, seconds
-    for (before, old), (after, new) in pairwise(zip(times, tcps, strict=True)):
-        if new.acked_bytes > old.acked_bytes:
-            reading += after - before
-            still = times[-1] - after
-    if still >= min(seconds, STILL_SECONDS):
+    first, last = tcps[0], tcps[-1]
+    lately = tcps[max(0, bisect_right(times, times[-1] - STILL_SECONDS) - 1)]
+    middle = tcps[bisect_right(times, times[-1] - seconds / 2) - 1]
+    if not _reads(lately, last):
         kind, what = CauseKind.DOES_NOT_READ, "does not read"
-    elif seconds >= SURE_SECONDS and reading > MOST * seconds:
+    elif seconds >= SURE_SECONDS and _reads(first, middle) and _reads(middle, last):
         kind, what = CauseKind.READS_SLOWLY, "reads too slowly"
     else:
         return None  # it has read, and it may have stopped
     return Cause(kind, f"'s program {what} (window shut {_percent(shut)} of {_span(seconds)})")
+
+
+def _reads(old: TcpCounters, new: TcpCounters) -> bool:
+    """Whether a program has read between two readings: a probe may fill the rest of a window."""
+    return new.acked_bytes - old.acked_bytes >= min(new.segment_bytes, OPENING_BYTES)
 
 
 def _lost(tcps: list[TcpCounters]) -> float:
