@@ -470,6 +470,8 @@ async def test_the_ledger_is_told_of_whole() -> None:
         "behind": False,
         "dropped": {"items": 0, "bytes": 0},
         "stored": {"items": 0, "bytes": 0},
+        "cause": None,
+        "why": None,
     }
     assert holders["router"]["held"] == {"items": 0, "bytes": 0}
     assert sorted(page["matrix"], key=lambda row: (row["account"], row["holder"])) == [

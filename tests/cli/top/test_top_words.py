@@ -98,6 +98,18 @@ async def test_who_waits_for_whom_how_much_of_what_how_long_and_what_next() -> N
     assert what_next(page["holders"][0]) == "cut in 16.8 s"
 
 
+async def test_why_it_is_slow() -> None:
+    scene = Scene(Limit(items=1000, bytes=None))
+    scene.send(1234)
+    page = await scene.look_while_waiting(3.25)
+    page["waits"][0]["on"][0]["why"] = "sub\x1b's program does not read (window shut 98 % of 3 s)"
+    assert first_line(page).endswith(
+        " and pub goes on then. sub\\x1b's program does not read (window shut 98 % of 3 s)."
+    )
+    del page["waits"][0]["on"][0]["why"]  # a relay of an older version
+    assert first_line(page).endswith(" and pub goes on then.")
+
+
 async def test_one_that_makes_progress_is_only_slow() -> None:
     scene = Scene(Limit(items=1000, bytes=None, low_items=400))
     scene.send(1234)
