@@ -90,6 +90,8 @@ from .watch._causes import Causes as Causes
 from .watch._causes import Symptoms as Symptoms
 from .watch._causes import TcpCounters as TcpCounters
 from .watch._collector import DebtCollector as DebtCollector
+from .watch._forecasts import Forecast as Forecast
+from .watch._forecasts import watch_forecasts as watch_forecasts
 from .watch._patience import Stuck as Stuck
 from .watch._patience import overdue as overdue
 from .watch._patience import watch_patience as watch_patience

@@ -18,6 +18,7 @@ from ..dataspace.queues import Group
 from ._cooperative import run_paced
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of, why_of
 from ._json import readable as _encode
+from ._survey import forecast_rows
 from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ CELLS_MAX: Final = 50_000
 
 GROUP_MEMBERS_MAX: Final = 100
 """Members of one group on the page, the fullest first."""
+
+FORECASTS_MAX: Final = 64
+"""As many as there can be: `accounts.watch._forecasts.HOLDERS_MAX`."""
 
 DISCREPANCIES_MAX: Final = 100
 """Sentences of the audit; a broken relay has one for each account."""
@@ -154,6 +158,10 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
             if page.full:
                 yield page.take()
         page.write("]}")
+    page.end()
+    page.begin("forecasts")
+    for row in forecast_rows(ledger, FORECASTS_MAX):
+        page.row(row)
     page.end()
     # A new stretch, for the same reason.
     await pace.pause()

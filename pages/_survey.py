@@ -49,6 +49,7 @@ WAITED_ON_MAX: Final = 6
 NAMED_MAX: Final = 4
 MEMBERS_MAX: Final = 4
 RINGS_MAX: Final = 3
+FORECASTS_MAX: Final = 3
 MATRIX_ACCOUNTS_MAX: Final = 16
 # As much as fits on one screen; /ledger.json has everything.
 
@@ -208,6 +209,18 @@ class RingRow(TypedDict):
     seconds: float
 
 
+class ForecastRow(TypedDict):
+    """A holder that takes nothing, and who will wait for it: see `accounts.Forecast`."""
+
+    holder: str
+    kind: str
+    idle_seconds: float
+    account: str
+    seconds: float
+    """Until its readers wait, at the present pace."""
+    sentence: str
+
+
 class IncidentRow(TypedDict):
     """A recent event: see `accounts._incidents`."""
 
@@ -257,6 +270,8 @@ class Survey(TypedDict):
     rings: list[RingRow]
     rings_sought: bool
     """Whether rings were sought: not if more than `RING_WAITERS_MAX` readers wait."""
+    forecasts: list[ForecastRow]
+    """Holders that readers will have to wait for soon, the nearest first."""
     incidents: list[IncidentRow]
     """The latest first."""
     more: dict[str, int]
@@ -407,12 +422,14 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
         ],
         "levels_owing": levels_owing,
         "rings_sought": sought,
+        "forecasts": forecast_rows(ledger, FORECASTS_MAX),
         "incidents": [_incident_row(each, now) for each in ledger.incidents.latest()],
         "more": {
             "accounts": count - len(owing),
             "holders": holders_left_out,
             "waits": waits_left_out,
             "rings": max(0, len(found) - RINGS_MAX),
+            "forecasts": max(0, len(ledger.forecasts.latest) - FORECASTS_MAX),
             "levels": max(0, len(levels) - LEVELS_MAX),
         },
     }
@@ -724,6 +741,21 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         ]
         row["members_more"] = len(holder.members) - len(members)
     return row
+
+
+def forecast_rows(ledger: Ledger, most: int) -> list[ForecastRow]:
+    """Return the first `most` forecasts."""
+    return [
+        {
+            "holder": clipped(each.holder),
+            "kind": each.kind,
+            "idle_seconds": _seconds(each.idle_seconds),
+            "account": clipped(each.account),
+            "seconds": _seconds(each.seconds),
+            "sentence": each.sentence(),
+        }
+        for each in ledger.forecasts.latest[:most]
+    ]
 
 
 def _incident_row(incident: Incident, now: float) -> IncidentRow:

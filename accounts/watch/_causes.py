@@ -189,10 +189,15 @@ class Cause:
 
         `archive's program does not read (window shut 98 % of 7 s)`, for `mqtt:1883/-/archive`.
         """
-        short = name.rpartition("/")[2] or name
-        if len(short) > NAME_CHARACTERS:
-            short = f"{short[: NAME_CHARACTERS - 1]}\u2026"
-        return short + self.clause
+        return short_name(name) + self.clause
+
+
+def short_name(name: str) -> str:
+    """Return the part of a name that tells it from others, cut if it is long."""
+    short = name.rpartition("/")[2] or name
+    if len(short) > NAME_CHARACTERS:
+        return f"{short[: NAME_CHARACTERS - 1]}\u2026"
+    return short
 
 
 def judge(readings: Sequence[Reading]) -> Cause | None:

@@ -296,11 +296,15 @@ function showVerdict(state) {
     if (state.more.waits > 0) more.push(`${number(state.more.waits)} more ${state.more.waits === 1 ? "account is" : "accounts are"} waiting`);
     if (more.length) lines.push(el("p", { class: "aside" }, `And ${more.join("; ")}.`));
     const on = waits[0].on[0];
-    spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress" : "") + `${whySlowText(on)}.`;
+    spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress" : "") + `${whySlowText(on).replace(/ \([^)]*\)$/, "")}.`; // without figures, which change
   }
   if (state.alarms.length) {
     lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `Alarm: ${alarms(state.alarms)}.`), " No publisher is read until it is over."));
     spoken += ` Alarm: ${alarms(state.alarms)}.`;
+  }
+  for (const forecast of state.forecasts) {
+    lines.push(el("p", { class: "also" }, el("bdi", {}, forecast.sentence), "."));
+    spoken += ` ${forecast.holder} takes nothing; ${forecast.account} will wait for it soon.`;
   }
   for (const trouble of state.troubles) {
     lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `${trouble}.`), " What is not on disk is not confirmed until then."));

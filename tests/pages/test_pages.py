@@ -427,9 +427,10 @@ async def test_the_ledger_is_told_of_whole() -> None:
         page = await statement(scene.pages)
         nursery.cancel_scope.cancel()
     assert list(page) == [
-        "time", "totals", "accounts", "tenants", "holders", "matrix", "rings", "audit",
+        "time", "totals", "accounts", "tenants", "holders", "matrix", "rings", "forecasts",
+        "audit",
     ]  # fmt: skip
-    assert page["rings"] == page["tenants"] == []
+    assert page["rings"] == page["tenants"] == page["forecasts"] == []
     accounts = {account["name"]: account for account in page["accounts"]}
     assert accounts["alice"] == {
         "name": "alice",

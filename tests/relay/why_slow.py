@@ -106,8 +106,11 @@ async def without_acknowledgements(relay: RunningRelay) -> AsyncGenerator[int]:
 
 @asynccontextmanager
 async def reading_slowly(relay: RunningRelay) -> AsyncGenerator[int]:
-    """A client that reads a little at a time."""
-    async with connected(relay.port, "archive") as archive, trio.open_nursery() as nursery:
+    """A client that reads a little at a time; its window opens often, since its buffer is small."""
+    async with (
+        connected(relay.port, "archive", receive_buffer=1 << 16) as archive,
+        trio.open_nursery() as nursery,
+    ):
         await archive.subscribe("t")
 
         async def read_slowly() -> None:

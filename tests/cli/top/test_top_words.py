@@ -24,6 +24,7 @@ from clearfunds._cli._top._top_words import (
 )
 from clearfunds.accounts import (
     NO_LIMIT,
+    Forecast,
     Ledger,
     Limit,
     Outcome,
@@ -237,6 +238,16 @@ async def test_nobody_waits() -> None:
     text = printed(page, Room(20))
     assert text.startswith("Nobody waits.\nhere: 2 accounts, 3 items, 0 B owed; 0 readers wait")
     assert "Who waits on whom" not in text
+
+
+async def test_who_will_have_to_wait_is_named() -> None:
+    scene = Scene(Limit(items=10))
+    scene.ledger.forecasts.latest = (Forecast("b\x1b", "box", 25.0, "pub", False, 31.0),)
+    page = await scene.look()
+    said = "b\\x1b has taken nothing for 25 s; pub will wait in about 30 s."
+    assert said in printed(page, Room(20))
+    del page["forecasts"]  # a relay of an older version
+    assert "will wait" not in printed(page, Room(20))
 
 
 async def test_a_ring_is_named() -> None:
