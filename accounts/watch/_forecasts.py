@@ -160,9 +160,9 @@ class Forecasts:
         until = {account: _until_full(account, pace) for account, pace in sums.items()}
         found: list[tuple[Holder, Forecast]] = []
         for holder, each in paces.items():
-            account = min(each, key=lambda account: (until[account], account.name), default=None)
-            if account is not None and until[account] <= HORIZON_SECONDS:
-                found.append((holder, _forecast(holder, account, until[account])))
+            first = min(each, key=lambda account: (until[account], account.name), default=None)
+            if first is not None and until[first] <= HORIZON_SECONDS:
+                found.append((holder, _forecast(holder, first, until[first])))
         found.sort(key=lambda each: (each[1].seconds, -each[1].idle_seconds, each[1].holder))
         self.latest = tuple([forecast for _, forecast in found])
         new = [(h, each) for h, each in found if self._named.get(h, -math.inf) < h.progressed_at]

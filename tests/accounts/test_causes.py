@@ -97,7 +97,12 @@ def test_a_window_that_opens_now_and_then_is_a_program_that_reads_too_slowly() -
 
 
 def test_nothing_is_said_until_a_program_that_has_read_may_have_stopped() -> None:
-    growth = {"busy_seconds": 1.0, "shut_seconds": 1.0, "acked_bytes": 3000, "sent_bytes": 3000}
+    growth: dict[str, Any] = {
+        "busy_seconds": 1.0,
+        "shut_seconds": 1.0,
+        "acked_bytes": 3000,
+        "sent_bytes": 3000,
+    }
     assert kind(over(1, steps=1, **growth)) is None
     assert kind(over(0.5 + STILL_SECONDS, steps=1, **growth)) is CauseKind.DOES_NOT_READ
     assert kind(over(SURE_SECONDS - 0.5, **growth)) is None
@@ -105,7 +110,7 @@ def test_nothing_is_said_until_a_program_that_has_read_may_have_stopped() -> Non
 
 
 def test_the_rest_of_a_window_is_filled_without_a_reader() -> None:
-    growth = {"busy_seconds": 1.0, "shut_seconds": 1.0, "sent_bytes": 100}
+    growth: dict[str, Any] = {"busy_seconds": 1.0, "shut_seconds": 1.0, "sent_bytes": 100}
     assert kind(over(3, steps=1, **growth, acked_bytes=2 * 1447)) is CauseKind.DOES_NOT_READ
     loopback = attrs.evolve(IDLE, segment_bytes=65_483)
     assert kind(over(3, first=loopback, **growth, acked_bytes=40_000)) is CauseKind.READS_SLOWLY
@@ -118,7 +123,7 @@ def test_a_window_that_is_shut_for_less_than_half_of_the_time_says_nothing() -> 
 
 # -- its network ----------------------------------------------------------------------------------
 
-LOSING = {
+LOSING: dict[str, Any] = {
     "busy_seconds": 1.0,
     "sent_bytes": 100_000,
     "resent_bytes": 3000,
@@ -130,7 +135,8 @@ LOSING = {
 def test_bytes_sent_again_are_a_network_that_loses() -> None:
     assert kind(over(5, **LOSING)) is CauseKind.LOSS
     assert sentence(over(5, **LOSING)) == "archive's network loses 3 %"
-    assert sentence(over(5, **{**LOSING, "resent_bytes": 1400})) == "archive's network loses 1.4 %"
+    few: dict[str, Any] = {**LOSING, "resent_bytes": 1400}
+    assert sentence(over(5, **few)) == "archive's network loses 1.4 %"
 
 
 @pytest.mark.parametrize(
@@ -143,14 +149,19 @@ def test_bytes_sent_again_are_a_network_that_loses() -> None:
     ],
 )
 def test_little_loss_or_a_connection_with_other_troubles_says_nothing(
-    less: dict[str, float],
+    less: dict[str, Any],
 ) -> None:
     assert kind(over(5, **{**LOSING, **less})) is None
 
 
 def test_a_peer_whose_kernel_acknowledges_nothing_does_not_answer() -> None:
     first = attrs.evolve(IDLE, in_flight=7, acked_bytes=3000)
-    growth = {"busy_seconds": 1.0, "retransmissions": 2, "sent_bytes": 10, "resent_bytes": 10}
+    growth: dict[str, Any] = {
+        "busy_seconds": 1.0,
+        "retransmissions": 2,
+        "sent_bytes": 10,
+        "resent_bytes": 10,
+    }
     found = over(7, first=first, **growth)
     assert kind(found) is CauseKind.NO_ANSWER
     assert sentence(found) == (
@@ -166,7 +177,7 @@ def test_a_peer_whose_kernel_acknowledges_nothing_does_not_answer() -> None:
 @pytest.mark.parametrize("shut", [0.0, 1.0])
 def test_a_kernel_that_never_runs_out_of_bytes_has_a_slow_network(shut: float) -> None:
     first = attrs.evolve(IDLE, in_flight=10, unsent_bytes=5000, round_trip_seconds=0.2)
-    growth = {"busy_seconds": 1.0, "shut_seconds": shut, "acked_bytes": 327_680}
+    growth: dict[str, Any] = {"busy_seconds": 1.0, "shut_seconds": shut, "acked_bytes": 327_680}
     found = over(5, first=first, **growth)
     assert kind(found) is CauseKind.SLOW_NETWORK
     assert sentence(found) == "archive's network is slow (320 KiB/s, round trip 200 ms)"
@@ -384,7 +395,7 @@ async def test_only_holders_that_readers_wait_for_are_read(
 
 @pytest.mark.parametrize("last", [{}, {"busy_seconds": 0.0}, {"sent_bytes": 10}])
 async def test_another_connection_begins_anew(
-    autojump_clock: MockClock, timed: Ledger, last: dict[str, float]
+    autojump_clock: MockClock, timed: Ledger, last: dict[str, Any]
 ) -> None:
     pub = timed.open("pub", limit=Limit(items=2))
     archive = Sender(timed, "archive")
@@ -432,6 +443,10 @@ async def test_a_bounded_number_is_observed_the_stillest_first(
         nursery.cancel_scope.cancel()
 
 
+def ends_nothing(whose: object, doing: str, exc: Exception) -> bool:
+    return False
+
+
 class Faulty(Box):
     def symptoms(self) -> Symptoms | None:
         raise RuntimeError("cannot tell")
@@ -441,7 +456,7 @@ async def test_a_holder_that_cannot_tell_does_not_hold_up_the_others(
     autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     pub = timed.open("pub", limit=Limit(items=2))
-    timed.faults.ends.append(lambda *_: False)
+    timed.faults.ends.append(ends_nothing)
     holders = [Faulty(timed, "faulty"), Box(timed, "box"), Sender(timed, "archive", patience=3.5)]
     publish(pub, holders, items=3)
     async with trio.open_nursery() as nursery:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import trio
@@ -37,11 +37,11 @@ def timed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> Iterat
     balance(ledger)
 
 
-async def send(account: Account, boxes: list[Box], a_second: float, nbytes: int = 0) -> None:
+async def send(account: Account, boxes: Sequence[Box], a_second: float, nbytes: int = 0) -> None:
     """Send at a pace, until cancelled or until the account has no funds."""
     while True:
         await account.ensure_clear_funds()
-        publish(account, boxes, nbytes=nbytes)
+        publish(account, list(boxes), nbytes=nbytes)
         await trio.sleep(1 / a_second)
 
 

@@ -78,7 +78,8 @@ def test_loss_is_found_on_a_real_link_each_time() -> None:
 
 async def test_log_and_pages_say_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    async with running(**{**OPTIONS, "patience": 1.5}, http="127.0.0.1:0") as relay:
+    options: dict[str, Any] = {**OPTIONS, "patience": 1.5, "http": "127.0.0.1:0"}
+    async with running(**options) as relay:
         async with blocked(relay, stopped):
             await until(lambda: lines_of(caplog))
             url = relay.addresses.http
