@@ -1,5 +1,6 @@
 """Transports: listeners, outlets, and one folder for each wire protocol."""
 
+from ..access._subscription_policies import ProfileWord as ProfileWord
 from ..access._subscription_policies import StuckWord as StuckWord
 from ..access._subscription_policies import SubscriptionPolicy as SubscriptionPolicy
 from ..sockets import TransportError as TransportError

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 from cyclopts import CoercionError, Parameter, Token
 
 from clearfunds.dataspace import PatternError
-from clearfunds.transports import StuckWord, SubscriptionPolicy
+from clearfunds.transports import ProfileWord, StuckWord, SubscriptionPolicy
 
 FORM = "CLIENT FILTER=POLICY[,SECONDS]"
 
@@ -18,7 +18,7 @@ def _policy(text: str) -> SubscriptionPolicy:
     topic_filter = topic_filter.strip()
     word, comma, seconds = done.partition(",")
     word, seconds = word.strip().replace("-", "_"), seconds.strip()
-    words = get_args(StuckWord)
+    words = (*get_args(StuckWord), *get_args(ProfileWord))
     if not (client and topic_filter and equals) or word not in words:
         msg = (
             f'"{text}" is not {FORM}, with a pattern for clients, a topic filter and one of '
