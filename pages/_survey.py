@@ -239,6 +239,8 @@ class IncidentRow(TypedDict):
     debtors_more: int
     idle_seconds: float
     ring: int
+    why: str | None
+    """Why the holder was slow, as a sentence; None: unknown, or it was left alone."""
     waits: int
     """Slow waits for it that are over."""
     cancelled: int
@@ -775,6 +777,7 @@ def _incident_row(incident: Incident, now: float) -> IncidentRow:
         "debtors_more": 0 if end is None else end.debtors_more,
         "idle_seconds": 0.0 if end is None else _seconds(end.idle_seconds),
         "ring": 0 if end is None else end.ring,
+        "why": None if end is None else end.why,
         "waits": incident.waits,
         "cancelled": incident.cancelled,
         "seconds": _seconds(incident.seconds),

@@ -382,6 +382,7 @@ class _Watch:
         spells = holder.relief.spells
         policy = holder.policy
         debtors = _debtors(holder)
+        why = self.ledger.causes.sentence(holder)
         before = _written_off(self.ledger)
         try:
             holder.relieve(sentence, stuck.fields())
@@ -390,7 +391,7 @@ class _Watch:
             return False
         if holder not in self.ledger.holders:
             # Its policy was not applicable: it has ended itself, and logged that.
-            self._note_given_up(stuck, debtors, before, ring)
+            self._note_given_up(stuck, debtors, before, ring, why)
             return True
         if holder.relief.spells > spells:
             backlog = holder.backlog if isinstance(holder, LoanQueue) else None
@@ -402,6 +403,7 @@ class _Watch:
                 debtors_more=max(0, len(debtors) - NAMED),
                 idle_seconds=stuck.idle_seconds,
                 ring=ring,
+                why=why,
             )
             self.ledger.incidents.add_relieved(holder, what, self.ledger.clock())
         return holder.lagging
@@ -413,6 +415,7 @@ class _Watch:
         logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
         began = self.ledger.clock()
         debtors = _debtors(holder)
+        why = self.ledger.causes.sentence(holder)
         before = _written_off(self.ledger)
         try:
             holder.give_up(sentence)
@@ -429,7 +432,7 @@ class _Watch:
         if holder.makes_room and self.ledger.incidents.has_given_up(holder, began):
             # Its owner has already reported the outcome.
             return True
-        self._note_given_up(stuck, debtors, before, ring)
+        self._note_given_up(stuck, debtors, before, ring, why)
         return True
 
     def _failed(self, stuck: Stuck, how: str, exc: Exception) -> None:
@@ -443,7 +446,12 @@ class _Watch:
             self.ledger.faults.note(holder, f"it was to be {how}", exc)
 
     def _note_given_up(
-        self, stuck: Stuck, debtors: tuple[str, ...], before: tuple[int, int], ring: int
+        self,
+        stuck: Stuck,
+        debtors: tuple[str, ...],
+        before: tuple[int, int],
+        ring: int,
+        why: str | None,
     ) -> None:
         """Note the items and bytes written off since `before`."""
         items, nbytes = _written_off(self.ledger)
@@ -455,6 +463,7 @@ class _Watch:
             debtors_more=max(0, len(debtors) - NAMED),
             idle_seconds=stuck.idle_seconds,
             ring=ring,
+            why=why,
         )
         self.ledger.incidents.add_given_up(stuck.holder, what, self.ledger.clock())
 

@@ -374,6 +374,7 @@ function howItWas(incident) {
   } else {
     said.push(waits === 1 ? longest : `${number(waits)} waits, the longest ${longest}`);
   }
+  if (incident.why) said.push(incident.why);
   const gone = incident.cancelled;
   if (gone) said.push(gone === waits ? (gone === 1 ? "it left while it waited" : "they left while they waited") : `${number(gone)} left while they waited`);
   return said.join("; ");

@@ -476,4 +476,7 @@ async def test_a_holder_that_cannot_tell_does_not_hold_up_the_others(
     fields = vars(line)
     assert fields["cause"] == "does_not_read"
     assert fields["why"] == "archive's program does not read (window shut 98 % of 3 s)"
+    (incident,) = [each for each in timed.incidents.latest() if each.holder == "archive"]
+    assert incident.given_up is not None
+    assert incident.given_up.why == fields["why"]
     await wait_all_tasks_blocked()

@@ -245,6 +245,7 @@ async def test_what_has_happened_stays_for_who_looks_later() -> None:
         "debtors_more": 0,
         "idle_seconds": 20.25,
         "ring": 0,
+        "why": None,
         "waits": 1,
         "cancelled": 0,
         "seconds": 20.25,

@@ -15,7 +15,7 @@ from tests.transports.peers import connected, fetch, running, until
 async def test_who_will_wait_is_named_before(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "clearfunds.accounts")
     async with (
-        running(http="127.0.0.1:0", limit_items=600, limit_bytes=None) as relay,
+        running(http="127.0.0.1:0", profile="lossless", limit_items=600, limit_bytes=None) as relay,
         connected(relay.port, "viewer-0333", receive_buffer=4096) as viewer,
         connected(relay.port, "sensor-0133") as sensor,
     ):

@@ -96,8 +96,27 @@ async def test_log_and_pages_say_it(caplog: pytest.LogCaptureFixture) -> None:
         assert re.fullmatch(why, each["why"])
 
 
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [each for each in caplog.records if getattr(each, "event", None) == "stuck"]
+async def test_by_default_who_falls_behind_is_told_of_with_the_cause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its backlog is spilled after half a second, which is enough to know."""
+    caplog.set_level(logging.WARNING)
+    async with (
+        running(http="127.0.0.1:0", limit_items=20, slow_wait=None) as relay,
+        blocked(relay, stopped),
+    ):
+        await until(lambda: lines_of(caplog, "behind"))
+        top = json.loads(await fetch(f"{relay.addresses.http}/ledger.json?top=5"))
+    why = SENTENCES[CauseKind.DOES_NOT_READ]
+    fields = vars(lines_of(caplog, "behind")[0])
+    assert fields["cause"] == "does_not_read"
+    assert re.fullmatch(why, fields["why"])
+    (incident,) = [each for each in top["incidents"] if each["relieved"]]
+    assert re.fullmatch(why, incident["why"])
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, event: str = "stuck") -> list[logging.LogRecord]:
+    return [each for each in caplog.records if getattr(each, "event", None) == event]
 
 
 async def test_a_persistent_session_whose_client_acknowledges_nothing() -> None:

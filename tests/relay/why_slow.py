@@ -132,7 +132,7 @@ async def acknowledging_slowly(relay: RunningRelay) -> AsyncGenerator[int]:
         async def acknowledge() -> None:
             while True:
                 await archive.publications(1, ack=True)
-                await trio.sleep(0.3)
+                await trio.sleep(0.1)
 
         nursery.start_soon(acknowledge)
         yield 1

@@ -279,7 +279,8 @@ async def test_being_given_up_may_not_be_enough() -> None:
 async def test_what_has_happened_is_said_when_it_is_over() -> None:
     scene = Scene(Limit(items=1000, bytes=None))
     scene.now = 500.0
-    what = GivenUp("outlet", 1024, 9, ("pub", "b\x1b[2J"), 0, 20.1, 0)
+    why = "sub\x1b's network loses 3 %"
+    what = GivenUp("outlet", 1024, 9, ("pub", "b\x1b[2J"), 0, 20.1, 0, why)
     incidents = scene.ledger.incidents
     incidents.add_given_up(scene.box, what, 490.0)
     incidents.add_wait("pub", "sub", 20.0, 490.0, clear=True)
@@ -290,7 +291,7 @@ async def test_what_has_happened_is_said_when_it_is_over() -> None:
     assert [incident_sentence(each) for each in page["incidents"]] == [
         (
             "sub was cut off 10.0 s ago: 1,024 items of pub and b\\x1b[2J written off after 20.1 s "
-            "without progress; pub had waited 20.0 s."
+            "without progress; pub had waited 20.0 s. sub\\x1b's network loses 3 %."
         ),
         "pub waited for slow, until 20.0 s ago: 3.2 s.",
         (
@@ -304,6 +305,7 @@ async def test_what_has_happened_is_said_when_it_is_over() -> None:
     assert len([line for line in lines if " ago: " in line]) == 3
     ring: Any = {**page["incidents"][0], "ring": 3, "waits": 0, "items": 1}
     ring["debtors"] = []
+    ring["why"] = None
     assert incident_sentence(ring) == (
         "sub was cut off 10.0 s ago: 1 item written off after 20.1 s without progress, in a ring "
         "of 3."

@@ -108,10 +108,10 @@ def sentence(wait: WaitRow) -> str:
     return f"{waits} for {whom}, {how_long}: {how_much}; {what}"
 
 
-def _why(holder: HolderRow) -> str:
-    """Return why a holder is slow, as another sentence."""
+def _why(row: HolderRow | IncidentRow) -> str:
+    """Return why a holder is or was slow, as another sentence."""
     # A relay of an older version does not say it.
-    why = holder.get("why")
+    why = row.get("why")
     return f" {printable(why)}." if why else ""
 
 
@@ -190,7 +190,7 @@ def incident_sentence(incident: IncidentRow) -> str:
         said = f"{whom} fell behind {ago}: {items_of(incident['items'])} {done} so far"
         if incident["waits"]:
             said += f"; {who} had waited {longest}{' at most' if several else ''}{left}"
-        return f"{said}."
+        return f"{said}.{_why(incident)}"
     if not incident["given_up"]:
         how = f"{incident['waits']:,} waits, the longest {longest}" if several else longest
         return f"{who} waited for {whom}, until {ago}: {how}{left}."
@@ -210,7 +210,7 @@ def incident_sentence(incident: IncidentRow) -> str:
         said += f", in a ring of {ring}"
     if incident["waits"]:
         said += f"; {who} had waited {longest}{' at most' if several else ''}{left}"
-    return f"{said}."
+    return f"{said}.{_why(incident)}"
 
 
 def _who(names: list[str], more: bool) -> str:
