@@ -364,6 +364,16 @@ class Causes:
         cause = self.of(holder)
         return None if cause is None else cause.about(holder.name)
 
+    def known(self) -> list[tuple[Holder, Cause]]:
+        """Return the holders that readers wait for whose cause is known."""
+        causes = [(holder, self.of(holder)) for holder in list(self._observed)]
+        return [(holder, cause) for holder, cause in causes if cause is not None]
+
+    def named(self, name: str) -> str | None:
+        """Return the sentence about a holder of this name; None: there is nothing to say."""
+        found = [holder for holder in list(self._observed) if holder.name == name]
+        return next(filter(None, map(self.sentence, found)), None)
+
     def look_in_steps(self, ledger: Ledger) -> Generator[None, None, None]:
         """Take a reading of each holder that a reader waits for now; pause between holders."""
         found: list[Holder] = []

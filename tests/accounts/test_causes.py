@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from clearfunds.accounts import CauseKind, Ledger, Limit, Symptoms, TcpCounters, watch_patience
+from clearfunds.accounts import (
+    CauseKind,
+    Ledger,
+    Limit,
+    Symptoms,
+    TcpCounters,
+    watch_patience,
+    watch_slow_waits,
+)
 from clearfunds.accounts.watch._causes import (
     HOLDERS_MAX,
     LOSS,
@@ -441,6 +451,28 @@ async def test_a_bounded_number_is_observed_the_stillest_first(
         assert len(timed.causes) == HOLDERS_MAX
         assert [timed.causes.of(box) is None for box in boxes[:6]] == [True] * 5 + [False]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_line_about_a_slow_wait_has_the_cause(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "clearfunds.accounts")
+    pub = timed.open("pub", limit=Limit(items=2))
+    archive, box = Sender(timed, "mqtt/archive"), Box(timed, "box")
+    publish(pub, [archive], items=9)
+    publish(pub, [box], items=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(partial(watch_slow_waits, timed, seconds=2.7))
+        nursery.start_soon(pub.ensure_clear_funds)
+        await trio.sleep(3)
+        nursery.cancel_scope.cancel()
+    (line,) = [each for each in caplog.records if getattr(each, "event", None) == "slow_wait"]
+    why = "archive's program does not read (window shut 98 % of 2 s)"
+    assert line.getMessage().endswith(
+        f"held by box mqtt/archive (9 items, 0 bytes) and box (1 items, 0 bytes); {why}"
+    )
+    assert [each["why"] for each in vars(line)["holders"]] == [why, None]
 
 
 def ends_nothing(whose: object, doing: str, exc: Exception) -> bool:

@@ -172,6 +172,7 @@ async def test_detailed_tells_of_each_holder_by_name() -> None:
     assert seen["holder_idle_seconds", "slow", "box"] == 3.0
     assert seen["holder_waited_for_seconds", "slow", "box"] == 0.0
     assert seen["holder_patience_seconds", "slow", "box"] == 7.5
+    assert not [key for key in seen if key[0] == "holder_cause_info"]
     # Two holders of one name are one series, or Prometheus would refuse the page.
     assert seen["holder_debt_items", "fast", "box"] == 2
     assert seen["holder_debt_items", "router", "router"] == 0
