@@ -241,8 +241,8 @@ ALERTS: Final = (
         summary="{{ $labels.holder }} is about to be given up by {{ $labels.instance }}",
         description="{{ $labels.holder }} ({{ $labels.kind }}) has taken nothing for "
         f"{{{{ $value | humanizeDuration }}}} while others waited for it. {_WHO_WAITS}{_WHY} "
-        "When its patience (slow-consumer timeout) ends, the relay disconnects it (unless it runs with "
-        "--stuck wait) and discards the events that it held.",
+        "When its patience (slow-consumer timeout) ends, the relay disconnects it (unless it runs "
+        "with --stuck wait) and discards the events that it held.",
         when="others have waited for a holder that made no progress for 40 % of its patience",
         review="40 %: of the default 20 s, 12 s are left, which is more for the record than for "
         "the pager; with a longer `--patience` there is time to act",
