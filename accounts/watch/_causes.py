@@ -53,6 +53,9 @@ NO_ANSWER_SECONDS: Final = 3.0
 """Silence of the peer's TCP that counts as no answer. Linux has then sent four times, after 0.2,
 0.6, 1.4 and 3 s (RFC 6298, with its least timeout of 0.2 s)."""
 
+WAIT_SECONDS: Final = 0.05
+"""A reader that has waited for less stands at its limit for a moment, as any does under load."""
+
 FRESH_SECONDS: Final = 0.2
 """Age from which the last reading is too old for a report, which then takes another."""
 
@@ -375,12 +378,13 @@ class Causes:
         return next(filter(None, map(self.sentence, found)), None)
 
     def look_in_steps(self, ledger: Ledger) -> Generator[None, None, None]:
-        """Take a reading of each holder that a reader waits for now; pause between holders."""
+        """Take a reading of each holder that a reader waits for; pause between holders."""
         found: list[Holder] = []
+        before = ledger.clock() - WAIT_SECONDS
         at = {
             each.at
             for each in ledger.waiters
-            if each.at is not None and gate_of(each.at).waits_on_holders
+            if each.at is not None and each.since <= before and gate_of(each.at).waits_on_holders
         }
         for holder in list(ledger.holders) if at else ():
             yield

@@ -403,6 +403,26 @@ async def test_only_holders_that_readers_wait_for_are_read(
         nursery.cancel_scope.cancel()
 
 
+async def test_short_waits_cost_nothing(autojump_clock: MockClock, timed: Ledger) -> None:
+    pub = timed.open("pub", limit=Limit(items=2))
+    archive = Sender(timed, "archive")
+
+    async def work() -> None:
+        while True:
+            await trio.sleep(0.04)
+            archive.work(archive.items)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(work)
+        while trio.current_time() < 20:
+            await pub.ensure_clear_funds()
+            publish(pub, [archive], items=3)
+        nursery.cancel_scope.cancel()
+    assert pub.statistics().waited_seconds > 15
+    assert archive.read == 0
+
+
 @pytest.mark.parametrize("last", [{}, {"busy_seconds": 0.0}, {"sent_bytes": 10}])
 async def test_another_connection_begins_anew(
     autojump_clock: MockClock, timed: Ledger, last: dict[str, Any]
