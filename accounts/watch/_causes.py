@@ -69,7 +69,8 @@ MOST: Final = 0.5
 """Share of the time, or of the readings, from which something is the cause."""
 
 NEARLY_ALL: Final = 0.9
-"""Share of the time for which the kernel had bytes to send, if the network is too slow."""
+"""Share of the time for which the kernel had bytes to send, if the network is too slow; and of the
+readings in which only acknowledgements were missing, if they come too slowly."""
 
 LITTLE: Final = 0.2
 """Share of the time up to which a shut window is no part of the cause."""
@@ -293,10 +294,12 @@ def _of_acknowledgements(readings: Sequence[Reading], tcp: TcpCounters) -> Cause
             f" does not acknowledge ({last.symptoms.outstanding:,} outstanding, none for "
             f"{_span(quiet)})",
         )
-    # With an acknowledgement on its way, TCP's would be on its way, too, most of the time.
-    always = all(each.quiet_since is not None for each in readings)
-    if always and quiet < seconds and seconds >= SURE_SECONDS:
-        least = min([each.symptoms.outstanding for each in readings])
+    # With an acknowledgement on its way, TCP's would be on its way, too, most of the time; and one
+    # that has just come says nothing against it.
+    waiting = sum([each.quiet_since is not None for each in readings])
+    least = min([each.symptoms.outstanding for each in readings])
+    changed = quiet < seconds and least > 0
+    if changed and seconds >= SURE_SECONDS and waiting >= NEARLY_ALL * len(readings):
         return Cause(
             CauseKind.ACKNOWLEDGES_SLOWLY,
             f" acknowledges too slowly (never fewer than {least:,} outstanding in "

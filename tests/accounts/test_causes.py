@@ -238,7 +238,10 @@ def test_one_that_acknowledges_now_and_then() -> None:
 def test_a_consumer_that_may_not_have_everything_is_not_blamed(other: Symptoms) -> None:
     assert kind(readings(*[other] * 15)) is None
     assert kind(readings(*[awaiting(1)] * 14, other)) is None
-    assert kind(readings(other, *[awaiting(n) for n in range(14)])) is None
+    assert kind(readings(other, other, *[awaiting(n) for n in range(14)])) is None
+    one = readings(other, *[awaiting(n) for n in range(14)])
+    # An acknowledgement may just have come; but with none outstanding it was not slow.
+    assert (kind(one) is None) is (not other.outstanding)
 
 
 def test_an_acknowledgement_may_take_some_round_trips() -> None:
@@ -343,7 +346,8 @@ def test_whatever_is_read_a_cause_has_its_evidence(steps: list[dict[str, Any]]) 
             assert made[-1].awaits_acknowledgement
             assert made[-1].position == made[-2].position
         case CauseKind.ACKNOWLEDGES_SLOWLY:
-            assert all(each.awaits_acknowledgement for each in made)
+            assert all(each.outstanding for each in made)
+            assert sum(each.awaits_acknowledgement for each in made) >= 0.9 * len(made)
 
 
 # -- who is observed ------------------------------------------------------------------------------
