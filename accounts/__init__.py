@@ -83,7 +83,14 @@ from .trace._trace import TracedWait as TracedWait
 from .trace._tracer import DEFAULT_SHOWN_LOANS as DEFAULT_SHOWN_LOANS
 from .trace._tracer import DEFAULT_TRACED_LOANS as DEFAULT_TRACED_LOANS
 from .trace._tracer import Tracer as Tracer
+from .watch._causes import Cause as Cause
+from .watch._causes import CauseKind as CauseKind
+from .watch._causes import Causes as Causes
+from .watch._causes import Symptoms as Symptoms
+from .watch._causes import TcpCounters as TcpCounters
 from .watch._collector import DebtCollector as DebtCollector
+from .watch._forecasts import Forecast as Forecast
+from .watch._forecasts import watch_forecasts as watch_forecasts
 from .watch._patience import Stuck as Stuck
 from .watch._patience import overdue as overdue
 from .watch._patience import watch_patience as watch_patience

@@ -26,6 +26,7 @@ from .watch._stuck_policy import StuckPolicy
 if TYPE_CHECKING:
     from ._account import Account
     from ._ledger import Ledger
+    from .watch._causes import Symptoms
 
 IMPATIENT_SECONDS: Final = 0.25
 """A holder with less patience is checked as soon as a reader waits; others at this interval."""
@@ -213,6 +214,13 @@ class Holder(Recipient):
     def waited_for(self) -> Iterator[LoanedItem[Any]]:
         """Yield its loans for which readers may wait: all, unless overridden."""
         return self.loans()
+
+    def symptoms(self) -> Symptoms | None:
+        """Return a reading that may show why it is slow, or None if there is nothing to read.
+
+        Called twice a second while readers wait for its loans, and not otherwise (`Causes`).
+        """
+        return None
 
     @abc.abstractmethod
     def give_up(self, why: str) -> None:

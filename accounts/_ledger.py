@@ -30,6 +30,8 @@ from ._waiters import REASONS, Waiter, waited_by_reason
 from .limits._limit import Limit
 from .limits._standing import AllStanding, Quota, Standing
 from .watch._audit import audit_in_steps
+from .watch._causes import Causes
+from .watch._forecasts import Forecasts
 from .watch._incidents import Incidents
 from .watch._stuck_policy import StuckPolicy
 
@@ -154,6 +156,10 @@ class Ledger:
         self.slow_waits: SlowWaits | None = None
         # Recent reports of `slow_waits` and `watch_patience`.
         self.incidents = Incidents()
+        # Why holders that readers wait for are slow, while `watch_patience` runs.
+        self.causes = Causes()
+        # Who will have to wait for whom, while `watch_forecasts` runs.
+        self.forecasts = Forecasts()
         # Tracers that wait for accounts not open yet, and the traces under way.
         self.tracers: list[Tracer] = []
         self.traces: list[TraceNotes] = []

@@ -129,6 +129,13 @@ _WHO_WAITS: Final = _asking(
     "Nobody waits for it any more.",
 )
 
+_WHY: Final = _asking(
+    f"{_D}_holder_cause_info{{instance=%q,holder=%q}}",
+    "$labels.instance $labels.holder",
+    " Cause: {{ . | first | label `cause` }}.",
+    "",
+)
+
 _BLAMED: Final = (
     f"topk(1, sum by (holder) (rate({_D}_blamed_seconds_total{{instance=%q,account=%q}}[2m])) > 0)"
 )
@@ -220,7 +227,7 @@ ALERTS: Final = (
         severity="warning",
         summary="{{ $labels.holder }} holds up the publishers of {{ $labels.instance }}",
         description="{{ $labels.holder }} holds {{ $value | humanizePercentage }} of the debt of "
-        f"the accounts that wait. {_WHO_WAITS} Make that subscriber read faster, narrow its "
+        f"the accounts that wait. {_WHO_WAITS}{_WHY} Make that subscriber read faster, narrow its "
         "subscriptions, or disconnect it.",
         when="one holder has more than half of the debt of the accounts that wait, for 10 s",
         review="half: two slow subscribers share it evenly; 10 s: half of the default patience, "
@@ -233,9 +240,9 @@ ALERTS: Final = (
         severity="warning",
         summary="{{ $labels.holder }} is about to be given up by {{ $labels.instance }}",
         description="{{ $labels.holder }} ({{ $labels.kind }}) has taken nothing for "
-        f"{{{{ $value | humanizeDuration }}}} while others waited for it. {_WHO_WAITS} When its "
-        "patience (slow-consumer timeout) ends, the relay disconnects it (unless it runs with "
-        "--stuck wait) and discards the events that it held.",
+        f"{{{{ $value | humanizeDuration }}}} while others waited for it. {_WHO_WAITS}{_WHY} "
+        "When its patience (slow-consumer timeout) ends, the relay disconnects it (unless it runs "
+        "with --stuck wait) and discards the events that it held.",
         when="others have waited for a holder that made no progress for 40 % of its patience",
         review="40 %: of the default 20 s, 12 s are left, which is more for the record than for "
         "the pager; with a longer `--patience` there is time to act",

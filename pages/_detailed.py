@@ -363,6 +363,14 @@ async def _holders(books: _Books, table: _Table) -> None:
         )
 
 
+async def _causes(books: _Books, table: _Table) -> None:
+    # Holders of one name and kind are one series, with one cause.
+    causes = {(h.name, h.kind): cause.kind for h, cause in books.ledger.causes.known()}
+    for (name, kind), cause in causes.items():
+        if await books.is_wanted_holder(name):
+            table.add(f'{{holder="{escape(name)}",kind="{escape(kind)}",cause="{cause}"}}', 1)
+
+
 _NEVER_LAGGED: Final = (None, None, None, None, None)
 
 
@@ -625,6 +633,16 @@ _HOLDER = (
             ("holder_stored_bytes_total", "Bytes it could not take that were spilled."),
         ),
         _holders,
+    ),
+    (
+        _families(
+            ("holder", "kind", "cause"),
+            (
+                "holder_cause_info",
+                "1, with why it is slow, while readers wait for it and if that is clear.",
+            ),
+        ),
+        _causes,
     ),
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import attrs
 
@@ -10,7 +11,7 @@ from ..accounts import LoanedItem, LoanQueue, Relief
 from ..accounts._loan import LOOSE
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from ..accounts import Holder, Ledger
     from ._cooperative import Pace
@@ -44,6 +45,22 @@ class Cell:
         self.bytes += nbytes
         self.loans += 1
         self.opened = min(self.opened, opened)
+
+
+class Why(TypedDict):
+    """Why the holders of one name are slow."""
+
+    cause: str | None
+    why: str | None
+
+
+def why_of(holders: Iterable[Holder]) -> Why:
+    """Return the cause of the one that has stood still the longest, of those with a known cause."""
+    for holder in sorted(holders, key=attrgetter("progressed_at")):
+        cause = holder.ledger.causes.of(holder)
+        if cause is not None:
+            return {"cause": str(cause.kind), "why": cause.about(holder.name)}
+    return {"cause": None, "why": None}
 
 
 class Everybody:

@@ -16,8 +16,9 @@ from ..accounts.watch._audit import audit_in_steps
 from ..accounts.watch._waits_for import rings_in_steps
 from ..dataspace.queues import Group
 from ._cooperative import run_paced
-from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
+from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of, why_of
 from ._json import readable as _encode
+from ._survey import forecast_rows
 from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ CELLS_MAX: Final = 50_000
 
 GROUP_MEMBERS_MAX: Final = 100
 """Members of one group on the page, the fullest first."""
+
+FORECASTS_MAX: Final = 64
+"""As many as there can be: `accounts.watch._forecasts.HOLDERS_MAX`."""
 
 DISCREPANCIES_MAX: Final = 100
 """Sentences of the audit; a broken relay has one for each account."""
@@ -155,6 +159,10 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
                 yield page.take()
         page.write("]}")
     page.end()
+    page.begin("forecasts")
+    for row in forecast_rows(ledger, FORECASTS_MAX):
+        page.row(row)
+    page.end()
     # A new stretch, for the same reason.
     await pace.pause()
     result = await run_paced(audit_in_steps(ledger), pace)
@@ -258,6 +266,7 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
             sum([h.relief.stored_items for h in holders]),
             sum([h.relief.stored_bytes for h in holders]),
         ),
+        **why_of(holders),
         **_group(holders),
     }
 

@@ -32,7 +32,7 @@ from ..accounts._waiters import RATE, REASONS, waited_by_reason
 from ..accounts.limits._limit import UNLIMITED
 from ..accounts.watch._used_up import idle_seconds
 from ..dataspace.queues import Group
-from ._holdings import BREATH_EVERY, Hands, cells_of
+from ._holdings import BREATH_EVERY, Hands, cells_of, why_of
 from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ WAITED_ON_MAX: Final = 6
 NAMED_MAX: Final = 4
 MEMBERS_MAX: Final = 4
 RINGS_MAX: Final = 3
+FORECASTS_MAX: Final = 3
 MATRIX_ACCOUNTS_MAX: Final = 16
 # As much as fits on one screen; /ledger.json has everything.
 
@@ -156,6 +157,10 @@ class HolderRow(TypedDict):
     """Messages dropped by that so far."""
     stored_items: int
     """Messages spilled for it so far."""
+    cause: str | None
+    """Why it is slow (`accounts.CauseKind`), while readers wait on it; None: unknown."""
+    why: str | None
+    """The same as a sentence."""
     members: NotRequired[list[MemberRow]]
     """The members of a group, the fullest first."""
     members_more: NotRequired[int]
@@ -205,6 +210,18 @@ class RingRow(TypedDict):
     seconds: float
 
 
+class ForecastRow(TypedDict):
+    """A holder that takes nothing, and who will wait for it: see `accounts.Forecast`."""
+
+    holder: str
+    kind: str
+    idle_seconds: float
+    account: str
+    seconds: float
+    """Until its readers wait, at the present pace."""
+    sentence: str
+
+
 class IncidentRow(TypedDict):
     """A recent event: see `accounts._incidents`."""
 
@@ -223,6 +240,8 @@ class IncidentRow(TypedDict):
     debtors_more: int
     idle_seconds: float
     ring: int
+    why: str | None
+    """Why the holder was slow, as a sentence; None: unknown, or it was left alone."""
     waits: int
     """Slow waits for it that are over."""
     cancelled: int
@@ -254,6 +273,8 @@ class Survey(TypedDict):
     rings: list[RingRow]
     rings_sought: bool
     """Whether rings were sought: not if more than `RING_WAITERS_MAX` readers wait."""
+    forecasts: list[ForecastRow]
+    """Holders that readers will have to wait for soon, the nearest first."""
     incidents: list[IncidentRow]
     """The latest first."""
     more: dict[str, int]
@@ -404,12 +425,14 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
         ],
         "levels_owing": levels_owing,
         "rings_sought": sought,
+        "forecasts": forecast_rows(ledger, FORECASTS_MAX),
         "incidents": [_incident_row(each, now) for each in ledger.incidents.latest()],
         "more": {
             "accounts": count - len(owing),
             "holders": holders_left_out,
             "waits": waits_left_out,
             "rings": max(0, len(found) - RINGS_MAX),
+            "forecasts": max(0, len(ledger.forecasts.latest) - FORECASTS_MAX),
             "levels": max(0, len(levels) - LEVELS_MAX),
         },
     }
@@ -687,6 +710,7 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         for_ever = True
     if holder is not None and since is not None and not for_ever:
         left = holder.patience - idle_seconds(holder, since, now)
+    why = why_of(here)
     row: HolderRow = {
         "name": clipped(name),
         "kind": "loose" if holder is None else holder.kind,
@@ -704,6 +728,8 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "behind_seconds": None if lagging_since is None else _seconds(now - lagging_since),
         "dropped_items": sum([each.relief.dropped_items for each in here]),
         "stored_items": sum([each.relief.stored_items for each in here]),
+        "cause": why["cause"],
+        "why": why["why"],
     }
     if isinstance(holder, Group):
         members = holder.member_statistics(MEMBERS_MAX)
@@ -718,6 +744,21 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         ]
         row["members_more"] = len(holder.members) - len(members)
     return row
+
+
+def forecast_rows(ledger: Ledger, most: int) -> list[ForecastRow]:
+    """Return the first `most` forecasts."""
+    return [
+        {
+            "holder": clipped(each.holder),
+            "kind": each.kind,
+            "idle_seconds": _seconds(each.idle_seconds),
+            "account": clipped(each.account),
+            "seconds": _seconds(each.seconds),
+            "sentence": each.sentence(),
+        }
+        for each in ledger.forecasts.latest[:most]
+    ]
 
 
 def _incident_row(incident: Incident, now: float) -> IncidentRow:
@@ -737,6 +778,7 @@ def _incident_row(incident: Incident, now: float) -> IncidentRow:
         "debtors_more": 0 if end is None else end.debtors_more,
         "idle_seconds": 0.0 if end is None else _seconds(end.idle_seconds),
         "ring": 0 if end is None else end.ring,
+        "why": None if end is None else end.why,
         "waits": incident.waits,
         "cancelled": incident.cancelled,
         "seconds": _seconds(incident.seconds),

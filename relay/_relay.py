@@ -22,6 +22,7 @@ from ..accounts import (
     Ledger,
     Limit,
     Quota,
+    watch_forecasts,
     watch_limits,
     watch_patience,
     watch_slow_waits,
@@ -498,6 +499,7 @@ async def _run(
             watch_alarms, relay.mqtt.account, alarms, settings.store
         )
         raised.on_short = MemoryHolders(relay.ledger, relay.input).short
+        keep_going("looking ahead", watch_forecasts, relay.ledger)
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)

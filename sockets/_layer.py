@@ -35,6 +35,10 @@ class Connected(Protocol):
         """See `socket.socket.setsockopt`."""
         ...
 
+    def getsockopt(self, level: int, name: int, size: int, /) -> bytes:
+        """See `socket.socket.getsockopt`."""
+        ...
+
     def close(self) -> None:
         """See `socket.socket.close`. Idempotent."""
         ...
@@ -72,6 +76,10 @@ class Layer:
     def setsockopt(self, level: int, name: int, value: int, /) -> None:
         """See `Connected.setsockopt`."""
         self._below.setsockopt(level, name, value)
+
+    def getsockopt(self, level: int, name: int, size: int, /) -> bytes:
+        """See `Connected.getsockopt`."""
+        return self._below.getsockopt(level, name, size)
 
     def close(self) -> None:
         """See `Connected.close`."""

@@ -30,11 +30,13 @@ from ..accounts import (
     LoanQueue,
     Outcome,
     StuckPolicy,
+    Symptoms,
 )
 from ..dataspace import Batch
 from ..sockets._layer import Connected
 from ._flusher import SENDING, Flusher
 from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, rules_of
+from ._tcp_counters import read_counters
 
 logger = logging.getLogger("clearfunds.transports")
 
@@ -388,6 +390,9 @@ class Outlet(LoanQueue):
                 yield loan
         if self._lagging is not None:
             yield from self._lagging.loans()
+
+    def symptoms(self) -> Symptoms:
+        return Symptoms(read_counters(self.sock), self.unsent)
 
     def surplus(self) -> tuple[int, str] | None:
         if self._rest is not None and not self.queue:

@@ -49,6 +49,8 @@ class GivenUp:
     """Seconds without progress while a reader waited on it."""
     ring: int
     """Number of members of the ring that this opened; 0 if it was on none."""
+    why: str | None = None
+    """Why it was slow, as a sentence; None: unknown."""
 
 
 @attrs.frozen(slots=True)
@@ -69,6 +71,8 @@ class Relieved:
     """Seconds without progress while a reader waited on it."""
     ring: int
     """Number of members of the ring that this opened; 0 if it was on none."""
+    why: str | None = None
+    """Why it was slow, as a sentence; None: unknown."""
 
 
 @attrs.define(slots=True)

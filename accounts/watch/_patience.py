@@ -114,7 +114,15 @@ class Stuck:
             "bytes": self.bytes,
             "waiting": self.waiting[:MAX_NAMED],
             "waiting_more": max(0, len(self.waiting) - MAX_NAMED),
+            **self.why(),
         }
+
+    def why(self) -> dict[str, str | None]:
+        """Return why it is slow, as a word and as a sentence; None: unknown."""
+        cause = self.holder.ledger.causes.of(self.holder)
+        if cause is None:
+            return {"cause": None, "why": None}
+        return {"cause": str(cause.kind), "why": cause.about(self.holder.name)}
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -395,6 +403,8 @@ class _Watch:
         """
         # Drain here: all readers that would take the next turn may be waiting for leaked debt.
         self.ledger.drain()
+        if holders is None:
+            await self._with_pauses(self.ledger.causes.look_in_steps(self.ledger))
         now = self.ledger.clock()
         stuck = await self._with_pauses(overdue_in_steps(self.ledger, now, holders))
         slow: list[Stuck] = []
@@ -458,7 +468,7 @@ class _Watch:
                 freed.by.append(each)
         for each in sorted((each for each in stuck if each.holder.policy is waits), key=_tie):
             if each.holder in self.ledger.holders and _still_blocks(each):
-                self._name([each], each.sentence(), now)
+                self._name([each], self._sentence(each), now)
 
     async def _with_pauses(self, steps: Generator[None, None, T]) -> T:
         found, seconds = await with_pauses(steps, STRETCH_SECONDS)
@@ -485,7 +495,12 @@ class _Watch:
 
     def _deal_with(self, stuck: Stuck) -> bool:
         deal = self._relieve if stuck.holder.policy.relieves else self._give_up
-        return deal(stuck, stuck.sentence())
+        return deal(stuck, self._sentence(stuck))
+
+    def _sentence(self, stuck: Stuck) -> str:
+        """Return who waits on whom, and why that is slow, if it is known."""
+        why = self.ledger.causes.sentence(stuck.holder)
+        return stuck.sentence() if why is None else f"{stuck.sentence()}: {why}"
 
     def _deal_with_ring(self, ring: Ring, members: list[Stuck], now: float) -> list[Stuck]:
         """Relieve or give up as many members as let one go on, where the policies allow it.
@@ -537,6 +552,7 @@ class _Watch:
         spells = holder.relief.spells
         policy = holder.policy
         debtors = _debtors(holder)
+        why = self.ledger.causes.sentence(holder)
         before = _written_off(self.ledger)
         try:
             holder.relieve(sentence, stuck.fields())
@@ -545,7 +561,7 @@ class _Watch:
             return False
         if holder not in self.ledger.holders:
             # Its policy was not applicable: it has ended itself, and logged that.
-            self._note_given_up(stuck, debtors, before, ring)
+            self._note_given_up(stuck, debtors, before, ring, why)
             return True
         if holder.relief.spells > spells:
             backlog = holder.backlog if isinstance(holder, LoanQueue) else None
@@ -557,6 +573,7 @@ class _Watch:
                 debtors_more=max(0, len(debtors) - NAMED),
                 idle_seconds=stuck.idle_seconds,
                 ring=ring,
+                why=why,
             )
             self.ledger.incidents.add_relieved(holder, what, self.ledger.clock())
         return holder.lagging
@@ -568,6 +585,7 @@ class _Watch:
         logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
         began = self.ledger.clock()
         debtors = _debtors(holder)
+        why = self.ledger.causes.sentence(holder)
         before = _written_off(self.ledger)
         try:
             holder.give_up(sentence)
@@ -584,7 +602,7 @@ class _Watch:
         if holder.makes_room and self.ledger.incidents.has_given_up(holder, began):
             # Its owner has already reported the outcome.
             return True
-        self._note_given_up(stuck, debtors, before, ring)
+        self._note_given_up(stuck, debtors, before, ring, why)
         return True
 
     def _failed(self, stuck: Stuck, how: str, exc: Exception) -> None:
@@ -598,7 +616,12 @@ class _Watch:
             self.ledger.faults.note(holder, f"it was to be {how}", exc)
 
     def _note_given_up(
-        self, stuck: Stuck, debtors: tuple[str, ...], before: tuple[int, int], ring: int
+        self,
+        stuck: Stuck,
+        debtors: tuple[str, ...],
+        before: tuple[int, int],
+        ring: int,
+        why: str | None,
     ) -> None:
         """Note the items and bytes written off since `before`."""
         items, nbytes = _written_off(self.ledger)
@@ -610,6 +633,7 @@ class _Watch:
             debtors_more=max(0, len(debtors) - NAMED),
             idle_seconds=stuck.idle_seconds,
             ring=ring,
+            why=why,
         )
         self.ledger.incidents.add_given_up(stuck.holder, what, self.ledger.clock())
 

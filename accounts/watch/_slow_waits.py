@@ -207,10 +207,13 @@ class SlowWaits:
             self.suspects[waiter] = RATE_LIMIT
         elif holders:
             self.suspects[waiter] = holders[0].holder
+        causes = {each.holder: self.ledger.causes.named(each.holder) for each in shown}
+        # Of the largest holder: the others may be slow because of something else.
+        why = causes[shown[0].holder] if shown else None
         owes = "it owes" if at is waiter.account else f"{at.name} owes"
         how_much = (
             f"{owes} {at.debt_items} items{_of(limit_items)} and "
-            f"{at.debt_bytes} bytes{_of(limit_bytes)}, held by {whom}"
+            f"{at.debt_bytes} bytes{_of(limit_bytes)}, held by {whom}{f'; {why}' if why else ''}"
         )
         logger.info(
             "%s waits, for %.1f s so far%s%s",
@@ -240,6 +243,7 @@ class SlowWaits:
                         "share": round(each.items / all_items, 3) if all_items else 0.0,
                         "idle_seconds": round(max(0.0, now - each.progressed_at), 3),
                         "blamed_seconds": round(blame.get(each.holder, 0.0), 3),
+                        "why": causes[each.holder],
                     }
                     for each in shown
                 ],
@@ -404,7 +408,8 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
     - `clear`: whether it went on; false when it was cancelled. (`slow_wait_ended`)
     - `holders`: the five that matter most, each with `holder`, `blamed_seconds` (in the stretches
       of this wait that a repayment ended) and `share`: of the items owed at `at`, or, at the end,
-      of the seconds; before the end also `kind`, `items`, `bytes` and `idle_seconds`.
+      of the seconds; before the end also `kind`, `items`, `bytes`, `idle_seconds` and `why` it is
+      slow (None: unknown).
     - `holders_more`: the number of others.
 
     The ledger's `incidents` keep ended waits, by the holder that was waited on.

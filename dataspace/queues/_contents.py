@@ -19,7 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy
+from ...accounts import (
+    Account,
+    Holder,
+    Ledger,
+    LoanAtRest,
+    LoanedItem,
+    Outcome,
+    StuckPolicy,
+    Symptoms,
+)
 from ._backing import Backing, BackingFactory
 from ._channel import Delivery
 from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, with_death
@@ -48,8 +57,8 @@ class QueueContents(Holder):
         "_arrived", "_attached", "_burying", "_dead_letter", "_delivered_upto", "_doomed",
         "_durable", "_dying", "_has_ttl", "_mark_ticket", "_next_seq", "_persists", "_ready_bytes",
         "_refuses", "_rest", "_returned", "_suspect_below", "_unacked", "_unacked_bytes", "_wall",
-        "_wall_offset", "_writer", "account", "backing", "counters", "deleted", "rates",
-        "settings", "shelf",
+        "_wall_offset", "_writer", "account", "backing", "consumer_symptoms", "counters",
+        "deleted", "rates", "settings", "shelf",
     )  # fmt: skip
 
     kind = "queue"
@@ -86,6 +95,8 @@ class QueueContents(Holder):
         self.rates = Rates(now)
         self.counters = Counters()
         self.deleted = False
+        # Of the consumer that is served alone, if it can tell why it is slow.
+        self.consumer_symptoms: Callable[[], Symptoms | None] | None = None
         self._rest = LoanAtRest(account, self)
         self._writer = self.writer(account, shelf, self.rates, self._lost)
         self.backing: Backing = backing(self._writer)
@@ -442,6 +453,9 @@ class QueueContents(Holder):
             self._relieve()
         self.work()
         return count
+
+    def symptoms(self) -> Symptoms | None:
+        return None if self.consumer_symptoms is None else self.consumer_symptoms()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`: of all messages, wherever they are."""

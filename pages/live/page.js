@@ -132,6 +132,10 @@ function prospect(on) {
   return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)} unless it reads` : "is being cut off", true];
 }
 
+// Why it is slow, as a sentence after others; it has the name that its peer chose.
+const whySlow = (on) => (on?.why ? [". ", el("bdi", {}, on.why)] : []);
+const whySlowText = (on) => (on?.why ? `. ${on.why}` : "");
+
 // Of one that does so already: nobody waits on it.
 function beingBehind(row) {
   const lost = [row.dropped_items ? `${number(row.dropped_items)} dropped` : "", row.stored_items ? `${number(row.stored_items)} put aside` : ""].filter(Boolean).join(", ");
@@ -189,7 +193,7 @@ function sentence(wait) {
     parts.push(`; it holds ${number(on.here_items)} ${on.here_items === 1 ? "item" : "items"}, ${size(on.here_bytes)}, and `);
     const [words, urgent] = prospect(on);
     const what = words.startsWith("no ") ? `made ${words}` : words;
-    return [...parts, urgent ? el("span", { class: "soon" }, what) : what, afterwards(wait, on)];
+    return [...parts, urgent ? el("span", { class: "soon" }, what) : what, afterwards(wait, on), ...whySlow(on)];
   }
   if (wait.rate !== null) return [...parts, `its rate, ${wait.rate}, ${exact(wait.seconds)}`];
   if (!on) return [...parts, `what nobody holds any more: ${amount(tight)}, ${exact(wait.seconds)}`];
@@ -200,7 +204,7 @@ function sentence(wait) {
   if (tight.below) parts.push(` (goes on at ${tight.low_text})`);
   const [words, urgent] = prospect(on);
   const who = `${words.startsWith("no ") ? `${shortName(on.name)} made` : shortName(on.name)} ${words}`;
-  parts.push("; ", urgent ? el("span", { class: "soon" }, who) : who, afterwards(wait, on));
+  parts.push("; ", urgent ? el("span", { class: "soon" }, who) : who, afterwards(wait, on), ...whySlow(on));
   return parts;
 }
 
@@ -292,11 +296,15 @@ function showVerdict(state) {
     if (state.more.waits > 0) more.push(`${number(state.more.waits)} more ${state.more.waits === 1 ? "account is" : "accounts are"} waiting`);
     if (more.length) lines.push(el("p", { class: "aside" }, `And ${more.join("; ")}.`));
     const on = waits[0].on[0];
-    spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress." : ".");
+    spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress" : "") + `${whySlowText(on).replace(/ \([^)]*\)$/, "")}.`; // without figures, which change
   }
   if (state.alarms.length) {
     lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `Alarm: ${alarms(state.alarms)}.`), " No publisher is read until it is over."));
     spoken += ` Alarm: ${alarms(state.alarms)}.`;
+  }
+  for (const forecast of state.forecasts) {
+    lines.push(el("p", { class: "also" }, el("bdi", {}, forecast.sentence), "."));
+    spoken += ` ${forecast.holder} takes nothing; ${forecast.account} will wait for it soon.`;
   }
   for (const trouble of state.troubles) {
     lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `${trouble}.`), trouble.startsWith("cannot ") ? " What is not on disk is not confirmed until then." : ""));
@@ -366,6 +374,7 @@ function howItWas(incident) {
   } else {
     said.push(waits === 1 ? longest : `${number(waits)} waits, the longest ${longest}`);
   }
+  if (incident.why) said.push(incident.why);
   const gone = incident.cancelled;
   if (gone) said.push(gone === waits ? (gone === 1 ? "it left while it waited" : "they left while they waited") : `${number(gone)} left while they waited`);
   return said.join("; ");
@@ -609,7 +618,7 @@ function showWaits(state) {
       write(cells[2], on ? on.name : "nobody");
       write(cells[3], on ? `${number(on.here_items)} items, ${size(on.here_bytes)}` : "");
       write(cells[4], on ? exact(on.idle_seconds) : "");
-      write(cells[5], on ? prospect(on)[0] + afterwards(wait, on) : "");
+      write(cells[5], on ? prospect(on)[0] + afterwards(wait, on) + whySlowText(on) : "");
     });
   const shown = Math.min(GRAPH_MAX, state.waits.length);
   const out = [left(state.more.waits + state.waits.length - shown, "accounts that wait", "account that waits")];
@@ -704,7 +713,7 @@ function showHolders(state) {
     (item, row) => {
       const [head, items, idle] = item.children;
       const [words, urgent] = row.waited_items ? prospect(row) : [`${row.kind}${row.away ? " of a client that is away" : ""}, ${row.behind_seconds === null ? "nobody waits on it" : beingBehind(row)}`, false];
-      write(head.lastChild, (row.waited_items ? `${row.kind}, ${words}` : words) + membersOf(row));
+      write(head.lastChild, (row.waited_items ? `${row.kind}, ${words}` : words) + membersOf(row) + whySlowText(row));
       head.lastChild.className = urgent ? "under soon" : "under";
       write(items.firstChild, number(row.items));
       write(items.lastChild, size(row.bytes));

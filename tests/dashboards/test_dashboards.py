@@ -69,6 +69,7 @@ async def _export(store: str) -> dict[str, frozenset[str]]:
         running(
             http="127.0.0.1:0",
             limit_items=1,
+            profile="lossless",
             store=store,
             fsync_interval=0.0,
             tenant=(Tenant(name="t", client=("pub*",), items=9, bytes=9_000),),
@@ -85,6 +86,7 @@ async def _export(store: str) -> dict[str, frozenset[str]]:
         await until(lambda: relay.statistics().waiting)
         await subscriber.send(PubAck(first.packet_id))
         await until(lambda: relay.account("publisher").statistics().blame)
+        await until(relay.ledger.causes.known)
         http = relay.addresses.http
         assert http is not None
         async with Broker(relay.port, 20, "kept").visit(leave=True) as client:

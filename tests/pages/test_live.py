@@ -14,6 +14,7 @@ import trio.testing
 from clearfunds.accounts import (
     NO_LIMIT,
     Account,
+    Forecast,
     Holder,
     Ledger,
     Limit,
@@ -30,6 +31,7 @@ from clearfunds.pages._events import EventStream, event, retry
 from clearfunds.pages._live import BROWSERS_MAX, LivePage, Sampler
 from clearfunds.pages._survey import (
     ACCOUNTS_MAX,
+    FORECASTS_MAX,
     HOLDERS_MAX,
     NAME_CHARACTERS,
     RING_WAITERS_MAX,
@@ -243,6 +245,7 @@ async def test_what_has_happened_stays_for_who_looks_later() -> None:
         "debtors_more": 0,
         "idle_seconds": 20.25,
         "ring": 0,
+        "why": None,
         "waits": 1,
         "cancelled": 0,
         "seconds": 20.25,
@@ -349,9 +352,29 @@ async def test_everything_is_bounded_and_what_is_left_out_is_said() -> None:
         "holders": 200 - HOLDERS_MAX,
         "waits": 100 - WAITS_MAX,
         "rings": 0,
+        "forecasts": 0,
         "levels": 0,
     }
     assert len(json.dumps(seen)) < 64_000
+
+
+async def test_who_will_have_to_wait_is_shown_before() -> None:
+    ledger = Ledger()
+    ledger.forecasts.latest = tuple(
+        Forecast(f"mqtt/viewer-{n}", "outlet", 25.0, "mqtt/sensor", False, 30.0 + n)
+        for n in range(9)
+    )
+    seen = await look(ledger)
+    assert seen["forecasts"][0] == {
+        "holder": "mqtt/viewer-0",
+        "kind": "outlet",
+        "idle_seconds": 25.0,
+        "account": "mqtt/sensor",
+        "seconds": 30.0,
+        "sentence": "viewer-0 has taken nothing for 25 s; sensor will wait in about 30 s",
+    }
+    assert len(seen["forecasts"]) == FORECASTS_MAX
+    assert seen["more"]["forecasts"] == 9 - FORECASTS_MAX
 
 
 async def test_a_limit_of_nothing_is_not_divided_by() -> None:

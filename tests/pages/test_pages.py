@@ -172,6 +172,7 @@ async def test_detailed_tells_of_each_holder_by_name() -> None:
     assert seen["holder_idle_seconds", "slow", "box"] == 3.0
     assert seen["holder_waited_for_seconds", "slow", "box"] == 0.0
     assert seen["holder_patience_seconds", "slow", "box"] == 7.5
+    assert not [key for key in seen if key[0] == "holder_cause_info"]
     # Two holders of one name are one series, or Prometheus would refuse the page.
     assert seen["holder_debt_items", "fast", "box"] == 2
     assert seen["holder_debt_items", "router", "router"] == 0
@@ -427,9 +428,10 @@ async def test_the_ledger_is_told_of_whole() -> None:
         page = await statement(scene.pages)
         nursery.cancel_scope.cancel()
     assert list(page) == [
-        "time", "totals", "accounts", "tenants", "holders", "matrix", "rings", "audit",
+        "time", "totals", "accounts", "tenants", "holders", "matrix", "rings", "forecasts",
+        "audit",
     ]  # fmt: skip
-    assert page["rings"] == page["tenants"] == []
+    assert page["rings"] == page["tenants"] == page["forecasts"] == []
     accounts = {account["name"]: account for account in page["accounts"]}
     assert accounts["alice"] == {
         "name": "alice",
@@ -470,6 +472,8 @@ async def test_the_ledger_is_told_of_whole() -> None:
         "behind": False,
         "dropped": {"items": 0, "bytes": 0},
         "stored": {"items": 0, "bytes": 0},
+        "cause": None,
+        "why": None,
     }
     assert holders["router"]["held"] == {"items": 0, "bytes": 0}
     assert sorted(page["matrix"], key=lambda row: (row["account"], row["holder"])) == [

@@ -336,5 +336,6 @@ def test_a_layer_is_as_what_is_below(papers: Papers) -> None:
     assert server.family == near.family
     server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert any(server.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 4))
     server.close()
     far.close()

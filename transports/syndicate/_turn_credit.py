@@ -18,7 +18,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...accounts import DEFAULT_PATIENCE, Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
+import attrs
+
+from ...accounts import (
+    DEFAULT_PATIENCE,
+    Account,
+    Holder,
+    Ledger,
+    LoanedItem,
+    Outcome,
+    StuckPolicy,
+    Symptoms,
+)
 from .._outlet import Outlet, nobody
 from ._packets import Extension
 from ._preserves import Record, Symbol
@@ -146,6 +157,15 @@ class Credited(Holder):
 
     def ready(self) -> None:
         self._outlet.ready()
+
+    def symptoms(self) -> Symptoms:
+        # Credit is given from the front.
+        first = (self._loans[0].opened, self._turns[0]) if self._loans else None
+        return attrs.evolve(
+            self._outlet.symptoms(),
+            outstanding=sum(self._turns),
+            position=(len(self._loans), first),
+        )
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         yield from self._loans

@@ -59,6 +59,7 @@ SENTENCE = re.compile(
     r"outlet mqtt:\d+/-/stk holds 1,\d{3} items and has taken nothing for \d+\.\d s; "
     r"it is disconnected in \d+\.\d s unless it reads, "
     r"and mqtt:\d+/-/pub goes on then\."
+    r"( stk's program does not read \(window shut \d+ % of \d+(\.\d)? s\)\.)?"
 )
 
 

@@ -24,6 +24,7 @@ from clearfunds._cli._top._top_words import (
 )
 from clearfunds.accounts import (
     NO_LIMIT,
+    Forecast,
     Ledger,
     Limit,
     Outcome,
@@ -96,6 +97,18 @@ async def test_who_waits_for_whom_how_much_of_what_how_long_and_what_next() -> N
         "reads, and pub goes on then."
     )
     assert what_next(page["holders"][0]) == "cut in 16.8 s"
+
+
+async def test_why_it_is_slow() -> None:
+    scene = Scene(Limit(items=1000, bytes=None))
+    scene.send(1234)
+    page = await scene.look_while_waiting(3.25)
+    page["waits"][0]["on"][0]["why"] = "sub\x1b's program does not read (window shut 98 % of 3 s)"
+    assert first_line(page).endswith(
+        " and pub goes on then. sub\\x1b's program does not read (window shut 98 % of 3 s)."
+    )
+    del page["waits"][0]["on"][0]["why"]  # a relay of an older version
+    assert first_line(page).endswith(" and pub goes on then.")
 
 
 async def test_one_that_makes_progress_is_only_slow() -> None:
@@ -227,6 +240,16 @@ async def test_nobody_waits() -> None:
     assert "Who waits on whom" not in text
 
 
+async def test_who_will_have_to_wait_is_named() -> None:
+    scene = Scene(Limit(items=10))
+    scene.ledger.forecasts.latest = (Forecast("b\x1b", "box", 25.0, "pub", False, 31.0),)
+    page = await scene.look()
+    said = "b\\x1b has taken nothing for 25 s; pub will wait in about 30 s."
+    assert said in printed(page, Room(20))
+    del page["forecasts"]  # a relay of an older version
+    assert "will wait" not in printed(page, Room(20))
+
+
 async def test_a_ring_is_named() -> None:
     scene = Scene(Limit(items=2, bytes=None))
     scene.box.owner = scene.publisher
@@ -256,7 +279,8 @@ async def test_being_given_up_may_not_be_enough() -> None:
 async def test_what_has_happened_is_said_when_it_is_over() -> None:
     scene = Scene(Limit(items=1000, bytes=None))
     scene.now = 500.0
-    what = GivenUp("outlet", 1024, 9, ("pub", "b\x1b[2J"), 0, 20.1, 0)
+    why = "sub\x1b's network loses 3 %"
+    what = GivenUp("outlet", 1024, 9, ("pub", "b\x1b[2J"), 0, 20.1, 0, why)
     incidents = scene.ledger.incidents
     incidents.add_given_up(scene.box, what, 490.0)
     incidents.add_wait("pub", "sub", 20.0, 490.0, clear=True)
@@ -267,7 +291,7 @@ async def test_what_has_happened_is_said_when_it_is_over() -> None:
     assert [incident_sentence(each) for each in page["incidents"]] == [
         (
             "sub was cut off 10.0 s ago: 1,024 items of pub and b\\x1b[2J written off after 20.1 s "
-            "without progress; pub had waited 20.0 s."
+            "without progress; pub had waited 20.0 s. sub\\x1b's network loses 3 %."
         ),
         "pub waited for slow, until 20.0 s ago: 3.2 s.",
         (
@@ -281,6 +305,7 @@ async def test_what_has_happened_is_said_when_it_is_over() -> None:
     assert len([line for line in lines if " ago: " in line]) == 3
     ring: Any = {**page["incidents"][0], "ring": 3, "waits": 0, "items": 1}
     ring["debtors"] = []
+    ring["why"] = None
     assert incident_sentence(ring) == (
         "sub was cut off 10.0 s ago: 1 item written off after 20.1 s without progress, in a ring "
         "of 3."

@@ -6,6 +6,7 @@ import random
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import attrs
 import pytest
@@ -207,6 +208,36 @@ async def test_given_up_is_written_off_and_said_once() -> None:
         assert s.ledger.repaid_items[Outcome.DROPPED] == 1
         s.inflight.acknowledged(1)
         assert s.ledger.repaid_items[Outcome.ACKED] == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_each_acknowledgement_changes_what_it_awaits(qos: int) -> None:
+    async with subscriber(window=3) as s:
+        seen = [s.inflight.symptoms()]
+        assert (seen[0].outstanding, seen[0].unsent) == (0, False)
+        for n in range(5):
+            s.publish(n, qos=qos)
+        assert s.inflight.symptoms().unsent is False
+        packets = s.received()
+        seen.append(s.inflight.symptoms())
+        assert seen[1].outstanding == 3
+        # In any order, whether others follow or not.
+        for packet in (packets[1], packets[2], packets[0]):
+            if qos == 1:
+                s.inflight.acknowledged(packet.packet_id)
+                seen.append(s.inflight.symptoms())
+            else:
+                s.inflight.received(packet.packet_id)
+                seen.append(s.inflight.symptoms())
+                s.inflight.completed(packet.packet_id)
+                seen.append(s.inflight.symptoms())
+        for before, after in pairwise(seen):
+            assert before.position != after.position
+        assert s.inflight.symptoms() == s.inflight.symptoms()
+        for n in range(3):
+            s.publish(n, bytes(4 << 20))
+        assert s.outlet.blocked
+        assert s.inflight.symptoms().unsent
 
 
 async def test_an_acknowledgement_is_progress() -> None:

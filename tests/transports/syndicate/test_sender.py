@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,32 @@ class Choosy:
                 return None
             case _:
                 return EVENT
+
+
+async def test_credit_changes_what_is_awaited() -> None:
+    ledger = Ledger(clock=trio.current_time)
+    account = ledger.open("publisher")
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        async with open_flusher() as flusher:
+            outlet = Outlet(ledger, flusher, ours, "O", on_broken=print)
+            credited = Credited(ledger, outlet, "C", on_broken=print)
+            seen = [credited.symptoms()]
+            for _ in range(5):
+                with account.turn() as turn:
+                    turn.send(credited, TURN, items=1, nbytes=len(TURN))
+            flusher.flush_now()
+            for _ in range(5):
+                seen.append(credited.symptoms())
+                credited.credit(1)
+            seen.append(credited.symptoms())
+            assert [each.outstanding for each in seen] == [0, 5, 4, 3, 2, 1, 0]
+            for before, after in pairwise(seen):
+                assert before.position != after.position
+            credited.close()
+            outlet.close()
+    ledger.audit()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
+
 from ....accounts import (
     DEFAULT_PATIENCE,
     Account,
@@ -23,6 +25,7 @@ from ....accounts import (
     Outcome,
     Part,
     StuckPolicy,
+    Symptoms,
     UnfitPolicyError,
 )
 from ....dataspace import Publication
@@ -62,6 +65,17 @@ def check_answer(
     if not unsent:
         why = f"was sent with QoS {sent} (section 4.3.{sent + 1})"
     raise ReasonedError(f"{name} for packet {packet_id}, which {why}", Reason.PROTOCOL_ERROR)
+
+
+def awaiting(outlet: Outlet, identifiers: list[int], releasing: int) -> Symptoms:
+    """Return the symptoms of a subscriber that has these publications to acknowledge, in order.
+
+    `releasing` is the number of those whose PUBCOMP is missing.
+    """
+    # Identifiers are given in turn: an acknowledgement changes the first, the last or a number.
+    position = (identifiers[:1], identifiers[-1:], len(identifiers), releasing)
+    outstanding = len(identifiers) + releasing
+    return attrs.evolve(outlet.symptoms(), outstanding=outstanding, position=position)
 
 
 class _Room(PrefetchWindow):
@@ -194,6 +208,10 @@ class Inflight(LoanQueue):
         yield from self.queue
         if self._spool is not None:
             yield from self._spool.loans()
+
+    def symptoms(self) -> Symptoms:
+        """See `Holder.symptoms`."""
+        return awaiting(self._outlet, [*self.unacked, *self.handed], len(self.releasing))
 
     # -- being behind ---------------------------------------------------------------------------
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ....accounts import LoanedItem, Outcome
+from ....accounts import LoanedItem, Outcome, Symptoms
 from ....dataspace import Publication
 from ....dataspace.queues import Channel, Consumer, Delivery, PrefetchWindow
 from ..._outlet import Outlet
 from ..codec._identifiers import MAX_PACKET_ID, PacketIds
 from ._framing import Framing
 from ._handed import drop, end
-from ._inflight import check_answer
+from ._inflight import awaiting, check_answer
 from ._permissions import Readable
 from ._persistent_sessions import PersistentSession
 
@@ -89,6 +89,12 @@ class PersistentInflight:
         self._consumer = self._session.queue.consume(
             self._deliver, channel=self._channel, window=self._window, on_cancelled=on_cancelled
         )
+
+        self._session.queue.consumer_symptoms = self.symptoms
+
+    def symptoms(self) -> Symptoms:
+        """Return why the queue's messages may stay: see `Holder.symptoms`."""
+        return awaiting(self._outlet, list(self._unacked), len(self._session.releasing))
 
     def look_again(self, rights: Rights) -> None:
         """From now on send no queued message that a client with these rights may not read."""
@@ -221,3 +227,6 @@ class PersistentInflight:
         self._unacked.clear()
         self._channel.close()
         self._consumer = None
+        queue = self._session.queue
+        if queue.consumer_symptoms == self.symptoms:
+            queue.consumer_symptoms = None

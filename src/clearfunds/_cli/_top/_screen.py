@@ -85,6 +85,8 @@ def screen(
         *([Text(alarm_sentence(page["alarms"]), "bold red")] if page["alarms"] else []),
         *[Text(f"{printable(each)}.", "bold red") for each in page["troubles"]],
         *[Text(ring_sentence(ring), "red") for ring in page["rings"]],
+        # A relay of an older version has none.
+        *[Text(f"{printable(each['sentence'])}.", "yellow") for each in page.get("forecasts", ())],
         *_incidents(page, room),
     ]
     many, few = _rows(page, room, _lines(head, room))

@@ -97,7 +97,8 @@ def sentence(wait: WaitRow) -> str:
     if wait["alarms"]:
         return f"{waits}, {how_long}, for an alarm: {_alarmed(wait)}."
     if wait["blockers"]:
-        return f"{waits}, {how_long}, blocked by {_blocked(wait, several)}."
+        why = _why(wait["on"][0]) if wait["on"] else ""
+        return f"{waits}, {how_long}, blocked by {_blocked(wait, several)}.{why}"
     if wait["rate"] is not None:
         at = "it" if wait["waiting"] == [wait["at"]] else printable(wait["at"])
         return f"{waits}, {how_long}: more came in than {at} may bring, {wait['rate']}."
@@ -107,7 +108,15 @@ def sentence(wait: WaitRow) -> str:
     more = len(wait["on"]) - 1 + wait["on_more"]
     whom = printable(first["name"]) + (f" and {more:,} more" if more else "")
     holds = f"{_holder(first)} holds {_amount_of(first, wait)}"
-    return f"{waits} for {whom}, {how_long}: {how_much}; {holds} and {_next(first, wait, several)}."
+    what = f"{holds} and {_next(first, wait, several)}.{_why(first)}"
+    return f"{waits} for {whom}, {how_long}: {how_much}; {what}"
+
+
+def _why(row: HolderRow | IncidentRow) -> str:
+    """Return why a holder is or was slow, as another sentence."""
+    # A relay of an older version does not say it.
+    why = row.get("why")
+    return f" {printable(why)}." if why else ""
 
 
 def _blocked(wait: WaitRow, several: bool) -> str:
@@ -185,7 +194,7 @@ def incident_sentence(incident: IncidentRow) -> str:
         said = f"{whom} fell behind {ago}: {items_of(incident['items'])} {done} so far"
         if incident["waits"]:
             said += f"; {who} had waited {longest}{' at most' if several else ''}{left}"
-        return f"{said}."
+        return f"{said}.{_why(incident)}"
     if not incident["given_up"]:
         how = f"{incident['waits']:,} waits, the longest {longest}" if several else longest
         return f"{who} waited for {whom}, until {ago}: {how}{left}."
@@ -205,7 +214,7 @@ def incident_sentence(incident: IncidentRow) -> str:
         said += f", in a ring of {ring}"
     if incident["waits"]:
         said += f"; {who} had waited {longest}{' at most' if several else ''}{left}"
-    return f"{said}."
+    return f"{said}.{_why(incident)}"
 
 
 def _who(names: list[str], more: bool) -> str:
