@@ -66,6 +66,7 @@ from .limits._limit_policy import LimitControl as LimitControl
 from .limits._limit_policy import LimitPolicy as LimitPolicy
 from .limits._limit_policy import MovingLimit as MovingLimit
 from .limits._limit_policy import watch_limits as watch_limits
+from .limits._over_limit_policy import OverLimitPolicy as OverLimitPolicy
 from .limits._rate_limit import RateLimit as RateLimit
 from .limits._standing import DEFAULT_STANDING_BYTES as DEFAULT_STANDING_BYTES
 from .limits._standing import DEFAULT_STANDING_ITEMS as DEFAULT_STANDING_ITEMS
@@ -85,6 +86,7 @@ from .trace._tracer import DEFAULT_SHOWN_LOANS as DEFAULT_SHOWN_LOANS
 from .trace._tracer import DEFAULT_TRACED_LOANS as DEFAULT_TRACED_LOANS
 from .trace._tracer import Tracer as Tracer
 from .watch._collector import DebtCollector as DebtCollector
+from .watch._over_limit import OverLimitWatch as OverLimitWatch
 from .watch._patience import Stuck as Stuck
 from .watch._patience import overdue as overdue
 from .watch._patience import watch_patience as watch_patience

@@ -480,6 +480,8 @@ async def _run(
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)
+        if relay.mqtt.over_limits.is_used:
+            keep_going("refusing above limits", relay.mqtt.over_limits.run)
         if relay.notices is not None:
             keep_going("telling of throttled clients", watch_throttled, relay.notices)
         if relay.busy_poll is not None:

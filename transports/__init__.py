@@ -1,5 +1,7 @@
 """Transports: listeners, outlets, and one folder for each wire protocol."""
 
+from ..access._publication_policies import OverLimitWord as OverLimitWord
+from ..access._publication_policies import PublicationPolicy as PublicationPolicy
 from ..access._subscription_policies import StuckWord as StuckWord
 from ..access._subscription_policies import SubscriptionPolicy as SubscriptionPolicy
 from ..sockets import TransportError as TransportError

@@ -17,6 +17,7 @@ import attrs
 from ..access._account_limits import AccountLimit, AccountLimits, AccountRate
 from ..access._connect_rate import DEFAULT_CONNECT_RATE
 from ..access._guesses import DELAYS
+from ..access._publication_policies import PublicationPolicy
 from ..access._subscription_policies import PolicyRule, StuckWord, SubscriptionPolicy
 from ..access._tenants import Tenant, check_tenants
 from ..accounts import (
@@ -97,6 +98,11 @@ class DebtSettings:
     """High-water mark of some accounts, PATTERN=ITEMS[,BYTES]; PATTERN matches an account's name or
     a client identifier: * any text, ? any character; none: no limit. Repeatable; the first match
     applies."""
+    publication_policy: tuple[PublicationPolicy, ...] = ()
+    """Over-limit policy for the publications of some clients, CLIENT FILTER=POLICY: CLIENT is a
+    pattern as for --account-limit, FILTER a topic filter. wait: do not read the client
+    (backpressure; the default); refuse: answer QoS 1 and 2 of MQTT 5 with reason 0x97, drop the
+    rest; shed: drop. Repeatable; the first match applies."""
     rate: tuple[AccountRate, ...] = ()
     """Rate limit of some accounts, PATTERN=ITEMS[,BYTES]: events and bytes per second that they may
     publish; patterns as for --account-limit; none: no limit. Repeatable; the first match

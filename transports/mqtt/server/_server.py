@@ -22,6 +22,7 @@ from ..codec._reasons import Reason
 from ..codec._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._inflight import Inflight
 from ._log_ins import LogIns
+from ._over_limit import OverLimits
 from ._permissions import Refusal, not_writable
 from ._persistent_sessions import PersistentSessions
 from ._session import MqttSession
@@ -45,6 +46,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
     Attributes:
         sessions: The connected sessions, by the `identity` of their clients.
         dealings: The policies for slow consumers.
+        over_limits: The policies for publishers above their limits.
         groups: The groups of shared subscriptions.
         topics: Limits on the length and the depth of topics.
         persistent_sessions: The persistent sessions; None: there are none, whatever clients ask
@@ -71,6 +73,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.sessions: dict[str, MqttSession] = {}
         self.dealings = ConsumerPolicies(self)
+        self.over_limits = OverLimits(self)
         self.groups = SharedGroups(self)
         self.topics = TopicLimits(settings.max_topic_length, settings.max_topic_levels)
         self.persistent_sessions: PersistentSessions | None = None
