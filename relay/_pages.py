@@ -144,6 +144,7 @@ def _pages(relay: Relay) -> Pages:
     from ..access.acl._collector import DeniedCollector
     from ..pages import Pages, PersistenceCollector, RelayCollector
     from ._admission_collector import AdmissionCollector
+    from ._over_limit_collector import OverLimitCollector
 
     limits: dict[str, Limit | Account] = {
         "connection": relay.mqtt.settings.limit,
@@ -161,6 +162,7 @@ def _pages(relay: Relay) -> Pages:
             RelayCollector(relay.counts),
             *_sink_collectors(relay),
             AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
+            OverLimitCollector(relay.mqtt.over_limits.totals),
             DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import trio
 
+from clearfunds.access import AccountRate, Tenant
 from clearfunds.accounts import OverLimitPolicy
 from clearfunds.transports import PublicationPolicy
 from clearfunds.transports.mqtt import (
+    ConnAck,
+    Connect,
     PingReq,
     PingResp,
     PubAck,
@@ -25,7 +28,7 @@ from clearfunds.transports.mqtt import (
 from clearfunds.transports.mqtt.codec._packets5 import encode5
 from clearfunds.transports.mqtt.codec._reasons import Reason
 from tests.transports.mqtt.peers5 import Client5, connected5
-from tests.transports.peers import SECONDS, RunningRelay, connected, log_of, running, until
+from tests.transports.peers import SECONDS, RunningRelay, connected, dial, log_of, running, until
 
 LITTLE = 4096
 """A receive buffer that is soon full."""
@@ -56,10 +59,11 @@ async def fill(publisher: Any, relay: RunningRelay, topic: str = "t") -> int:
     version5 = isinstance(publisher, Client5)
     data = (encode5 if version5 else encode)(Publish(topic, bytes(SIZE)))
     count = 0
+    received = relay.relay.mqtt.counters.received
     while account.funds_are_clear():
         await publisher.stream.send_all(data)
         count += 1
-        received = count
+        received += 1
         await until(lambda: relay.relay.mqtt.counters.received == received)  # noqa: B023
     return count
 
@@ -132,36 +136,36 @@ async def test_who_does_not_want_reasons_is_told_the_code_alone() -> None:
 @pytest.mark.parametrize("expiry", [0, 60])
 async def test_the_identifier_of_a_refused_publication_is_free(expiry: int) -> None:
     """[MQTT-4.3.3]: also where it is stored with the session."""
-    async with refusing(policy("refuse")) as relay:
-        async with (
-            connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
-            connected5(relay.port, "pub", session_expiry=expiry) as publisher,
-        ):
-            await archive.subscribe("t")
-            await publisher.publish("t", b"before", 2, packet_id=8)
-            await publisher.expect(PubRec(8))
-            count = await fill(publisher, relay)
-            for _ in range(3):
-                await publisher.publish("t", b"refused", 2, packet_id=7)
-                packet = await publisher.next()
-                assert isinstance(packet, PubRec)
-                assert refused(packet)
-            # The same again that was accepted is no new publication, and is not refused.
-            again = Publish("t", b"before", 2, dup=True, packet_id=8)
-            await publisher.send(again)
-            await publisher.expect(PubRec(8))
-            await publisher.send(PubRel(8))
-            await publisher.expect(PubComp(8))
-            await publisher.send(PubRel(7))
-            await publisher.expect(PubComp(7, Reason.PACKET_IDENTIFIER_NOT_FOUND))
-            assert totals(relay, "refuse") == (3, 0)
-            for _ in range(count + 1):
-                await archive.publication()
-            await until(relay.account("pub").funds_are_clear)
-            await publisher.publish("t", b"taken", 2, packet_id=7)
-            await publisher.expect(PubRec(7))
-            assert (await archive.publication()).payload == b"taken"
-            relay.audit()
+    async with (
+        refusing(policy("refuse")) as relay,
+        connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
+        connected5(relay.port, "pub", session_expiry=expiry) as publisher,
+    ):
+        await archive.subscribe("t")
+        await publisher.publish("t", b"before", 2, packet_id=8)
+        await publisher.expect(PubRec(8))
+        count = await fill(publisher, relay)
+        for _ in range(3):
+            await publisher.publish("t", b"refused", 2, packet_id=7)
+            packet = await publisher.next()
+            assert isinstance(packet, PubRec)
+            assert refused(packet)
+        # The same again that was accepted is no new publication, and is not refused.
+        again = Publish("t", b"before", 2, dup=True, packet_id=8)
+        await publisher.send(again)
+        await publisher.expect(PubRec(8))
+        await publisher.send(PubRel(8))
+        await publisher.expect(PubComp(8))
+        await publisher.send(PubRel(7))
+        await publisher.expect(PubComp(7, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+        assert totals(relay, "refuse") == (3, 0)
+        for _ in range(count + 1):
+            await archive.publication()
+        await until(relay.account("pub").funds_are_clear)
+        await publisher.publish("t", b"taken", 2, packet_id=7)
+        await publisher.expect(PubRec(7))
+        assert (await archive.publication()).payload == b"taken"
+        relay.audit()
 
 
 @pytest.mark.parametrize("word", ["refuse", "shed"])
@@ -307,13 +311,16 @@ async def test_a_flood_of_refused_publications_is_bounded_by_what_its_publisher_
     async with refusing(policy("refuse"), limit_bytes=limit) as relay:
         async with (
             connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
-            connected5(relay.port, "pub") as publisher,
+            dial(relay.port, receive_buffer=LITTLE) as bare,
             connected5(relay.port, "other") as other,
         ):
+            publisher = Client5(bare.stream)
+            await publisher.send(Connect("pub", protocol_level=5))
+            assert isinstance(await publisher.next(), ConnAck)
             await archive.subscribe("t")
             await fill(publisher, relay)
             one = encode5(Publish("t", b"", 1, packet_id=1))
-            count = 400_000
+            count = 60_000
             name = f"mqtt:{relay.port}/-/pub@answers"
             unread = relay.ledger.accounts[name]
             async with trio.open_nursery() as nursery:
@@ -324,7 +331,8 @@ async def test_a_flood_of_refused_publications_is_bounded_by_what_its_publisher_
                 assert relay.account("pub").debt_bytes < limit + 2 * SIZE
                 relay.audit()
                 # It holds up nobody else.
-                await other.published("u", b"x")
+                await other.publish("u", b"x", 1)
+                await other.expect(PubAck(1, Reason.NO_MATCHING_SUBSCRIBERS))
                 seen = 0
                 while seen < count:
                     (answer,) = await answers(publisher, 1)
@@ -332,6 +340,7 @@ async def test_a_flood_of_refused_publications_is_bounded_by_what_its_publisher_
                     seen += 1
             assert totals(relay, "refuse") == (count, 0)
             assert not unread.waiting
+            bare.stream.socket.close()
         await relay.deserted()
 
 
@@ -360,15 +369,18 @@ def clients(relay: RunningRelay) -> set[str]:
 
 
 async def test_the_log_counts_all_of_it_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    async with refusing(policy("refuse")) as relay, connected5(relay.port, "pub") as publisher:
-        async with connected(relay.port, "archive", receive_buffer=LITTLE) as archive:
-            await archive.subscribe("t")
-            await fill(publisher, relay)
-            for n in range(50):
-                await publisher.publish("t", b"", 1, packet_id=n + 1)
-                await publisher.publish("t", b"")
-            await answers(publisher, 50)
-            await until(lambda: totals(relay, "refuse") == (50, 50))
+    async with (
+        refusing(policy("refuse")) as relay,
+        connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
+        connected5(relay.port, "pub") as publisher,
+    ):
+        await archive.subscribe("t")
+        await fill(publisher, relay)
+        for n in range(50):
+            await publisher.publish("t", b"", 1, packet_id=n + 1)
+            await publisher.publish("t", b"")
+        await answers(publisher, 50)
+        await until(lambda: totals(relay, "refuse") == (50, 50))
     records = [each for each in caplog.records if getattr(each, "event", "") == "over_limit"]
     assert sum(each.__dict__["refused"] for each in records) == 50
     assert sum(each.__dict__["shed"] for each in records) == 50
@@ -403,15 +415,15 @@ async def test_who_leaves_while_it_is_refused_leaves_nothing(leave: bool) -> Non
 
 
 def rate() -> dict[str, Any]:
-    from clearfunds.access import AccountRate
-
     return {"rate": (AccountRate("pub", 0.001),)}
 
 
 def tenant() -> dict[str, Any]:
-    from clearfunds.access import Tenant
 
-    return {"tenant": (Tenant("press", client=("pub",), bytes=20_000),), "limit_bytes": 1 << 20}
+    return {
+        "tenant": (Tenant(name="press", client=("pub",), bytes=20_000),),
+        "limit_bytes": 1 << 20,
+    }
 
 
 @pytest.mark.parametrize(
@@ -424,18 +436,18 @@ def tenant() -> dict[str, Any]:
 async def test_the_reason_says_which_limit(
     settings: Callable[[], dict[str, Any]], said: str
 ) -> None:
-    async with refusing(policy("refuse"), **settings()) as relay:
-        async with (
-            connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
-            connected5(relay.port, "pub") as publisher,
-        ):
-            await archive.subscribe("t")
-            await fill(publisher, relay)
-            reason = ""
-            with trio.fail_after(SECONDS):
-                while not reason.startswith(said):
-                    await publisher.publish("t", b"", 1)
-                    (answer,) = await answers(publisher, 1)
-                    reason = str(answer.properties.reason_string)
-                    await trio.sleep(0.05)
-        await relay.deserted()
+    async with (
+        refusing(policy("refuse"), **settings()) as relay,
+        connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
+        connected5(relay.port, "pub") as publisher,
+    ):
+        await archive.subscribe("t")
+        await fill(publisher, relay)
+        reason = ""
+        with trio.fail_after(SECONDS):
+            while not reason.startswith(said):
+                await publisher.publish("t", b"", 1)
+                (answer,) = await answers(publisher, 1)
+                reason = str(answer.properties.reason_string)
+                await trio.sleep(0.05)
+        relay.audit()

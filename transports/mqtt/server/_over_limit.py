@@ -46,6 +46,11 @@ class Gone:
     """Dropped; with QoS 1 and 2 acknowledged as if they had been accepted."""
 
 
+def no_totals() -> dict[OverLimitPolicy, Gone]:
+    """Return the numbers by policy before anything was refused or shed."""
+    return {OverLimitPolicy.REFUSE: Gone(), OverLimitPolicy.SHED: Gone()}
+
+
 class OverLimits:
     """One relay's policies for publishers above their limits, and what came of them.
 
@@ -61,9 +66,7 @@ class OverLimits:
         self._server = server
         self._policies = PublicationPolicies(server.settings.publication_policy)
         self.watch = OverLimitWatch(server.ledger)
-        self.totals = {
-            policy: Gone() for policy in OverLimitPolicy if policy is not OverLimitPolicy.WAIT
-        }
+        self.totals = no_totals()
         # What the log has not said yet, by the name of the account that is above its limit.
         self._unsaid: dict[str, Gone] = {}
         self._begun = trio.Event()
@@ -130,11 +133,10 @@ class OverLimits:
         account = ledger.accounts.get(name)
         held = None if account is None else self.watch.largest(account)
         others = "" if len(unsaid) == 1 else f" and {len(unsaid) - 1} more above their limits"
-        holder = "" if held is None else f", held by {held}"
-        debt = "" if account is None else f"; {name} owes {account.debt_items} items{holder}"
+        holder = "" if held is None else f"; {held} has most of its debt"
         self._server.logger.warning(
             "%d publications were refused and %d dropped of %s, which is above its limit%s%s",
-            refused, shed, name, others, debt,
+            refused, shed, name, others, holder,
             extra={
                 "event": "over_limit", "account": name, "accounts": len(unsaid),
                 "refused": refused, "shed": shed,
