@@ -355,6 +355,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
             raise ListenURLError(msg)
     check_pages(settings)
     check_acl(settings, urls)
+    _check_topic_accounts(settings)
     if settings.otel_every is not None:
         check_exporter()
     if any(url.is_websocket for url in urls):
@@ -378,6 +379,15 @@ def _check_extra(what: str, module: str) -> None:
             raise
         msg = f'{what} needs {package}, which is not installed: pip install "clearfunds[relay]"'
         raise ListenError(msg) from exc
+
+
+def _check_topic_accounts(settings: RelaySettings) -> None:
+    if settings.topic_account and _moves_limits(settings):
+        msg = (
+            "--topic-account shares the limit of a connection among its topics, which is not "
+            "possible while --limit-latency, or latency= of a tenant, moves it: leave one out"
+        )
+        raise ListenURLError(msg)
 
 
 def _moves_limits(settings: RelaySettings) -> bool:

@@ -152,7 +152,8 @@ async def test_the_reason_says_which_gate_is_closed(autojump_clock: trio.testing
         for account in (bob, carol):
             for _ in range(4):
                 send(account, box)
-        send(erin, box)
+        for _ in range(2):
+            send(erin, box)
         dave.halt(MEMORY)
         for account in (bob, carol, dave, erin):
             watch.note(account)

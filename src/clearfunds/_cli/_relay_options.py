@@ -17,7 +17,7 @@ from clearfunds.access import AccountLimit, AccountRate, BearerTokens, Tenant, T
 from clearfunds.access.acl import Acl, AclFileError
 from clearfunds.relay import RelaySettings
 from clearfunds.relay._settings import AuthorisationSettings, PagesSettings, RunningSettings
-from clearfunds.transports import PublicationPolicy, SubscriptionPolicy
+from clearfunds.transports import PublicationPolicy, SubscriptionPolicy, TopicAccount
 from clearfunds.transports import _units as units
 from clearfunds.transports._settings import (
     DebtSettings,
@@ -37,6 +37,7 @@ from ._publication_policy import PublicationPolicies
 from ._secret_file import check_secret
 from ._subscription_policy import SubscriptionPolicies
 from ._tenant_options import AccountRates, Tenants
+from ._topic_account import TopicAccounts
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -72,6 +73,7 @@ _FORMS: Final[dict[Any, Any]] = {
     tuple[Tenant, ...]: Tenants,
     tuple[SubscriptionPolicy, ...]: SubscriptionPolicies,
     tuple[PublicationPolicy, ...]: PublicationPolicies,
+    tuple[TopicAccount, ...]: TopicAccounts,
 }
 
 

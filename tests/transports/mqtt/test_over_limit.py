@@ -54,8 +54,11 @@ def totals(relay: RunningRelay, word: str) -> tuple[int, int]:
 
 
 async def fill(publisher: Any, relay: RunningRelay, topic: str = "t") -> int:
-    """Publish until the publisher is above its limit; return the number of publications."""
-    account = relay.account("pub")
+    """Publish until the topic is above its limit; return the number of publications."""
+    session = relay.relay.mqtt.sessions["pub"]
+    forwarder = session._forwarder
+    assert forwarder is not None
+    account = forwarder.billing.of(topic)
     version5 = isinstance(publisher, Client5)
     data = (encode5 if version5 else encode)(Publish(topic, bytes(SIZE)))
     count = 0

@@ -218,8 +218,7 @@ class Forwarder:
         policy = excess.rules.of(key)
         if policy is OverLimitPolicy.WAIT:
             return 0
-        # More than one at once only if all have the same policy and the same payer.
-        alike = excess.rules.only is not None and not self.billing.by_topic
+        alike = excess.rules.only is not None  # otherwise one at a time
         writable = self._writable
         run = find_run(
             buffer,
@@ -228,6 +227,7 @@ class Forwarder:
             self._server.resolve if writable is None else writable.resolve,
             (UNLIMITED, UNLIMITED) if alike else (0, 0),
             connection.max_packet_size,
+            self.billing.of_key if self.billing.by_topic else None,
             properties=self._properties,
             most=self._most,
         )

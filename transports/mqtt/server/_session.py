@@ -623,7 +623,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
         self.account = self._sender.account = server.open_account(peer, membership.tenant)
-        billing = Billing(self.account, membership, server, peer)
+        prefixes = server.topic_accounts.of(name, peer.client)
+        billing = Billing(self.account, membership, server, peer, prefixes)
         server.dealings.begin(self.outlet, name, peer.client)
         persistent = entry.persistent
         client = Client.of(entry, self.account, billing, self._sender, packet, self.complain)
