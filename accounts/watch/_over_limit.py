@@ -27,6 +27,8 @@ from ._core_shares import SLOW_WAITS_SHARE
 from ._slow_waits import Held, add_up
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .._account import Account
     from .._ledger import Ledger
 
@@ -39,6 +41,7 @@ NOT_DONE: Final = {
     "subscription": "unacknowledged",
     "credited": "unacknowledged",
     "queue": "undelivered",
+    "mailbox": "unreceived",
 }
 """What a holder's consumer has not done with what it holds, by the kind of holder."""
 
@@ -64,27 +67,32 @@ class OverLimitWatch:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._stands: dict[Account, _Stand] = {}
-        self._nursery: trio.Nursery | None = None
+        self._start_soon: Callable[..., object] | None = None
         self._more = trio.Event()
 
     def __len__(self) -> int:
         """Return the number of accounts that stand."""
         return len(self._stands)
 
-    async def run(self) -> None:
-        """Watch until cancelled; nothing stands before and after that."""
+    async def run(self, start_soon: Callable[..., object]) -> None:
+        """Watch until cancelled; nothing stands before and after that.
+
+        Args:
+            start_soon: Starts a task, as `trio.Nursery.start_soon`: one for each account that
+                stands.
+        """
+        self._start_soon = start_soon
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                while True:
-                    if not self._stands:
-                        self._more = trio.Event()
-                        await self._more.wait()
-                    took = await self._look()
-                    await trio.sleep(max(LOOK_SECONDS, took / SLOW_WAITS_SHARE))
+            while True:
+                if not self._stands:
+                    self._more = trio.Event()
+                    await self._more.wait()
+                took = await self._look()
+                await trio.sleep(max(LOOK_SECONDS, took / SLOW_WAITS_SHARE))
         finally:
-            self._nursery = None
-            self._stands.clear()
+            self._start_soon = None
+            for account in list(self._stands):
+                self.forget(account)
 
     def note(self, account: Account) -> None:
         """Note that work of `account` is refused, or shed, because its funds are not clear.
@@ -92,11 +100,11 @@ class OverLimitWatch:
         From now on the account counts as a reader that waits, until its funds are clear. Without
         `run` nothing is noted.
         """
-        if account in self._stands or self._nursery is None:
+        if account in self._stands or self._start_soon is None:
             return
         stand = _Stand(account, self._ledger.clock(), trio.CancelScope())
         self._stands[account] = stand
-        self._nursery.start_soon(self._wait, stand)
+        self._start_soon(self._wait, stand)
         self._more.set()
 
     def forget(self, account: Account) -> None:

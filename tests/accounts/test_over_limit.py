@@ -42,7 +42,7 @@ async def test_it_stands_in_line_until_its_funds_are_clear(
     watch.note(alice)
     assert len(watch) == 0  # nothing runs
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch.run)
+        nursery.start_soon(watch.run, nursery.start_soon)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(4):
             send(alice, box)
@@ -73,7 +73,7 @@ async def test_a_slow_consumer_is_given_up_for_it(autojump_clock: trio.testing.M
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch.run)
+        nursery.start_soon(watch.run, nursery.start_soon)
         nursery.start_soon(watch_patience, ledger)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(3):
@@ -94,7 +94,7 @@ async def test_who_has_gone_stands_no_more(autojump_clock: trio.testing.MockCloc
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch.run)
+        nursery.start_soon(watch.run, nursery.start_soon)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(3):
             send(alice, box)
@@ -118,7 +118,7 @@ async def test_cancelled_it_leaves_nobody_in_line(autojump_clock: trio.testing.M
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch.run)
+        nursery.start_soon(watch.run, nursery.start_soon)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(3):
             send(alice, box)
@@ -146,7 +146,7 @@ async def test_the_reason_says_which_gate_is_closed(autojump_clock: trio.testing
     erin = ledger.open("erin")
     erin.rate = RateLimit(items_per_s=0.001)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch.run)
+        nursery.start_soon(watch.run, nursery.start_soon)
         await trio.testing.wait_all_tasks_blocked()
         assert "messages (0 bytes) of yours are outstanding" in watch.reason(alice)
         for account in (bob, carol):

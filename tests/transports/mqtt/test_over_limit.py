@@ -386,7 +386,7 @@ async def test_the_log_counts_all_of_it_in_few_lines(caplog: pytest.LogCaptureFi
         await until(lambda: totals(relay, "refuse") == (50, 50))
     records = [each for each in caplog.records if getattr(each, "event", "") == "over_limit"]
     assert sum(each.__dict__["refused"] for each in records) == 50
-    assert sum(each.__dict__["shed"] for each in records) == 50
+    assert sum(each.__dict__["dropped"] for each in records) == 50
     assert {each.__dict__["account"] for each in records} == {f"mqtt:{relay.port}/-/pub"}
     assert len(records) <= 2 + (records[-1].created - records[0].created)
 

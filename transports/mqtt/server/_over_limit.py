@@ -98,7 +98,7 @@ class OverLimits:
     async def run(self) -> None:
         """Stand in line for publishers, and log what is refused, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.watch.run)
+            nursery.start_soon(self.watch.run, nursery.start_soon)
             try:
                 while True:
                     await self._begun.wait()
@@ -139,7 +139,7 @@ class OverLimits:
             refused, shed, name, others, holder,
             extra={
                 "event": "over_limit", "account": name, "accounts": len(unsaid),
-                "refused": refused, "shed": shed,
+                "refused": refused, "dropped": shed,
                 "holder": None if held is None else held.holder,
             },
         )  # fmt: skip
