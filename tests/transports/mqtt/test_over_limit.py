@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from clearfunds.access import AccountRate, Tenant
 from clearfunds.accounts import OverLimitPolicy
@@ -454,3 +456,102 @@ async def test_the_reason_says_which_limit(
                 reason = str(answer.properties.reason_string)
                 await trio.sleep(0.05)
         relay.audit()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_publication_is_answered_once_and_delivered_only_if_accepted(seed: int) -> None:
+    """Whatever comes, in whatever pieces, while the consumer reads now and then."""
+    chance = random.Random(seed)
+    rules = (policy("refuse", "jobs/#"), policy("shed", "raw/#"), policy("wait"))
+    topics = ["jobs/1", "jobs/2", "raw/1"]
+    count = 1_500
+    plan = [(chance.choice(topics), chance.choice([0, 1, 1, 2])) for _ in range(count)]
+    async with refusing(*rules, limit_bytes=30_000) as relay:
+        async with (
+            connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
+            connected5(relay.port, "pub") as publisher,
+        ):
+            await archive.subscribe("#")
+            free = list(range(1, 200))
+            refused_numbers: list[int] = []
+            pending: dict[int, tuple[int, str, int]] = {}
+            room = trio.Event()
+            sending = trio.Lock()
+
+            async def hear() -> None:
+                answered = 0
+                while answered < sum(1 for _, qos in plan if qos):
+                    packet = await publisher.next()
+                    if isinstance(packet, PingResp):
+                        continue
+                    assert isinstance(packet, (PubAck, PubRec, PubComp)), packet
+                    packet_id = packet.packet_id
+                    if isinstance(packet, PubComp):
+                        assert packet.reason == 0
+                    else:
+                        number, topic, qos = pending.pop(packet_id)
+                        answered += 1
+                        assert isinstance(packet, PubAck) == (qos == 1)
+                        if refused(packet):
+                            assert topic.startswith("jobs")
+                            refused_numbers.append(number)
+                        elif isinstance(packet, PubRec):
+                            async with sending:
+                                await publisher.send(PubRel(packet_id))
+                            continue  # free with its PUBCOMP
+                    free.append(packet_id)
+                    room.set()
+
+            got: list[tuple[str, int]] = []
+
+            async def read() -> None:
+                await until(lambda: any(totals(relay, "refuse")) and any(totals(relay, "shed")))
+                while not got or got[-1][0] != "end":
+                    packet = await archive.receive()
+                    assert isinstance(packet, Publish)
+                    got.append((packet.topic, int(packet.payload[:6])))
+                    if chance.random() < 0.02:
+                        await trio.sleep(0.05)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                async with trio.open_nursery() as speaking:
+                    speaking.start_soon(hear)
+                    for number, (topic, qos) in enumerate(plan):
+                        packet_id = 0
+                        if qos:
+                            while not free:
+                                room = trio.Event()
+                                await room.wait()
+                            packet_id = free.pop(0)
+                            pending[packet_id] = number, topic, qos
+                        payload = b"%06d" % number + bytes(SIZE)
+                        data = encode5(Publish(topic, payload, qos, packet_id=packet_id))
+                        if chance.random() < 0.05:
+                            data += encode5(PingReq())
+                        at = chance.randrange(len(data))
+                        async with sending:
+                            await publisher.stream.send_all(data[:at])
+                            await trio.lowlevel.checkpoint()
+                            await publisher.stream.send_all(data[at:])
+                await publisher.publish("end", b"%06d" % count)
+            assert not pending
+            delivered = set(got)
+            lost = {number for number in range(count) if (plan[number][0], number) not in delivered}
+            # What was refused was not delivered, and all in order, by topic and QoS.
+            assert lost.issuperset(refused_numbers)
+            for topic in topics:
+                for qos in (0, 1, 2):
+                    numbers = [n for at, n in got if at == topic and plan[n][1] == qos]
+                    assert numbers == sorted(set(numbers))
+            # Of jobs each that was not refused has come, but for QoS 0; the totals are exact.
+            for number in lost.difference(refused_numbers):
+                topic, qos = plan[number]
+                assert topic.startswith("raw") or qos == 0
+            jobs = sum(plan[number][0].startswith("jobs") for number in lost)
+            told = len(refused_numbers)
+            assert totals(relay, "refuse") == (told, jobs - told)
+            assert totals(relay, "shed") == (0, len(lost) - jobs)
+            assert lost
+            relay.audit()
+        await relay.deserted()
