@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from ..accounts import OverLimitPolicy
-from ..transports.mqtt.server._over_limit import Gone
+from ..transports.mqtt.server._over_limit import NotAccepted
 
 
 class OverLimitCollector(Collector):
@@ -19,7 +19,7 @@ class OverLimitCollector(Collector):
         totals: Numbers of publications by policy.
     """
 
-    def __init__(self, totals: Mapping[OverLimitPolicy, Gone]) -> None:
+    def __init__(self, totals: Mapping[OverLimitPolicy, NotAccepted]) -> None:
         self._totals = totals
 
     def describe(self) -> Iterator[Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -369,6 +370,25 @@ async def test_a_slow_consumer_is_found_though_its_publisher_is_read_on(
         await relay.deserted()
 
 
+async def test_who_is_refused_is_told_so_as_one_that_waits() -> None:
+    """The notice on `$SYS/clearfunds/throttled/pub`, for clients that get no reasons."""
+    async with refusing(policy("shed"), throttled_after=0.05) as relay:
+        async with (
+            connected(relay.port, "archive", receive_buffer=LITTLE) as archive,
+            connected(relay.port, "pub") as publisher,
+            connected(relay.port, "operator") as operator,
+        ):
+            await operator.subscribe("$SYS/clearfunds/throttled/#")
+            await archive.subscribe("t")
+            await fill(publisher, relay)
+            await publisher.send(Publish("t", b"shed"))
+            notice = json.loads((await operator.publication()).payload)
+            assert notice["throttled"]
+            assert notice["client"] == "pub"
+            assert notice["on"][0]["holder"] == f"mqtt:{relay.port}/-/archive"
+        await relay.deserted()
+
+
 def clients(relay: RunningRelay) -> set[str]:
     return {session.client_id for session in relay.relay.mqtt.sessions.values()}
 
@@ -555,3 +575,32 @@ async def test_each_publication_is_answered_once_and_delivered_only_if_accepted(
             assert lost
             relay.audit()
         await relay.deserted()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("word", ["refuse", "shed"])
+async def test_a_burst_that_the_consumer_takes_is_not_above_the_limit(word: str, qos: int) -> None:
+    """Only what is left when all has been sent counts, as for those that wait."""
+    count = 3_000
+    rules = (policy(word, "t"), policy("shed", "u"))  # runs are looked at one by one, too
+    limits = {"limit_items": 20, "receive_maximum": 60_000, "max_awaiting_release": 60_000}
+    async with (
+        refusing(*rules, **limits) as relay,
+        connected(relay.port, "archive") as archive,
+        connected5(relay.port, "pub") as publisher,
+    ):
+        await archive.subscribe("#")
+        data = b"".join(
+            encode5(Publish("ut"[n % 2], b"%d" % n, qos, packet_id=n + 1 if qos else 0))
+            for n in range(count)
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publisher.stream.send_all, data)
+            for n in range(count if qos else 0):
+                answer = await publisher.next()
+                assert isinstance(answer, PubAck if qos == 1 else PubRec)
+                assert (answer.packet_id, answer.reason) == (n + 1, 0)
+            for n in range(count):
+                assert (await archive.publication()).payload == b"%d" % n
+        assert totals(relay, "refuse") == totals(relay, "shed") == (0, 0)
+        relay.audit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....accounts import OverLimitPolicy, commit_run
+from ....accounts import commit_run
 from ....accounts.limits._limit import UNLIMITED
 from ....dataspace import Batch
 from ..._direct_send import commit_and_send
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..._scheduler import Work
     from ..codec._connection import Connection
     from ._client import Client
+    from ._over_limit import Excess
     from ._replays import Replays
     from ._runs import Run
 
@@ -103,7 +104,7 @@ class Forwarder:
         """Begin to handle input: nobody is known to have no room."""
         self.short = None
         if self.excess is not None:
-            self.excess.forget()
+            self.excess.begin()
 
     def stops(self, account: Account) -> bool:
         """Whether the next packet waits until `account` has funds: then that is `short`.
@@ -126,7 +127,7 @@ class Forwarder:
         if excess is not None and excess.passes(
             account, buffer[position], self._key_at(buffer, position)
         ):
-            return False
+            return excess.handed
         self.short = account
         return True
 
@@ -177,10 +178,16 @@ class Forwarder:
             done = False
             unseen -= 1 + len(run.destinations.holders) + (run.count >> 4)
             if run.cut:
-                shed = self._shed_run(account)
-                if not shed:
+                excess, position = self.excess, connection.position
+                key = None if excess is None else self._key_at(buffer, position)
+                if excess is None or not excess.passes(account, PUBLISH, key):
                     self.short = account
                     return True
+                if excess.handed:
+                    return True
+                shed = self._shed_run(excess)
+                if not shed:
+                    return False
                 unseen -= shed >> 4
 
     def _forward(self, account: Account, run: Run) -> None:
@@ -203,26 +210,21 @@ class Forwarder:
         server.dataspace.route_run(account, batch, run.destinations.holders, commit)
         server.counters.received += run.count
         connection.position = end
+        if self.excess is not None:
+            self.excess.handed = True
 
-    def _shed_run(self, account: Account) -> int:
-        """Drop publications that `account` has no room for, if that is its policy.
+    def _shed_run(self, excess: Excess) -> int:
+        """Drop a run of publications like the next one, which is due.
 
         Returns:
-            Their number; 0: the next one waits.
+            Their number; 0: the next one is too large for a run, and is left to `Connection`.
         """
-        connection, excess = self._connection, self.excess
-        buffer, position = connection.buffer, connection.position
-        key = None if excess is None else self._key_at(buffer, position)
-        if excess is None or key is None:
-            return 0
-        policy = excess.rules.of(key)
-        if policy is OverLimitPolicy.WAIT:
-            return 0
+        connection, due = self._connection, excess.take()
         alike = excess.rules.only is not None  # otherwise one at a time
         writable = self._writable
         run = find_run(
-            buffer,
-            position,
+            connection.buffer,
+            connection.position,
             self._server.dataspace.routes.by_key if writable is None else writable.known,
             self._server.resolve if writable is None else writable.resolve,
             (UNLIMITED, UNLIMITED) if alike else (0, 0),
@@ -231,9 +233,9 @@ class Forwarder:
             properties=self._properties,
             most=self._most,
         )
-        if run is None:
+        if run is None or due is None:
             return 0
-        excess.shed(account, policy, run.count)
+        excess.shed(*due, run.count)
         self._server.counters.received += run.count
         connection.position = run.end
         return run.count

@@ -37,7 +37,7 @@ ANSWERS: Final = "answers"
 
 
 @attrs.define(slots=True)
-class Gone:
+class NotAccepted:
     """Numbers of publications that were not accepted."""
 
     refused: int = 0
@@ -46,9 +46,9 @@ class Gone:
     """Dropped; with QoS 1 and 2 acknowledged as if they had been accepted."""
 
 
-def no_totals() -> dict[OverLimitPolicy, Gone]:
+def no_totals() -> dict[OverLimitPolicy, NotAccepted]:
     """Return the numbers by policy before anything was refused or shed."""
-    return {OverLimitPolicy.REFUSE: Gone(), OverLimitPolicy.SHED: Gone()}
+    return {OverLimitPolicy.REFUSE: NotAccepted(), OverLimitPolicy.SHED: NotAccepted()}
 
 
 class OverLimits:
@@ -68,7 +68,7 @@ class OverLimits:
         self.watch = OverLimitWatch(server.ledger)
         self.totals = no_totals()
         # What the log has not said yet, by the name of the account that is above its limit.
-        self._unsaid: dict[str, Gone] = {}
+        self._unsaid: dict[str, NotAccepted] = {}
         self._begun = trio.Event()
 
     @property
@@ -115,7 +115,7 @@ class OverLimits:
         total.shed += shed
         unsaid = self._unsaid.get(payer.name)
         if unsaid is None:
-            unsaid = self._unsaid[payer.name] = Gone()
+            unsaid = self._unsaid[payer.name] = NotAccepted()
             self._begun.set()
         unsaid.refused += refused
         unsaid.shed += shed
@@ -132,10 +132,10 @@ class OverLimits:
         name = max(unsaid, key=lambda each: unsaid[each].refused + unsaid[each].shed)
         account = ledger.accounts.get(name)
         held = None if account is None else self.watch.largest(account)
-        others = "" if len(unsaid) == 1 else f" and {len(unsaid) - 1} more above their limits"
+        others = "" if len(unsaid) == 1 else f" and {len(unsaid) - 1} more"
         holder = "" if held is None else f"; {held} has most of its debt"
         self._server.logger.warning(
-            "%d publications were refused and %d dropped of %s, which is above its limit%s%s",
+            "refused %d and dropped %d publications above a limit, of %s%s%s",
             refused, shed, name, others, holder,
             extra={
                 "event": "over_limit", "account": name, "accounts": len(unsaid),
@@ -148,6 +148,9 @@ class OverLimits:
 class Excess:
     """One client's publications above its limits, where another policy than to wait may apply.
 
+    A step of the client's reader that has handed something over ends where funds are short: when
+    that has been sent there may be room again. So nothing is refused for what is not sent yet.
+
     Args:
         over: The relay's policies.
         rules: Those for the client, by topic as it stands in a packet.
@@ -155,10 +158,11 @@ class Excess:
 
     Attributes:
         answers: See above.
+        handed: Whether a publication was handed over in this step of the reader.
         rules: See above.
     """
 
-    __slots__ = ("_due", "_over", "_payers", "answers", "rules")
+    __slots__ = ("_due", "_over", "_payers", "answers", "handed", "rules")
 
     def __init__(
         self, over: OverLimits, rules: TopicRules[OverLimitPolicy], answers: Account
@@ -169,6 +173,7 @@ class Excess:
         # The payer without funds, and the policy, for the publication that is parsed next.
         self._due: tuple[Account, OverLimitPolicy] | None = None
         self._payers: set[Account] = set()
+        self.handed = False
 
     def __repr__(self) -> str:
         return f"<Excess of {self.answers.name}: {self.rules.default}>"
@@ -178,9 +183,13 @@ class Excess:
         """The account of its answers while the client has left too many of them unread."""
         return self.answers if is_above_limit(self.answers) else None
 
-    def forget(self) -> None:
-        """Forget the publication that was to be parsed next: it has not come as a whole."""
+    def begin(self) -> None:
+        """Begin a step: nothing has been handed over, and what was to be parsed next had not come.
+
+        The step before has been sent.
+        """
         self._due = None
+        self.handed = False
 
     def passes(self, payer: Account, first: int, key: bytes | None) -> bool:
         """Whether the next packet is handled though `payer` has no funds.

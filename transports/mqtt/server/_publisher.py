@@ -95,6 +95,8 @@ class Publisher:
             unrouted = server.dataspace.unrouted
             billing = client.billing
             payer = billing.of(packet.topic) if billing.by_topic else billing.own
+            if excess is not None:
+                excess.handed = True
             refused = server.publish(payer, publication, ack, client.rights)
             if ack is not None and mqtt5 is not None:
                 ack.note_reached(server.dataspace.unrouted == unrouted)
