@@ -13,6 +13,7 @@ from clearfunds.transports import PublicationPolicy
 from clearfunds.transports.mqtt import PublicationRefusedError, open_mqtt
 from clearfunds.transports.mqtt.codec._reasons import Reason
 from tests.relay.test_clients import PAHO
+from tests.transports.mqtt.test_over_limit import deserted
 from tests.transports.peers import SECONDS, RunningRelay, connected, running, until
 
 paho: Any = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
@@ -46,7 +47,7 @@ async def test_our_client_raises_with_the_holder(qos: int) -> None:
             assert reason == Reason.QUOTA_EXCEEDED
             assert f"mqtt:{relay.port}/-/archive has " in said
             relay.audit()
-        await relay.deserted()
+        await deserted(relay)
 
 
 def paho_client(relay: RunningRelay, version: int) -> tuple[Any, queue.Queue[Any]]:
@@ -91,4 +92,4 @@ async def test_paho_hears_of_it_with_mqtt_5_and_goes_on_without(version: int) ->
                 await trio.to_thread.run_sync(client.loop_stop)
             await until(lambda: "pub" not in relay.relay.mqtt.sessions)
             relay.audit()
-        await relay.deserted()
+        await deserted(relay)

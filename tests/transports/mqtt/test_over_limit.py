@@ -88,6 +88,12 @@ def refused(packet: PubAck | PubRec) -> bool:
     return packet.reason == Reason.QUOTA_EXCEEDED
 
 
+async def deserted(relay: RunningRelay) -> None:
+    """See that nothing is left of clients that have gone, nor of what stood in line for them."""
+    await until(lambda: not relay.relay.mqtt.open and not relay.ledger.waiters)
+    await relay.deserted()
+
+
 async def test_a_publication_above_the_limit_is_refused_with_the_holder_and_the_wait() -> None:
     async with refusing(policy("refuse")) as relay:
         async with (
@@ -123,7 +129,7 @@ async def test_a_publication_above_the_limit_is_refused_with_the_holder_and_the_
             await publisher.published("t", b"taken")
             assert (await archive.publication()).payload == b"taken"
             assert account.waiting == 0
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_who_does_not_want_reasons_is_told_the_code_alone() -> None:
@@ -136,7 +142,7 @@ async def test_who_does_not_want_reasons_is_told_the_code_alone() -> None:
             await fill(publisher, relay)
             await publisher.publish("t", b"", 1)
             await publisher.expect(PubAck(1, Reason.QUOTA_EXCEEDED))
-        await relay.deserted()
+        await deserted(relay)
 
 
 @pytest.mark.parametrize("expiry", [0, 60])
@@ -201,7 +207,7 @@ async def test_qos_0_and_clients_with_3_1_1_are_shed_and_acknowledged(word: str)
             await until(relay.account("pub").funds_are_clear)
             await publisher.send(Publish("t", b"taken"))
             assert (await archive.publication()).payload == b"taken"
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_under_shed_mqtt_5_hears_of_no_loss() -> None:
@@ -218,7 +224,7 @@ async def test_under_shed_mqtt_5_hears_of_no_loss() -> None:
             await publisher.expect(PingResp())
             assert totals(relay, "shed") == (0, 2)
             assert totals(relay, "refuse") == (0, 0)
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_the_topic_decides_and_the_first_rule_that_matches() -> None:
@@ -254,7 +260,7 @@ async def test_the_topic_decides_and_the_first_rule_that_matches() -> None:
             assert not any(map(refused, got))
             assert (await archive.publication()).payload == b"waited"
             assert (await archive.publication()).payload == b"after it"
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_other_clients_wait_as_ever() -> None:
@@ -271,7 +277,7 @@ async def test_other_clients_wait_as_ever() -> None:
                 await archive.publication()
             await publisher.expect(PubAck(1))
             assert (await archive.publication()).payload == b"waited"
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_a_packet_that_comes_in_pieces_stops_nobody() -> None:
@@ -293,7 +299,7 @@ async def test_a_packet_that_comes_in_pieces_stops_nobody() -> None:
                 await until(lambda: relay.relay.mqtt.counters.received_bytes == at)  # noqa: B023
             (answer,) = await answers(publisher, 1)
             assert refused(answer)
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_who_subscribes_waits_for_what_is_retained() -> None:
@@ -309,7 +315,7 @@ async def test_who_subscribes_waits_for_what_is_retained() -> None:
             for _ in range(count):
                 await archive.publication()
             assert isinstance(await publisher.next(), SubAck)
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_a_flood_of_refused_publications_is_bounded_by_what_its_publisher_reads() -> None:
@@ -347,7 +353,7 @@ async def test_a_flood_of_refused_publications_is_bounded_by_what_its_publisher_
             assert totals(relay, "refuse") == (count, 0)
             assert not unread.waiting
             bare.stream.socket.close()
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_a_slow_consumer_is_found_though_its_publisher_is_read_on(
@@ -367,7 +373,7 @@ async def test_a_slow_consumer_is_found_though_its_publisher_is_read_on(
             await until(account.funds_are_clear)
             (line,) = log_of(caplog, "made no progress")
             assert f"that mqtt:{relay.port}/-/pub waits for" in line
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_who_is_refused_is_told_so_as_one_that_waits() -> None:
@@ -386,7 +392,7 @@ async def test_who_is_refused_is_told_so_as_one_that_waits() -> None:
             assert notice["throttled"]
             assert notice["client"] == "pub"
             assert notice["on"][0]["holder"] == f"mqtt:{relay.port}/-/archive"
-        await relay.deserted()
+        await deserted(relay)
 
 
 def clients(relay: RunningRelay) -> set[str]:
@@ -436,7 +442,7 @@ async def test_who_leaves_while_it_is_refused_leaves_nothing(leave: bool) -> Non
             relay.audit()
             for _ in range(count):
                 await archive.publication()
-        await relay.deserted()
+        await deserted(relay)
 
 
 def rate() -> dict[str, Any]:
@@ -574,7 +580,7 @@ async def test_each_publication_is_answered_once_and_delivered_only_if_accepted(
             assert totals(relay, "shed") == (0, len(lost) - jobs)
             assert lost
             relay.audit()
-        await relay.deserted()
+        await deserted(relay)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -15,7 +15,7 @@ from clearfunds.transports.mqtt import PingReq, PingResp, PubAck, Publish, Will
 from clearfunds.transports.mqtt.codec._packets5 import encode5
 from clearfunds.transports.mqtt.codec._reasons import Reason
 from tests.transports.mqtt.peers5 import Client5, connected5
-from tests.transports.mqtt.test_over_limit import LITTLE, fill
+from tests.transports.mqtt.test_over_limit import LITTLE, deserted, fill
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 
 TOPICS = 8
@@ -94,7 +94,7 @@ async def test_one_stuck_topic_of_eight_stops_none_of_the_others(word: str, qos:
             await until(stuck.funds_are_clear)
             await publisher.published("t/0", b"taken")
             assert (await subscribers[0].publication()).payload == b"taken"
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_where_the_policy_is_to_wait_the_connection_waits_for_that_topic() -> None:
@@ -118,7 +118,7 @@ async def test_where_the_policy_is_to_wait_the_connection_waits_for_that_topic()
             assert (await subscribers[0].publication()).payload == b"waited for"
             assert (await subscribers[1].publication()).payload == b"behind it"
             relay.audit()
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_all_topics_without_an_account_have_one_together() -> None:
@@ -136,7 +136,7 @@ async def test_all_topics_without_an_account_have_one_together() -> None:
             assert names == [own, f"{own} topic jobs", f"{own} topic t/x", f"{own} (other topics)"]
             assert relay.ledger.accounts[own].shared
             relay.audit()
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_a_will_and_no_local_know_the_accounts_of_topics() -> None:
@@ -151,7 +151,7 @@ async def test_a_will_and_no_local_know_the_accounts_of_topics() -> None:
                 await publisher.send(PingReq())
                 await publisher.expect(PingResp())
             assert (await sub.publication()).payload == b"gone"
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_a_run_ends_where_its_topic_has_another_account() -> None:
@@ -167,7 +167,7 @@ async def test_a_run_ends_where_its_topic_has_another_account() -> None:
             accounts = [each for each in relay.ledger.accounts.values() if each.parent is own]
             assert [account.borrowed_items for account in accounts] == [200, 200, 200]
             relay.audit()
-        await relay.deserted()
+        await deserted(relay)
 
 
 async def test_it_is_not_possible_where_limits_move() -> None:
