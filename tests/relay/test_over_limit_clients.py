@@ -56,7 +56,11 @@ def paho_client(relay: RunningRelay, version: int) -> tuple[Any, queue.Queue[Any
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, **options)
     client.max_queued_messages_set(0)
     answers: queue.Queue[Any] = queue.Queue()
-    client.on_publish = lambda _, __, ___, reason, properties: answers.put((reason, properties))
+
+    def note(_: object, __: object, ___: int, reason: object, properties: object) -> None:
+        answers.put((reason, properties))
+
+    client.on_publish = note
     client.connect("127.0.0.1", relay.port)
     client.loop_start()
     return client, answers

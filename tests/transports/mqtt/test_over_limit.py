@@ -12,7 +12,7 @@ import trio
 import trio.lowlevel
 
 from clearfunds.access import AccountRate, Tenant
-from clearfunds.accounts import OverLimitPolicy
+from clearfunds.accounts import Account, OverLimitPolicy
 from clearfunds.transports import PublicationPolicy
 from clearfunds.transports.mqtt import (
     ConnAck,
@@ -46,7 +46,12 @@ def policy(word: str, topics: str = "#", client: str = "pub*") -> PublicationPol
 
 def refusing(*rules: PublicationPolicy, **settings: Any) -> Any:
     """Run a relay with these rules, in which nobody's patience is ever over."""
-    given = {"limit_bytes": LIMIT, "patience": 1000.0, "publication_policy": rules, **settings}
+    given: dict[str, Any] = {
+        "limit_bytes": LIMIT,
+        "patience": 1000.0,
+        "publication_policy": rules,
+        **settings,
+    }
     return running(**given)
 
 
@@ -58,15 +63,16 @@ def totals(relay: RunningRelay, word: str) -> tuple[int, int]:
 
 async def fill(publisher: Any, relay: RunningRelay, topic: str = "t") -> int:
     """Publish until the topic is above its limit; return the number of publications."""
-    session = relay.relay.mqtt.sessions["pub"]
-    forwarder = session._forwarder
-    assert forwarder is not None
-    account = forwarder.billing.of(topic)
-    version5 = isinstance(publisher, Client5)
-    data = (encode5 if version5 else encode)(Publish(topic, bytes(SIZE)))
+    own = relay.account("pub")
+    data_of = encode5 if isinstance(publisher, Client5) else encode
+    data = data_of(Publish(topic, bytes(SIZE)))
+
+    def account() -> Account:
+        return relay.ledger.accounts.get(f"{own.name} topic {topic}", own)
+
     count = 0
     received = relay.relay.mqtt.counters.received
-    while account.funds_are_clear():
+    while account().funds_are_clear():
         await publisher.stream.send_all(data)
         count += 1
         received += 1

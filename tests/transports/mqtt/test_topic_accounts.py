@@ -24,7 +24,7 @@ ROUNDS = 200
 
 def separate(*policies: PublicationPolicy, **settings: Any) -> Any:
     """Run a relay that separates the topics of the client `pub`."""
-    given = {
+    given: dict[str, Any] = {
         "limit_bytes": 100_000,
         "patience": 1000.0,
         "topic_account": (TopicAccount("pub", "t/+"), TopicAccount("pub", "jobs/#")),
