@@ -14,13 +14,16 @@ from typing import Any, Literal
 
 import attrs
 
-from ..accounts import StuckPolicy
+from ..accounts import Profile, StuckPolicy
 from ..dataspace import TopicFilter
 from ._patterns import Patterns
 from ._topic_rules import EVERY_TOPIC, TopicRules
 
 StuckWord = Literal["wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill"]
 """A policy for slow consumers: the values of `StuckPolicy`."""
+
+ProfileWord = Literal["balanced", "lossless", "live"]
+"""A profile: the values of `Profile`."""
 
 
 def _check_client(_: object, __: object, value: str) -> None:
@@ -38,6 +41,13 @@ def _check_patience(_: object, __: object, value: float | None) -> None:
         raise ValueError(msg)
 
 
+def _policy_of(value: str) -> StuckPolicy | Profile:
+    try:
+        return Profile(value)
+    except ValueError:
+        return StuckPolicy(value)
+
+
 @attrs.frozen(slots=True)
 class SubscriptionPolicy:
     """The policy for messages to some clients, on some topics, that are not taken.
@@ -52,14 +62,24 @@ class SubscriptionPolicy:
     filter: str = attrs.field(validator=_check_filter)
     """A topic filter. Only `#` matches messages without a topic, such as all messages to
     Syndicate's peers."""
-    policy: StuckPolicy = attrs.field(converter=StuckPolicy)
-    """The policy."""
+    policy: StuckPolicy | Profile = attrs.field(converter=_policy_of)
+    """The policy, or a profile."""
     patience: float | None = attrs.field(default=None, validator=_check_patience)
-    """The patience: seconds without progress, while others wait; None: the relay's."""
+    """The patience: seconds without progress, while others wait; None: the profile's, or the
+    relay's."""
 
     def __str__(self) -> str:
         patience = "" if self.patience is None else f",{self.patience:g}"
         return f"{self.client} {self.filter}={self.policy}{patience}"
+
+    def rule(self, patience: float) -> PolicyRule:
+        """Return the policy and its patience, in a server with this patience."""
+        policy = self.policy
+        if isinstance(policy, StuckPolicy):
+            found = PolicyRule(policy, patience)
+        else:
+            found = PolicyRule.of(policy, patience)
+        return found if self.patience is None else attrs.evolve(found, patience=self.patience)
 
 
 @attrs.frozen(slots=True)
@@ -69,6 +89,12 @@ class PolicyRule:
     policy: StuckPolicy
     patience: float
     """Seconds without progress, while others wait."""
+
+    @classmethod
+    def of(cls, profile: Profile, patience: float) -> PolicyRule:
+        """Return the rule of a profile, in a server with this patience."""
+        waits = profile is Profile.LOSSLESS
+        return cls(profile.policy, patience if waits else min(profile.patience, patience))
 
 
 class PolicyRules(TopicRules[PolicyRule]):
@@ -104,15 +130,21 @@ class SubscriptionPolicies:
     Args:
         rules: The policies for some clients, on some topics; the most important first.
         default: The policy for all others.
+        patience: That of rules that have none of their own.
     """
 
     __slots__ = ("_plain", "_rules", "default")
 
-    def __init__(self, rules: Sequence[SubscriptionPolicy], default: PolicyRule) -> None:
+    def __init__(
+        self,
+        rules: Sequence[SubscriptionPolicy],
+        default: PolicyRule,
+        patience: float,
+    ) -> None:
         self.default = default
         # For all clients without a rule.
         self._plain = PolicyRules(default)
-        self._rules = [(Patterns([rule.client]), rule) for rule in rules]
+        self._rules = [(Patterns([each.client]), each, each.rule(patience)) for each in rules]
 
     def __repr__(self) -> str:
         return f"<SubscriptionPolicies: {self.default.policy}, {len(self._rules)} rules>"
@@ -122,6 +154,7 @@ class SubscriptionPolicies:
         *names: str,
         able: Collection[StuckPolicy] | None = None,
         topic_of: Callable[[bytes], str] | None = bytes.decode,
+        more: Sequence[tuple[TopicFilter, PolicyRule]] = (),
     ) -> PolicyRules:
         """Return the policies for the client that has these names.
 
@@ -131,16 +164,17 @@ class SubscriptionPolicies:
                 skipped. None: all are.
             topic_of: See `PolicyRules`; None: its messages have no topics, and only rules for all
                 of them apply.
+            more: Rules of the client's own, after those of the server.
         """
         rules: list[tuple[TopicFilter, PolicyRule]] = []
-        for pattern, rule in self._rules:
+        for pattern, each, rule in self._rules:
             if able is not None and rule.policy not in able:
                 continue
-            if topic_of is None and rule.filter != EVERY_TOPIC:
+            if topic_of is None and each.filter != EVERY_TOPIC:
                 continue
             if any(map(pattern.matches, names)):
-                patience = self.default.patience if rule.patience is None else rule.patience
-                rules.append((TopicFilter(rule.filter), PolicyRule(rule.policy, patience)))
+                rules.append((TopicFilter(each.filter), rule))
+        rules.extend(more)
         if not rules:
             return self._plain
         return PolicyRules(self.default, rules, bytes.decode if topic_of is None else topic_of)

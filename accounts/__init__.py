@@ -28,7 +28,6 @@ from ._errors import SettledError as SettledError
 from ._errors import TooManyDeliveriesError as TooManyDeliveriesError
 from ._errors import UnfitPolicyError as UnfitPolicyError
 from ._faults import Faults as Faults
-from ._holder import DEFAULT_PATIENCE as DEFAULT_PATIENCE
 from ._holder import Holder as Holder
 from ._holder import LoanQueue as LoanQueue
 from ._holder import Recipient as Recipient
@@ -90,6 +89,8 @@ from .watch._over_limit import OverLimitWatch as OverLimitWatch
 from .watch._patience import Stuck as Stuck
 from .watch._patience import overdue as overdue
 from .watch._patience import watch_patience as watch_patience
+from .watch._profile import DEFAULT_PATIENCE as DEFAULT_PATIENCE
+from .watch._profile import Profile as Profile
 from .watch._slow_waits import DEFAULT_SLOW_WAIT as DEFAULT_SLOW_WAIT
 from .watch._slow_waits import watch_slow_waits as watch_slow_waits
 from .watch._stuck_policy import StuckPolicy as StuckPolicy

@@ -20,15 +20,12 @@ from ._loan import LoanedItem
 from ._outcome import Outcome
 from .limits._limit import Limit
 from .trace._label import label_of
+from .watch._profile import DEFAULT_PATIENCE, HORIZON, SPILL_HORIZON
 from .watch._stuck_policy import StuckPolicy
 
 if TYPE_CHECKING:
     from ._account import Account
     from ._ledger import Ledger
-
-DEFAULT_PATIENCE = 20.0
-"""Slow-consumer timeout in seconds. Twice NATS's write deadline (10 s), a third of Redis's soft
-limit (60 s)."""
 
 IMPATIENT_SECONDS: Final = 0.5
 """A holder with less patience is checked as soon as a reader waits; others at this interval."""
@@ -104,14 +101,16 @@ class Holder(Recipient):
             set by code that knows it. A peer that is not read may not read either: while that
             account's reader waits, this holder counts as waiting on it (`rings`).
         lagging: Whether it is lagging: relieved, and not caught up since. No reader waits on it.
+        full_patience: Set while no more may be spilled for it: readers wait again, and after these
+            seconds it is disconnected, whatever its policy.
         relief: What became of messages it could not take, since it was made.
         ages: Ages of loans when holders of this kind were done with them. `LoanedItem.settle`
             counts them; a holder that repays in any other way counts them itself.
     """
 
     __slots__ = (
-        "_patience", "_policy", "ages", "lagging", "ledger", "name", "owner", "progressed_at",
-        "relief",
+        "_patience", "_policy", "ages", "full_patience", "lagging", "ledger", "name", "owner",
+        "progressed_at", "relief",
     )  # fmt: skip
 
     kind = "holder"
@@ -136,6 +135,7 @@ class Holder(Recipient):
     ) -> None:
         self.ledger = ledger
         self.name = name
+        self.full_patience: float | None = None
         self.patience = patience
         self.policy = policy
         self.owner: Account | None = None
@@ -151,11 +151,17 @@ class Holder(Recipient):
 
         Then `policy` applies. 0: as soon as a reader waits.
         """
-        return self._patience
+        return self._patience if self.full_patience is None else self.full_patience
 
     @patience.setter
     def patience(self, seconds: float) -> None:
         self.set_patience(seconds)
+
+    @property
+    def horizon(self) -> int:
+        """The number of patiences within which it must clear what readers wait for."""
+        spills = self._policy is StuckPolicy.SPILL and not self.lagging
+        return SPILL_HORIZON if spills else HORIZON
 
     def set_patience(self, seconds: float) -> None:
         """Set `patience`; for holders that have several."""
@@ -178,7 +184,7 @@ class Holder(Recipient):
         Setting it raises UnfitPolicyError if the holder does not support it. A holder that is
         lagging already catches up under its previous policy.
         """
-        return self._policy
+        return self._policy if self.full_patience is None else StuckPolicy.DISCONNECT
 
     @policy.setter
     def policy(self, policy: StuckPolicy) -> None:

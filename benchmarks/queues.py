@@ -384,8 +384,7 @@ def measure_backlog(
     with scratch(where, 2 * most * (settings.size + 100)) as directory:
         options, program = [DISK_LIMIT], EXAMPLE
         if settings.paging == "classic":
-            options.append(f"--memory={settings.memory}")
-            program = CLASSIC_EXAMPLE
+            program = (*CLASSIC_EXAMPLE, f"--memory={settings.memory}")
         serving = work_queue(directory / "store", *options, program=program, core=cores.server)
         with (
             serving as (port, server),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from ..accounts import Account, Holder, LoanAtRest, LoanedItem, Outcome
+from ..accounts import DEFAULT_PATIENCE, Account, Holder, LoanAtRest, LoanedItem, Outcome
 from ..dataspace import Publication
 from ..dataspace.queues import Marks, Message
 
@@ -68,16 +68,18 @@ class Spool:
         name: The name of the shelf.
         on_more: Called when `take` can return something again.
         on_over: Called with a sentence, out of any commit, when no more can be spilled.
+        full_patience: How long readers wait when there is no room (`Holder.full_patience`).
 
     Attributes:
         account: See above.
-        over: Why no more can be spilled; None as long as it can.
+        over: Why no more can ever be spilled; None as long as it can.
         spilled_items: The number of messages ever spilled.
     """
 
     __slots__ = (
-        "_closed", "_fresh", "_holder", "_items", "_name", "_nbytes", "_next", "_on_more",
-        "_on_over", "_persistence", "_read_next", "_ready", "_rest", "_said_over", "_shelf",
+        "_closed", "_fresh", "_full_patience", "_holder", "_items", "_last", "_name", "_nbytes",
+        "_next", "_on_more", "_on_over", "_persistence", "_read_next", "_ready", "_rest",
+        "_said_full", "_said_over", "_shelf",
         "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
         "spilled_items",
     )  # fmt: skip
@@ -91,6 +93,7 @@ class Spool:
         *,
         on_more: Callable[[], object],
         on_over: Callable[[str], object],
+        full_patience: float = DEFAULT_PATIENCE,
     ) -> None:
         self._holder = holder
         self._persistence = persistence
@@ -98,6 +101,7 @@ class Spool:
         self._name = name
         self._on_more = on_more
         self._on_over = on_over
+        self._full_patience = full_patience
         self._shelf: Any = persistence.shelf(name)
         self._shelf.queue = self
         # Messages not yet written; written and not durable, by number; durable, as one loan; and
@@ -106,7 +110,9 @@ class Spool:
         self._unsynced: dict[int, tuple[int, LoanedItem[list[bytes]]]] = {}
         self._unsynced_items = self._unsynced_bytes = 0
         self._rest = LoanAtRest(account, holder)
-        self._ready: deque[LoanedItem[list[bytes]]] = deque()
+        self._ready: deque[tuple[int, LoanedItem[list[bytes]]]] = deque()
+        # Where the last messages of each account are.
+        self._last: dict[Account, int] = {}
         self._items = self._nbytes = 0
         # A shelf of this name may have existed before: its numbers continue.
         self._next = self._read_next = getattr(self._shelf, "last_seq", 0) + 1
@@ -114,7 +120,7 @@ class Spool:
         self._closed = False
         # The disk may be in trouble already; that is reported when there is something to spill.
         self.over: str | None = getattr(persistence, "trouble", None)
-        self._said_over = False
+        self._said_full = self._said_over = False
         self.spilled_items = 0
 
     def __repr__(self) -> str:
@@ -134,6 +140,11 @@ class Spool:
         """Their bytes."""
         return self._nbytes
 
+    def has_messages_of(self, account: Account) -> bool:
+        """Whether messages of an account may be here: later ones have to come behind them."""
+        first = self._ready[0][0] if self._ready else self._read_next
+        return self._last.get(account, -1) >= first
+
     # -- input ----------------------------------------------------------------------------------
 
     def hold(self, account: Account, chunk: bytes, items: int, nbytes: int, now: float) -> None:
@@ -149,6 +160,7 @@ class Spool:
                 tail.items += items
                 tail.bytes += nbytes
                 return
+        self._last[account] = self._next + len(fresh)
         fresh.append(LoanedItem(account, [chunk], items, nbytes, self._holder, now, charged=True))
 
     def write(self) -> None:
@@ -156,6 +168,8 @@ class Spool:
         fresh = self._fresh
         if fresh and self.over is not None and not self._said_over:
             self._tell_over(self.over)
+        holder = self._holder
+        holder.full_patience = None
         while fresh and self.over is None:
             loan = fresh[0]
             items_left, bytes_left = self.account.room()
@@ -163,10 +177,8 @@ class Spool:
                 self._unsynced_items + loan.items > items_left
                 or self._unsynced_bytes + loan.bytes > bytes_left
             ):
-                self._say_over(
-                    f"{self._items} messages ({self._nbytes} bytes) are spilled for it, and no "
-                    "more may be (max_queued, max_queued_bytes, disk_limit or kept_limit)"
-                )
+                holder.full_patience = self._full_patience
+                self._say_full()
                 return
             fresh.popleft()
             seq = self._next
@@ -183,6 +195,19 @@ class Spool:
             self._unsynced_bytes += loan.bytes
         if self._unsynced_items > HURRY_ITEMS or self._unsynced_bytes > HURRY_BYTES:
             self._persistence.hurry()
+
+    def _say_full(self) -> None:
+        if self._said_full:
+            return
+        self._said_full = True
+        holder = self._holder
+        logger.warning(
+            "%s %s has %d messages (%d bytes) spilled, and no more may be (max_queued, "
+            "max_queued_bytes, disk_limit or kept_limit): publishers wait for it",
+            holder.kind, holder.name, self._items, self._nbytes,
+            extra={"event": "spill_full", "holder": holder.name, "kind": holder.kind,
+                   "items": self._items, "bytes": self._nbytes},
+        )  # fmt: skip
 
     def _say_over(self, why: str) -> None:
         if self.over is None:
@@ -205,7 +230,7 @@ class Spool:
         """Take out the next messages to send; None: there are none now (see `on_more`)."""
         loan = None
         if self._ready:
-            loan = self._ready.popleft()
+            loan = self._ready.popleft()[1]
         elif self._read_next < self._next:
             if not self._waiting:
                 self._waiting = True
@@ -217,6 +242,8 @@ class Spool:
             self._items -= loan.items
             self._nbytes -= loan.bytes
             self._own(loan)
+        if not self._items:
+            self._last.clear()
         return loan
 
     def _own(self, loan: LoanedItem[list[bytes]]) -> None:
@@ -264,7 +291,7 @@ class Spool:
             else:
                 loan = self._rest.take([], int(message.event.topic), message.size)
             loan.item = [message.event.payload]
-            self._ready.append(loan)
+            self._ready.append((seq, loan))
         if found:
             self._shelf.done(found)
         else:
@@ -309,7 +336,8 @@ class Spool:
 
     def loans(self) -> Iterator[LoanedItem[list[bytes]]]:
         """Yield all loans here."""
-        yield from self._ready
+        for _, loan in self._ready:
+            yield loan
         if self._rest.loan is not None:
             yield self._rest.loan
         for _, loan in self._unsynced.values():
@@ -321,6 +349,7 @@ class Spool:
         if self._closed:
             return
         self._closed = True
+        self._holder.full_patience = None
         loans = list(self.loans())
         self._ready.clear()
         self._fresh.clear()

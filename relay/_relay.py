@@ -398,7 +398,9 @@ def _moves_limits(settings: RelaySettings) -> bool:
 def _check_syndicate_policy(settings: RelaySettings) -> None:
     from ..transports.syndicate._droppable import ABLE
 
-    policies = SubscriptionPolicies(settings.subscription_policy, settings.policy)
+    policies = SubscriptionPolicies(
+        settings.subscription_policy, settings.policy_without_spilling, settings.patience
+    )
     found = policies.of("syndicate:0/-/0", "0", able=ABLE, topic_of=None)
     if not found.policies <= ABLE:
         msg = (

@@ -192,6 +192,8 @@ class Outlet(LoanQueue):
     def _due(self) -> PolicyRule | None:
         """Return the treatment that is due next; None: one treatment is for everything."""
         consumer_policy = self._consumer_policy
+        if self.full_patience is not None:
+            return PolicyRule(StuckPolicy.DISCONNECT, self.full_patience)
         if consumer_policy is None or consumer_policy.rules.only is not None:
             return None
         if self._lagging is None:
@@ -229,6 +231,8 @@ class Outlet(LoanQueue):
             return  # an unblocked outlet sends in a moment
         if self._lagging is not None:
             # It has reported that it is behind already: somebody waits all the same.
+            self._lagging.spill_all()
+            self._lagging.write()
             if self._lagging.undroppable():
                 logger.warning(
                     "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})

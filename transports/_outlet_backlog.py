@@ -4,7 +4,9 @@ Rules of this file, beyond those of every `Backlog`:
 1. A packet that the kernel has been offered a part of goes out whole.
 2. The policy of its topic applies to a message that may be dropped (`PolicyRules`). Everything
    else, and messages whose policy is to wait, stay on their account, in order.
-3. Chunks are handled whole, as they came, where possible: they are kept as one loan, or hundreds of
+3. Where messages are spilled, a publisher that has few of them here, and nothing spilled, is not
+   made to wait behind the spilled ones of the others (`_may_pass`). Its own keep their order.
+4. Chunks are handled whole, as they came, where possible: they are kept as one loan, or hundreds of
    messages would cost as much as each alone.
 """
 
@@ -18,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from ..accounts import Account, Backlog, LoanedItem, Outcome, StuckPolicy
+from ..accounts import (
+    JOIN_BYTES,
+    Account,
+    Backlog,
+    LoanedItem,
+    Outcome,
+    StuckPolicy,
+)
 from ..persistence._spool import OpenSpool, Spool
 from ._backlog_messages import BacklogMessages, Framing, Room
 
@@ -76,8 +85,8 @@ class OutletBacklog(Backlog):
     """
 
     __slots__ = (
-        "_consumer_policy", "_found", "_loan", "_messages", "_more", "_outlet", "_room", "_spool",
-        "aside",
+        "_consumer_policy", "_found", "_loan", "_messages", "_more", "_moving", "_outlet",
+        "_passing", "_room", "_spool", "aside",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +108,9 @@ class OutletBacklog(Backlog):
         # Messages that are kept, as one loan of the backlog's account.
         self._loan: LoanedItem[list[Any]] | None = None
         self._spool: Spool | None = None
+        # Messages that are not spilled, by account, in the order of their first ones.
+        self._passing: dict[Account, deque[LoanedItem[list[Any]]]] = {}
+        self._moving = False
         self._more: trio.Event | None = None
 
     def __repr__(self) -> str:
@@ -106,7 +118,8 @@ class OutletBacklog(Backlog):
 
     def __len__(self) -> int:
         """Return the number of messages that it keeps."""
-        return len(self._messages) + (0 if self._spool is None else len(self._spool))
+        passing = sum(loan.items for loans in self._passing.values() for loan in loans)
+        return len(self._messages) + passing + (0 if self._spool is None else len(self._spool))
 
     def __bool__(self) -> bool:
         return True
@@ -114,7 +127,7 @@ class OutletBacklog(Backlog):
     @property
     def is_empty(self) -> bool:
         """Whether nothing is left to be sent."""
-        return not self.aside and not len(self)
+        return not self.aside and not self._passing and not len(self)
 
     # -- when it begins -------------------------------------------------------------------------
 
@@ -127,6 +140,11 @@ class OutletBacklog(Backlog):
             rest.appendleft(queue.pop())
         for loan in rest:
             self.put(loan)
+
+    def spill_all(self) -> None:
+        """Spill what was to pass by the spilled messages: somebody waits for it."""
+        for account in list(self._passing):
+            self._spill_passing(account)
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
         """See `Backlog.put`; loans that the outlet only forwards stay as they are."""
@@ -227,6 +245,11 @@ class OutletBacklog(Backlog):
             self._put_aside(account, chunk, items, nbytes, opened)
             return
         if policy is StuckPolicy.SPILL:
+            if self._may_pass(account, nbytes):
+                passing = self._passing.setdefault(account, deque())
+                self._append(passing, account, chunk, items, nbytes, opened)
+                return
+            self._spill_passing(account)
             spool = self._spool
             if spool is None:
                 spool = self._spool = self._open_spool()
@@ -268,17 +291,49 @@ class OutletBacklog(Backlog):
     def _put_aside(
         self, account: Account, chunk: bytes, items: int, nbytes: int, opened: float
     ) -> None:
-        aside = self.aside
-        outlet = self._outlet
-        if aside:
-            tail = aside[-1]
+        self._append(self.aside, account, chunk, items, nbytes, opened)
+
+    def _append(
+        self,
+        line: deque[LoanedItem[list[Any]]],
+        account: Account,
+        chunk: bytes,
+        items: int,
+        nbytes: int,
+        opened: float,
+    ) -> None:
+        if line:
+            tail = line[-1]
             if tail.account is account and tail.bytes < tail.grows_to and account.tracing is None:
                 tail.item.append(chunk)
                 tail.items += items
                 tail.bytes += nbytes
                 return
-        aside.append(LoanedItem(account, [chunk], items, nbytes, outlet, opened, charged=True))
+        outlet = self._outlet
+        line.append(LoanedItem(account, [chunk], items, nbytes, outlet, opened, charged=True))
         self._wake()
+
+    def _may_pass(self, account: Account, nbytes: int) -> bool:
+        """Whether a message need not be spilled: its publisher has few here, and need not wait.
+
+        As flow queueing has it, which serves sparse flows first (RFC 8290, 4.2).
+        """
+        if self._moving or not account.debt_is_clear():
+            return False
+        if self._spool is not None and self._spool.has_messages_of(account):
+            return False
+        here = sum(loan.bytes for loan in self._passing.get(account, ()))
+        return here + nbytes <= JOIN_BYTES
+
+    def _spill_passing(self, account: Account) -> None:
+        """Spill the messages of an account that were to pass: those that follow are spilled."""
+        line = self._passing.pop(account, None)
+        if line is None:
+            return
+        self._moving = True
+        for loan in line:
+            self.put(loan)
+        self._moving = False
 
     def _take_off(self, items: int, nbytes: int) -> None:
         loan = self._loan
@@ -326,6 +381,11 @@ class OutletBacklog(Backlog):
             loan = self.aside.popleft()
             size += loan.bytes
             queue.append(loan)
+        while self._passing and size < nbytes:
+            account = next(iter(self._passing))
+            for loan in self._passing.pop(account):
+                size += loan.bytes
+                queue.append(loan)
         if size < nbytes:
             chunks, items = self._messages.take(nbytes - size)
             if items:
@@ -343,6 +403,8 @@ class OutletBacklog(Backlog):
                 break
             size += spilled.bytes
             queue.append(spilled)
+        if outlet.full_patience is not None:
+            self.write()  # There may be room now.
         return bool(queue)
 
     async def more(self) -> None:
@@ -358,6 +420,8 @@ class OutletBacklog(Backlog):
         for loan in self.aside:
             if loan.holder is self._outlet:
                 yield loan
+        for line in self._passing.values():
+            yield from line
         if self._loan is not None:
             yield self._loan
         if self._spool is not None:
@@ -380,6 +444,10 @@ class OutletBacklog(Backlog):
             loan = self.aside.popleft()
             if loan.holder is self._outlet:
                 loan.settle(outcome=outcome)
+        for line in self._passing.values():
+            for loan in line:
+                loan.settle(outcome=outcome)
+        self._passing.clear()
         self._messages.clear()
         rest, self._loan = self._loan, None
         if rest is not None:

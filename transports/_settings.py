@@ -18,7 +18,7 @@ from ..access._account_limits import AccountLimit, AccountLimits, AccountRate
 from ..access._connect_rate import DEFAULT_CONNECT_RATE
 from ..access._guesses import DELAYS
 from ..access._publication_policies import PublicationPolicy
-from ..access._subscription_policies import PolicyRule, StuckWord, SubscriptionPolicy
+from ..access._subscription_policies import PolicyRule, ProfileWord, StuckWord, SubscriptionPolicy
 from ..access._tenants import Tenant, check_tenants
 from ..access._topic_accounts import TopicAccount
 from ..accounts import (
@@ -31,6 +31,7 @@ from ..accounts import (
     DEFAULT_STANDING_SHAPES,
     RETAIN_LIMIT,
     Limit,
+    Profile,
     StuckPolicy,
 )
 from ..dataspace import (
@@ -150,18 +151,23 @@ class DebtSettings:
 class PatienceSettings:
     """Timeouts and policies for slow consumers."""
 
+    profile: ProfileWord = "balanced"
+    """Slow consumers, in one word. balanced: publishers wait for at most a second, then messages
+    are spilled (--max-queued, --store), and only without room for them publishers wait for
+    --patience; lossless: publishers wait for --patience; then, as under balanced, the slow
+    consumer is disconnected; live: nobody waits, and old QoS 0 messages are dropped."""
     patience: Seconds = DEFAULT_PATIENCE
     """Slow-consumer timeout, in seconds: how long a subscriber may take nothing while publishers
     wait for it."""
-    stuck: StuckWord = "disconnect"
-    """Slow-consumer policy after --patience. wait: publishers go on waiting; disconnect: close the
-    connection; drop_oldest, drop_newest: drop messages; conflate: keep the latest of each topic;
-    spill: store messages (--store, --max-queued) and deliver them later. Only QoS 0 messages are
-    ever dropped."""
+    stuck: StuckWord | None = None
+    """Slow-consumer policy after --patience, in place of the profile's. wait: publishers go on
+    waiting; disconnect: close the connection; drop_oldest, drop_newest: drop messages; conflate:
+    keep the latest of each topic; spill: store messages (--store, --max-queued) and deliver them
+    later. Only QoS 0 messages are ever dropped [default: by --profile]."""
     subscription_policy: tuple[SubscriptionPolicy, ...] = ()
     """Slow-consumer policy for some clients and topics, CLIENT FILTER=POLICY[,SECONDS]: CLIENT is a
     pattern as for --account-limit, FILTER a topic filter, POLICY as for --stuck, SECONDS the
-    timeout (otherwise --patience). Repeatable; the first match applies."""
+    timeout (otherwise --patience); or POLICY is a profile. Repeatable; the first match applies."""
     behind_items: Count | None = RETAIN_LIMIT.items
     """Messages kept for one lagging consumer, under a policy that drops; none: no limit."""
     behind_bytes: Size | None = RETAIN_LIMIT.bytes
@@ -186,7 +192,16 @@ class PatienceSettings:
     @property
     def policy(self) -> PolicyRule:
         """The slow-consumer policy where no `subscription_policy` matches."""
-        return PolicyRule(StuckPolicy(self.stuck), self.patience)
+        if self.stuck is not None:
+            return PolicyRule(StuckPolicy(self.stuck), self.patience)
+        return PolicyRule.of(Profile(self.profile), self.patience)
+
+    @property
+    def policy_without_spilling(self) -> PolicyRule:
+        """The same for peers whose messages cannot be spilled; a profile can do without."""
+        if self.stuck is None and self.policy.policy is StuckPolicy.SPILL:
+            return PolicyRule.of(Profile.LOSSLESS, self.patience)
+        return self.policy
 
     @property
     def undroppable_policy(self) -> StuckPolicy:

@@ -15,16 +15,12 @@ until its last event, and how much was there a patience ago?
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import Final
 
 import attrs
 
 from .._account import Account
 from .._holder import Holder
-
-HORIZON: Final = 90
-"""Number of patiences within which the debt must be cleared at the present rate. With the default
-of twenty seconds it is half an hour, RabbitMQ's `consumer_timeout`."""
+from ._profile import HORIZON
 
 
 @attrs.frozen(slots=True)
@@ -50,9 +46,9 @@ class _Seen:
     items: int
     bytes: int
 
-    def is_fast(self, cleared_items: int, cleared_bytes: int) -> bool:
+    def is_fast(self, cleared_items: int, cleared_bytes: int, horizon: int) -> bool:
         """Whether enough of it has been cleared since."""
-        return cleared_items * HORIZON >= self.items or cleared_bytes * HORIZON >= self.bytes > 0
+        return cleared_items * horizon >= self.items or cleared_bytes * horizon >= self.bytes > 0
 
 
 def _repaid(account: Account) -> tuple[int, int]:
@@ -94,13 +90,14 @@ class ClearingRates:
         before, self._debts = self._debts, {}
         suspect: set[Account] = set()
         least = min((each.patience for each in holders if each.patience), default=0.0)
+        horizon = min((each.horizon for each in holders), default=HORIZON)
         for account in waiting:
             # Debt of accounts below it says nothing about its own waiting.
             if account.below or not account.debt_items:
                 continue
             seen, repaid = before.get(account) or (None, (0, 0))
             items, nbytes = _repaid(account)
-            if seen is None or seen.is_fast(items - repaid[0], nbytes - repaid[1]):
+            if seen is None or seen.is_fast(items - repaid[0], nbytes - repaid[1], horizon):
                 seen, repaid = _Seen(now, account.debt_items, account.debt_bytes), (items, nbytes)
             elif now - seen.since >= least / 2:
                 suspect.add(account)
@@ -119,7 +116,9 @@ class ClearingRates:
             yield
             for account, (items, nbytes) in _until_last(holder, suspect).items():
                 seen = before.get((account, holder))
-                if seen is None or seen.is_fast(seen.items - items, seen.bytes - nbytes):
+                if seen is None or seen.is_fast(
+                    seen.items - items, seen.bytes - nbytes, holder.horizon
+                ):
                     seen = _Seen(now, items, nbytes)
                 elif now - seen.since >= holder.patience and seen.items > items:
                     # A holder that clears nothing is idle, for which there is a separate check.

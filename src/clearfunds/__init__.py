@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .accounts import LoanedItem as LoanedItem
     from .accounts import LoanQueue as LoanQueue
     from .accounts import Outcome as Outcome
+    from .accounts import Profile as Profile
     from .accounts import RateLimit as RateLimit
     from .accounts import StuckPolicy as StuckPolicy
     from .accounts import Turn as Turn
@@ -64,6 +65,7 @@ __all__ = [
     "Mailbox",
     "Outcome",
     "Outlet",
+    "Profile",
     "Publication",
     "RateLimit",
     "RelaySettings",

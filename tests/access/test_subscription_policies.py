@@ -20,7 +20,7 @@ def rule(
 
 
 def policies(*rules: SubscriptionPolicy) -> SubscriptionPolicies:
-    return SubscriptionPolicies(rules, DEFAULT)
+    return SubscriptionPolicies(rules, DEFAULT, 20.0)
 
 
 RULES = policies(

@@ -129,11 +129,11 @@ async def stall(relay: RunningRelay, reason: str, account: str) -> None:
 
 
 async def test_a_reader_that_waits_for_its_own_debt() -> None:
-    async with running(http="127.0.0.1:0", limit_items=2) as relay:
+    async with running(http="127.0.0.1:0", limit_items=2, profile="lossless") as relay:
         await stall(relay, "account", f"mqtt:{relay.port}/-/pub")
 
 
 async def test_a_reader_that_waits_for_everybodys_debt() -> None:
-    async with running(http="127.0.0.1:0", server_limit_items=2) as relay:
+    async with running(http="127.0.0.1:0", server_limit_items=2, profile="lossless") as relay:
         # All of it is its share while nobody else owes; it goes on an eighth below that.
         await stall(relay, "share", f"mqtt:{relay.port}/-/pub")

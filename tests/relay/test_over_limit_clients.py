@@ -25,7 +25,13 @@ PAYLOAD = bytes(10_000)
 def refusing(**options: Any) -> Any:
     """Run a relay that refuses, in which nobody's patience is ever over."""
     rules = (PublicationPolicy("*", "#", "refuse"),)
-    return running(limit_bytes=100_000, patience=1000.0, publication_policy=rules, **options)
+    given: dict[str, Any] = {
+        "profile": "lossless",
+        "limit_bytes": 100_000,
+        "patience": 1000.0,
+        **options,
+    }
+    return running(publication_policy=rules, **given)
 
 
 @pytest.mark.parametrize("qos", [1, 2])

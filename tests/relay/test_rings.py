@@ -232,7 +232,7 @@ async def test_two_clients_that_wait_on_each_other_are_a_ring_of_two(
     """The relay sees both halves, names both, and gives up one."""
     serve = 50_000  # more than the kernel keeps for one connection, by far
     async with (
-        running(patience=4.0, limit_items=20, http="127.0.0.1:0") as relay,
+        running(profile="lossless", patience=4.0, limit_items=20, http="127.0.0.1:0") as relay,
         connected(relay.port, "x", receive_buffer=4096) as x,
         connected(relay.port, "y", receive_buffer=4096) as y,
         connected(relay.port, "bystander") as bystander,
@@ -280,7 +280,7 @@ async def test_two_clients_that_wait_on_each_other_are_a_ring_of_two(
 
 async def test_two_clients_that_play_on_are_no_ring(caplog: pytest.LogCaptureFixture) -> None:
     async with (
-        running(patience=0.5, limit_items=5) as relay,
+        running(profile="lossless", patience=0.5, limit_items=5) as relay,
         connected(relay.port, "x") as x,
         connected(relay.port, "y") as y,
     ):
@@ -302,7 +302,7 @@ async def test_two_clients_that_owe_each_other_acknowledgements_are_a_ring(
 ) -> None:
     """What is sent with QoS 1 waits for its PUBACK, which comes from who is not read."""
     async with (
-        running(patience=2.0, limit_items=20) as relay,
+        running(profile="lossless", patience=2.0, limit_items=20) as relay,
         connected(relay.port, "x") as x,
         connected(relay.port, "y") as y,
     ):

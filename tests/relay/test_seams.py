@@ -491,7 +491,7 @@ async def test_the_patience_of_one_that_fails(
     """Somebody waits on it, and on another, which is dealt with all the same."""
     seam.at(Outlet, method)
     async with (
-        relay_with_pair(seam, caplog, patience=0.3) as relay,
+        relay_with_pair(seam, caplog, patience=0.3, stuck="disconnect") as relay,
         connected(relay.port, VICTIM, receive_buffer=LITTLE) as victim,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "pub") as pub,

@@ -52,7 +52,7 @@ async def test_a_subscriber_stuck_for_good_is_given_up(
     """Rule 11: its debt is written off and counted, and everybody else goes on."""
     size, count = (500_000, 40) if qos == 0 else (100, 3000)
     async with (
-        running(patience=1.0, http="127.0.0.1:0", limit_items=20) as relay,
+        running(patience=1.0, stuck="disconnect", http="127.0.0.1:0", limit_items=20) as relay,
         AsyncExitStack() as stack,
     ):
         subs = await crowd(stack, relay.port, qos)
@@ -100,7 +100,7 @@ async def test_a_subscriber_stuck_for_good_is_given_up(
 
 async def test_all_who_wait_on_it_are_named(caplog: pytest.LogCaptureFixture) -> None:
     async with (
-        running(patience=0.5, limit_items=2) as relay,
+        running(patience=0.5, stuck="disconnect", limit_items=2) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         AsyncExitStack() as stack,
     ):
@@ -119,7 +119,7 @@ async def test_a_subscriber_on_whom_nobody_waits_may_take_its_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
-        running(patience=0.5) as relay,
+        running(patience=0.5, stuck="disconnect") as relay,
         connected(relay.port, "slow", receive_buffer=LITTLE) as slow,
         connected(relay.port, "pub") as pub,
     ):
@@ -252,7 +252,7 @@ async def names_while_it_lasts(pages: str, port: int) -> None:
 
 
 async def test_a_subscriber_that_stops_reading_for_a_while_loses_nothing() -> None:
-    async with running(http="127.0.0.1:0") as relay, AsyncExitStack() as stack:
+    async with running(profile="lossless", http="127.0.0.1:0") as relay, AsyncExitStack() as stack:
         subs = await crowd(stack, relay.port)
         pub = await stack.enter_async_context(connected(relay.port, "pub"))
         race = Race(stop=3)
@@ -358,7 +358,7 @@ async def test_it_costs_little_memory_and_disturbs_nobody() -> None:
 async def test_the_relay_goes_on_for_others_while_one_is_stuck() -> None:
     """Publishers that it concerns wait; to all others it makes no difference."""
     async with (
-        running(limit_items=2, patience=60) as relay,
+        running(limit_items=2, profile="lossless", patience=60) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "fine") as fine,
         connected(relay.port, "pub") as pub,

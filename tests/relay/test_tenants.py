@@ -121,7 +121,7 @@ async def test_names_that_look_alike_are_not_taken_for_each_other() -> None:
     """Rule 14: what is owed stays with the tenant under whom it was caused."""
     entries = (Tenant(name="one", user=("a",)), Tenant(name="two", user=("a/b",)))
     async with (
-        running(tenant=entries) as relay,
+        running(tenant=entries, profile="lossless") as relay,
         connected(relay.port, "b/c", username="a"),
         connected(relay.port, "c", username="a/b"),
     ):
@@ -297,7 +297,10 @@ async def test_a_will_is_charged_by_topic() -> None:
 async def test_two_who_wait_on_each_other_for_another_tenants_funds_are_a_ring() -> None:
     """Rule 11, where the funds that they wait for are not their own accounts'."""
     entries = (Tenant(name="t", topic=("to/#",)),)
-    async with world(tenant=entries, limit_items=4, patience=1.0) as (relay, stack):
+    async with world(tenant=entries, limit_items=4, profile="lossless", patience=1.0) as (
+        relay,
+        stack,
+    ):
         ends: list[BareClient] = []
         for name in "ab":
             client = await stack.enter_async_context(

@@ -44,7 +44,7 @@ async def hold_up(relay: RunningRelay, pub: BareClient, stuck: BareClient) -> No
 @pytest.mark.parametrize("mine", [True, False])
 async def test_who_waits_is_told_on_whom_and_when_it_is_over(mine: bool) -> None:
     async with (
-        running(throttled_after=0.2, limit_items=3) as relay,
+        running(profile="lossless", throttled_after=0.2, limit_items=3) as relay,
         connected(relay.port, "pub/1") as pub,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "watch") as watch,
@@ -88,7 +88,7 @@ async def test_who_waits_is_told_on_whom_and_when_it_is_over(mine: bool) -> None
 
 async def test_a_client_that_goes_while_it_waits_waits_no_more() -> None:
     async with (
-        running(throttled_after=0.2, limit_items=3) as relay,
+        running(profile="lossless", throttled_after=0.2, limit_items=3) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "watch") as watch,
     ):
@@ -102,7 +102,7 @@ async def test_a_client_that_goes_while_it_waits_waits_no_more() -> None:
 
 async def test_a_rate_is_a_reason_without_a_culprit() -> None:
     async with (
-        running(throttled_after=0.2, rate=(AccountRate("pub", 1),)) as relay,
+        running(profile="lossless", throttled_after=0.2, rate=(AccountRate("pub", 1),)) as relay,
         connected(relay.port, "pub") as pub,
         connected(relay.port, "watch") as watch,
     ):
@@ -114,7 +114,7 @@ async def test_a_rate_is_a_reason_without_a_culprit() -> None:
 
 async def test_nothing_is_made_that_nobody_has_asked_for() -> None:
     async with (
-        running(throttled_after=0.0, limit_items=3) as relay,
+        running(profile="lossless", throttled_after=0.0, limit_items=3) as relay,
         connected(relay.port, "pub") as pub,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "watch") as watch,
@@ -132,7 +132,10 @@ async def test_nothing_is_made_that_nobody_has_asked_for() -> None:
 
 
 async def test_it_may_be_off() -> None:
-    async with running(throttled_after=None) as relay, connected(relay.port, "pub"):
+    async with (
+        running(profile="lossless", throttled_after=None) as relay,
+        connected(relay.port, "pub"),
+    ):
         assert relay.relay.notices is None
 
 
@@ -143,7 +146,9 @@ async def test_who_does_not_read_what_it_is_told_holds_up_nobody(
     monkeypatch.setattr(_throttle_notices, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(_throttle_notices, "MAX_UNTAKEN_ITEMS", 5)
     async with (
-        running(throttled_after=0.0, limit_items=3, server_limit_items=4) as relay,
+        running(
+            profile="lossless", throttled_after=0.0, limit_items=3, server_limit_items=4
+        ) as relay,
         connected(relay.port, "pub") as pub,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "watch", receive_buffer=LITTLE) as watch,

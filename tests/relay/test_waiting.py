@@ -79,7 +79,10 @@ async def test_the_debt_stays_within_the_limit_and_one_publication(
     published = flood(kind, subscribers)
     del published[(500 if kind == "large" else DELIVERIES) // subscribers :]
     largest = max(len(encode(Publish(topic, payload))) for topic, payload in published)
-    async with running(limit_items=items, limit_bytes=nbytes) as relay, AsyncExitStack() as stack:
+    async with (
+        running(profile="lossless", limit_items=items, limit_bytes=nbytes) as relay,
+        AsyncExitStack() as stack,
+    ):
         subs = [
             await stack.enter_async_context(connected(relay.port, f"s{n}", receive_buffer=LITTLE))
             for n in range(subscribers)
@@ -112,7 +115,7 @@ async def test_the_debt_stays_within_the_limit_and_one_publication(
 
 
 async def test_a_fan_out_above_the_limit_is_admitted_and_then_waited_for() -> None:
-    async with running(limit_items=3) as relay, AsyncExitStack() as stack:
+    async with running(profile="lossless", limit_items=3) as relay, AsyncExitStack() as stack:
         subs = [
             await stack.enter_async_context(connected(relay.port, f"s{n}", receive_buffer=LITTLE))
             for n in range(20)
@@ -142,7 +145,10 @@ async def test_a_client_that_owes_to_itself_finishes(
     size: int, count: int, limits: dict[str, int]
 ) -> None:
     """It publishes and subscribes with QoS 1 on one connection, and is over its limit both ways."""
-    async with running(**limits) as relay, connected(relay.port, "echo") as client:
+    async with (
+        running(profile="lossless", **limits) as relay,
+        connected(relay.port, "echo") as client,
+    ):
         await client.subscribe("t", qos=1)
         window = trio.Semaphore(20)  # as clients have it
         acked: list[int] = []
@@ -190,7 +196,10 @@ async def test_acknowledgements_get_through_from_behind_a_burst(
     size: int, burst: int, limits: dict[str, int]
 ) -> None:
     """All that the client has in flight is written before its first acknowledgement."""
-    async with running(**limits) as relay, connected(relay.port, "echo") as client:
+    async with (
+        running(profile="lossless", **limits) as relay,
+        connected(relay.port, "echo") as client,
+    ):
         await client.subscribe("t", qos=1)
         got: list[bytes] = []
         acked: list[int] = []
@@ -225,7 +234,7 @@ async def test_acknowledgements_get_through_from_behind_a_burst(
 async def test_acknowledgements_for_others_get_through_from_behind_a_flood() -> None:
     """Who waits for a slow subscriber, with much to say, still acknowledges what it is sent."""
     async with (
-        running(limit_items=2, patience=60) as relay,
+        running(profile="lossless", limit_items=2, patience=60) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "pub") as pub,
         connected(relay.port, "other") as other,
@@ -253,7 +262,7 @@ async def test_acknowledgements_for_others_get_through_from_behind_a_flood() -> 
 
 async def test_pings_and_acknowledgements_are_answered_while_it_waits() -> None:
     async with (
-        running(limit_items=2) as relay,
+        running(profile="lossless", limit_items=2) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "other") as other,
         connected(relay.port, "pub") as pub,
@@ -287,7 +296,7 @@ async def test_pings_and_acknowledgements_are_answered_while_it_waits() -> None:
 
 async def test_an_acknowledgement_does_not_wait_for_a_stuck_subscriber() -> None:
     async with (
-        running() as relay,
+        running(profile="lossless") as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "pub") as pub,
     ):
@@ -303,7 +312,7 @@ async def test_an_acknowledgement_does_not_wait_for_a_stuck_subscriber() -> None
 
 async def test_the_keep_alive_clock_stands_still_while_the_client_is_not_read() -> None:
     async with (
-        running(limit_items=2, patience=60) as relay,
+        running(profile="lossless", limit_items=2, patience=60) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "pub", keep_alive=1) as pub,
     ):
@@ -327,7 +336,10 @@ async def test_a_client_that_pings_without_end_and_reads_nothing_is_bounded(tmp_
     unix = str(tmp_path / "relay.sock")  # there the kernel takes little
     async with (
         running(
-            listen=("mqtt+tcp://127.0.0.1:0", f"mqtt+unix://{unix}"), limit_items=2, patience=60
+            profile="lossless",
+            listen=("mqtt+tcp://127.0.0.1:0", f"mqtt+unix://{unix}"),
+            limit_items=2,
+            patience=60,
         ) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(unix, "pub") as pub,
@@ -364,7 +376,7 @@ async def test_what_waits_is_looked_at_once_however_often_it_waits(
     monkeypatch.setattr(LOOK, counted)
     monkeypatch.setattr(Account, "ensure_clear_funds", waited)
     rate = (AccountRate(pattern="*", items=100, bytes=None),)
-    async with running(rate=rate) as relay, connected(relay.port, "pub") as pub:
+    async with running(profile="lossless", rate=rate) as relay, connected(relay.port, "pub") as pub:
         counters = relay.relay.mqtt.counters
         await pub.stream.send_all(encode(Publish("a")) * 10_000)
         await until(lambda: waits > 50)
@@ -384,7 +396,7 @@ async def test_a_ping_behind_much_that_waits_touches_nothing_of_it(
         return take_acknowledgements(buffer, *args, **kwargs)
 
     async with (
-        running(limit_items=2, patience=60) as relay,
+        running(profile="lossless", limit_items=2, patience=60) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "other") as other,
         connected(relay.port, "pub") as pub,
@@ -427,7 +439,7 @@ async def test_others_run_between_very_many_pings(
         acknowledge(self, *args)
 
     async with (
-        running(limit_items=2, patience=60) as relay,
+        running(profile="lossless", limit_items=2, patience=60) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "pub") as pub,
     ):
@@ -473,7 +485,7 @@ async def test_others_run_between_very_many_pings(
 @pytest.mark.parametrize("how", ["disconnected", "reset", "taken over"])
 async def test_who_comes_back_finds_its_debt_waiting(how: str) -> None:
     async with (
-        running(limit_items=3, patience=60) as relay,
+        running(profile="lossless", limit_items=3, patience=60) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         AsyncExitStack() as stack,
     ):
@@ -505,7 +517,7 @@ async def test_who_comes_back_finds_its_debt_waiting(how: str) -> None:
 
 async def test_a_new_subscriber_that_owes_is_told_what_is_retained_when_it_has_paid() -> None:
     async with (
-        running(limit_items=3, patience=60) as relay,
+        running(profile="lossless", limit_items=3, patience=60) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "pub") as pub,
     ):
@@ -526,7 +538,7 @@ async def test_a_new_subscriber_that_owes_is_told_what_is_retained_when_it_has_p
 async def test_who_has_closed_acknowledges_nothing_more() -> None:
     """So what it would have to acknowledge is not waited for, neither by itself nor by others."""
     async with (
-        running(limit_items=2, patience=60) as relay,
+        running(profile="lossless", limit_items=2, patience=60) as relay,
         connected(relay.port, "other") as other,
         connected(relay.port, "echo") as echo,
     ):

@@ -410,7 +410,7 @@ async def test_who_reads_nothing_holds_up_who_publishes_and_gets_it_all() -> Non
 
 
 async def test_who_reads_nothing_for_too_long_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
-    async with running(listen=BOTH, limit_items=10, patience=0.3) as relay:
+    async with running(listen=BOTH, limit_items=10, patience=0.3, stuck="disconnect") as relay:
         async with dial(web_port(relay)) as stuck, connected(relay.port, "press") as publisher:
             await stuck.stream.send_all(HANDSHAKE)
             await until(lambda: relay.relay.mqtt.open)

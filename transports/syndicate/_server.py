@@ -53,7 +53,9 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         # Set while some connection may be due credit: otherwise the clock need not wake up.
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
-        self.policies = SubscriptionPolicies(settings.subscription_policy, settings.policy)
+        self.policies = SubscriptionPolicies(
+            settings.subscription_policy, settings.policy_without_spilling, settings.patience
+        )
 
     def handle(
         self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False

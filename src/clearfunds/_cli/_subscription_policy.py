@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 from cyclopts import Parameter, Token
 
 from clearfunds.dataspace import PatternError
-from clearfunds.transports import StuckWord, SubscriptionPolicy
+from clearfunds.transports import ProfileWord, StuckWord, SubscriptionPolicy
 
 from ._topic_rule import rules_of, split_rule
 
@@ -17,7 +17,7 @@ def _policy(text: str) -> SubscriptionPolicy:
     client, topic_filter, done = split_rule(text)
     word, comma, seconds = done.partition(",")
     word, seconds = word.strip().replace("-", "_"), seconds.strip()
-    words = get_args(StuckWord)
+    words = (*get_args(StuckWord), *get_args(ProfileWord))
     if word not in words:
         msg = (
             f'"{text}" is not {FORM}, with a pattern for clients, a topic filter and one of '

@@ -8,12 +8,13 @@ import attrs
 import pytest
 from rich.console import Console
 
+from clearfunds import Profile
 from clearfunds._cli._demo._flights import INTERESTS, Flight
 from clearfunds._cli._demo._ledger_view import LedgerView
 from clearfunds._cli._demo._progress import Progress, Subscriber
 from clearfunds._cli._demo._receipts import Receipts
 from clearfunds._cli._demo._screen import line, screen
-from clearfunds._cli._demo._summary import judge
+from clearfunds._cli._demo._summary import judge, outcome
 
 FLIGHTS = [
     Flight("EWR", "UA", "flights/EWR/UA", b"1"),
@@ -49,6 +50,10 @@ def page(**changes: Any) -> LedgerView:
                 "oldest_seconds": 1.5,
             }
         ],
+        "holders": [
+            {"name": "a/-/archive", "dropped": {"items": 1}, "stored": {"items": 12}},
+            {"name": "a/-/delta", "dropped": {"items": 0}, "stored": {"items": 0}},
+        ],
         "audit": {"balanced": True, "discrepancies": []},
     }
     return attrs.evolve(LedgerView.parse(whole), **changes)
@@ -60,7 +65,14 @@ def done() -> Progress:
     for subscriber in subscribers:
         for flight in subscriber.interest.select(FLIGHTS):
             subscriber.receipts.take(flight.topic, flight.payload)
-    return Progress(total=2, limit_items=1000, subscribers=subscribers, published=2, seconds=2.0)
+    return Progress(
+        total=2,
+        profile=Profile.LOSSLESS,
+        limit_items=1000,
+        subscribers=subscribers,
+        published=2,
+        seconds=2.0,
+    )
 
 
 def test_all_well(done: Progress) -> None:
@@ -73,7 +85,9 @@ def test_all_well(done: Progress) -> None:
     assert "limit of 1,000" in text
     assert "4.2 s" in text
     assert "4.0 s on archive" in text
-    assert "balances; 0 messages still owed" in text
+    assert "every message in a queue is owed for by its publisher; 0 still owed" in text
+    assert "spilled     12 messages for archive" in text
+    assert outcome(done) == "the publisher waited 4.2 s for archive; nothing was lost"
 
 
 def test_not_all_published(done: Progress) -> None:
@@ -88,6 +102,19 @@ def test_one_lost(done: Progress) -> None:
     assert "lost        1" in "\n".join(verdict.lines)
 
 
+def test_only_the_live_profile_may_lose_and_only_what_is_counted(done: Progress) -> None:
+    done.subscribers[0].receipts.expected += 1
+    assert not judge(done, page(debt_items=0)).ok
+    done.profile = Profile.LIVE
+    verdict = judge(done, page(debt_items=0))
+    assert verdict.ok
+    assert "lost        1, all of them counted" in "\n".join(verdict.lines)
+    assert outcome(done).endswith("archive lost 1 messages")
+    done.subscribers[3].receipts.expected += 1
+    assert not judge(done, page(debt_items=0)).ok
+    assert "1 of them by other subscribers" in outcome(done)
+
+
 def test_one_too_many(done: Progress) -> None:
     done.subscribers[3].receipts.take("flights/LGA/UA", b"?")
     verdict = judge(done, page(debt_items=0))
@@ -98,7 +125,7 @@ def test_one_too_many(done: Progress) -> None:
 def test_books_that_do_not_balance(done: Progress) -> None:
     verdict = judge(done, page(debt_items=0, balanced=False, discrepancies=("archive: 3 too few",)))
     assert not verdict.ok
-    assert "does not balance: archive: 3 too few" in "\n".join(verdict.lines)
+    assert "they do not balance: archive: 3 too few" in "\n".join(verdict.lines)
 
 
 def test_something_is_still_owed(done: Progress) -> None:

@@ -46,13 +46,8 @@ def policy(word: str, topics: str = "#", client: str = "pub*") -> PublicationPol
 
 def refusing(*rules: PublicationPolicy, **settings: Any) -> Any:
     """Run a relay with these rules, in which nobody's patience is ever over."""
-    given: dict[str, Any] = {
-        "limit_bytes": LIMIT,
-        "patience": 1000.0,
-        "publication_policy": rules,
-        **settings,
-    }
-    return running(**given)
+    given: dict[str, Any] = {"profile": "lossless", "limit_bytes": LIMIT, "patience": 1000.0}
+    return running(publication_policy=rules, **(given | settings))
 
 
 def totals(relay: RunningRelay, word: str) -> tuple[int, int]:

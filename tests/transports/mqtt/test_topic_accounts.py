@@ -26,6 +26,7 @@ def separate(*policies: PublicationPolicy, **settings: Any) -> Any:
     """Run a relay that separates the topics of the client `pub`."""
     given: dict[str, Any] = {
         "limit_bytes": 100_000,
+        "profile": "lossless",
         "patience": 1000.0,
         "topic_account": (TopicAccount("pub", "t/+"), TopicAccount("pub", "jobs/#")),
         "publication_policy": policies,

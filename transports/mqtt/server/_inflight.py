@@ -242,6 +242,8 @@ class Inflight(LoanQueue):
         """Let what was put aside be sent; whether there is some of it now."""
         spool = self._spool
         loan = None if spool is None else spool.take()
+        if spool is not None and self.full_patience is not None:
+            spool.write()  # There may be room now.
         if loan is None:
             if self.lagging and not self._unsent and not self.closed:
                 self.caught_up()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
 
-from ....access._subscription_policies import SubscriptionPolicies
-from ....accounts import Holder, Limit
+from ....access._subscription_policies import (
+    EVERY_TOPIC,
+    PolicyRule,
+    PolicyRules,
+    SubscriptionPolicies,
+)
+from ....accounts import Holder, Limit, Profile
+from ....dataspace import TopicFilter
 from ....persistence._spool import SPOOL_PREFIX, Spool
 from ..._outlet_backlog import ConsumerPolicy
 from ._droppable import QOS_ZERO
@@ -17,6 +23,13 @@ if TYPE_CHECKING:
     from ._server import MqttServer
 
 
+SLOW_CONSUMER: Final = "slow-consumer"
+"""A user property of SUBSCRIBE: with `Profile.LIVE` as its value, nobody waits for the client."""
+
+MAX_LIVE: Final = 128
+"""Filters of one client that are looked through for each topic; with more, all its messages are."""
+
+
 class ConsumerPolicies:
     """One relay's policies for its slow MQTT clients.
 
@@ -24,33 +37,49 @@ class ConsumerPolicies:
         server: The server; its settings have the policies.
     """
 
-    __slots__ = ("_others", "_policies", "_server", "_spools")
+    __slots__ = ("_can_spill", "_others", "_policies", "_server", "_spools")
 
     def __init__(self, server: MqttServer) -> None:
-        settings = server.settings
         self._server = server
-        self._policies = SubscriptionPolicies(settings.subscription_policy, settings.policy)
-        self._others: ConsumerPolicy | None = None
         self._spools = 0
+        self._set_up(can_spill=False)
 
-    def begin(self, outlet: Outlet, *names: str) -> None:
+    def _set_up(self, *, can_spill: bool) -> None:
+        settings = self._server.settings
+        default = settings.policy if can_spill else settings.policy_without_spilling
+        self._can_spill = can_spill
+        self._policies = SubscriptionPolicies(
+            settings.subscription_policy, default, settings.patience
+        )
+        # For all clients without a rule.
+        self._others = self._consumer_policy(self._policies.of())
+
+    def _consumer_policy(self, rules: PolicyRules) -> ConsumerPolicy:
+        settings = self._server.settings
+        open_spool = self._open_spool if self._can_spill else None
+        return ConsumerPolicy(rules, QOS_ZERO, open_spool, settings.behind_limit)
+
+    def begin(self, outlet: Outlet, *names: str, live: Collection[str] = ()) -> None:
         """Apply the policies for a client with these names to its outlet.
+
+        Args:
+            outlet: Its outlet.
+            names: Its account's, and its client identifier.
+            live: The filters for which it said that nobody must wait for it.
 
         Raises:
             UnfitPolicyError: If a policy is to spill, but the relay has no persistent sessions.
         """
-        rules = self._policies.of(*names)
-        settings = self._server.settings
-        outlet.retain_limit, limit = settings.retain_limit, settings.behind_limit
-        sessions = self._server.persistent_sessions
-        open_spool = None if sessions is None else self._open_spool
-        if rules.only is None or rules.only != self._policies.default:
-            outlet.deal_by(ConsumerPolicy(rules, QOS_ZERO, open_spool, limit))
-            return
+        can_spill = self._server.persistent_sessions is not None
+        if self._can_spill != can_spill:
+            self._set_up(can_spill=can_spill)
+        outlet.retain_limit = self._server.settings.retain_limit
+        rule = PolicyRule.of(Profile.LIVE, self._server.settings.patience)
+        if len(live) > MAX_LIVE:
+            live = (EVERY_TOPIC,)
+        rules = self._policies.of(*names, more=[(TopicFilter(each), rule) for each in live])
         others = self._others
-        if others is None or (others.open_spool is None) != (sessions is None):
-            others = self._others = ConsumerPolicy(rules, QOS_ZERO, open_spool, limit)
-        outlet.deal_by(others)
+        outlet.deal_by(others if rules is others.rules else self._consumer_policy(rules))
 
     def _open_spool(
         self,
@@ -69,7 +98,15 @@ class ConsumerPolicies:
         )
         above = sessions.at_rest_of(holder.name, client_id)
         account = self._server.ledger.open(name, limit=_limit(sessions), parent=above)
-        return Spool(holder, sessions.persistence, account, name, on_more=on_more, on_over=on_over)
+        return Spool(
+            holder,
+            sessions.persistence,
+            account,
+            name,
+            on_more=on_more,
+            on_over=on_over,
+            full_patience=self._server.settings.patience,
+        )
 
 
 def _limit(sessions: PersistentSessions) -> Limit:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ....accounts import Profile
 from ..codec._options import HIGHEST_QOS, RETAIN_HANDLING, RETAINED_TO_NEW, RETAINED_TO_NONE
 from ..codec._packets import (
     PROTOCOL_LEVEL_31,
@@ -24,6 +25,7 @@ from ..codec._topics import is_shared, shared_fault
 from ._permissions import lost_shares, not_readable
 from ._persistent_inflight import PersistentInflight
 from ._shared import stop
+from ._slow_consumer_policy import SLOW_CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +49,7 @@ class Subscriber:
         subscriptions: See above.
     """
 
-    __slots__ = ("_client", "_replays", "_version", "subscriptions")
+    __slots__ = ("_client", "_live", "_replays", "_version", "subscriptions")
 
     def __init__(
         self, client: Client, subscriptions: Subscriptions, replays: Replays, version: int
@@ -56,6 +58,8 @@ class Subscriber:
         self._replays = replays
         self._version = version
         self.subscriptions = subscriptions
+        # Filters for which nobody is to wait for this client; None: there have been none.
+        self._live: set[str] | None = None
 
     def replay(self) -> None:
         """Send some of the retained publications that are to be sent: see `Replays.step`."""
@@ -71,6 +75,7 @@ class Subscriber:
         subscriptions = self.subscriptions
         mqtt5 = client.mqtt5
         identifier = next(iter(packet.properties.subscription_ids), 0)
+        live = (SLOW_CONSUMER, Profile.LIVE) in packet.properties.user
         faults: dict[str, tuple[str, int]] = {}
         # Of equal filters in one packet the last counts; to do what the others say first would let
         # one packet hold up everybody.
@@ -93,6 +98,7 @@ class Subscriber:
                     fault = subscriptions.subscribe(text, options, identifier)
                     if fault is None and not is_shared(text):
                         self._subscribed(text, options, new)
+                        self._set_live(text, live=live)
             if fault is not None:
                 failed = SUBSCRIPTION_FAILED if mqtt5 is None else reason
                 # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
@@ -125,6 +131,23 @@ class Subscriber:
         ):
             self._replays.add(text, options & HIGHEST_QOS)
 
+    def _set_live(self, text: str, *, live: bool) -> None:
+        """Note whether somebody may have to wait for this client's messages of a filter."""
+        if self._live is None:
+            if not live:
+                return
+            self._live = set()
+        if (text in self._live) == live:
+            return
+        if live:
+            self._live.add(text)
+        else:
+            self._live.remove(text)
+        client = self._client
+        client.server.dealings.begin(
+            client.outlet, client.peer.name, client.peer.client, live=sorted(self._live)
+        )
+
     def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
         """Say why a shared subscription is not granted, of what is wrong with its filter.
 
@@ -154,6 +177,7 @@ class Subscriber:
             if observation is not None:
                 with client.account.turn() as turn:
                     stop(client.server.dataspace, turn, observation)
+            self._set_live(text, live=False)
             yield None
         said = () if client.mqtt5 is None else reasons
         yield from self._confirm(UnsubAck(packet.packet_id, said))

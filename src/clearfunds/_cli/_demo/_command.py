@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Annotated, Final
 
 import trio
@@ -11,6 +12,8 @@ from cyclopts.validators import Number
 from rich.console import Console
 from rich.live import Live
 
+from clearfunds import Profile
+from clearfunds.transports import ProfileWord
 from clearfunds.transports.mqtt import open_mqtt
 
 from .._client import Target, run_client
@@ -24,7 +27,7 @@ from ._progress import PUBLISHER, Progress, Subscriber
 from ._receipts import Receipts
 from ._relay_process import RelayProcess, relay_process
 from ._screen import line, screen
-from ._summary import judge
+from ._summary import judge, outcome
 
 _DEMO: Final = Group("Demo", sort_key=1)
 
@@ -50,6 +53,16 @@ _SLOW_BUFFER: Final = 10
 # Messages in the slow subscriber's own memory while it pauses; the rest stays with the relay.
 
 
+_PROMISES: Final = {
+    Profile.LOSSLESS: "everybody waits for the slow one, and nothing is lost.",
+    Profile.LIVE: "nobody waits; the slow one loses messages, which are counted.",
+    Profile.BALANCED: "hardly anybody waits, and nothing is lost.",
+}
+
+_RECEIVE_BUFFER: Final = 64 << 10
+# Of the slow subscriber: what is in its kernel has been delivered, for the relay.
+
+
 def demo(
     *,
     days: Annotated[
@@ -63,7 +76,11 @@ def demo(
     pause: Annotated[
         Seconds,
         Parameter(group=_DEMO, help="Pause of the slow subscriber, in seconds: it reads nothing."),
-    ] = 8.0,
+    ] = 4.0,
+    profile: Annotated[
+        tuple[ProfileWord, ...],
+        Parameter(group=_DEMO, help="Profiles to show, one after the other; see clearfunds relay."),
+    ] = ("lossless", "live", "balanced"),
     limit_items: Annotated[
         Count,
         Parameter(
@@ -75,47 +92,65 @@ def demo(
         Parameter(group=_DEMO, help="SVG file to write: the table while the publisher waits."),
     ] = None,
 ) -> int:
-    """Show backpressure with a month of flights and one slow subscriber.
+    """Show what becomes of one slow subscriber among nine, with a month of flights.
 
     Publishes the departures of New York's airports in January 2013, in order, to
     flights/ORIGIN/CARRIER, as fast as a relay (a separate process) accepts them. One of nine
-    subscribers stops reading for a while. Exit status 0 only if every subscriber got all of its
-    messages, in order and unchanged, and the relay's audit balances.
+    subscribers stops reading for a while: once under each profile. Exit status 0 only if every
+    subscriber got all of its messages, in order and unchanged, but for those that profile live
+    dropped for the slow one, and the relay's books balance.
     """
-    return run_client(_demo, load_flights(days), pause, limit_items, picture)
+    return run_client(_demo, load_flights(days), pause, profile, limit_items, picture)
 
 
-async def _demo(flights: list[Flight], pause: float, limit_items: int, picture: Path | None) -> int:
-    progress = Progress(
-        total=len(flights),
-        limit_items=limit_items,
-        subscribers=[Subscriber(each, Receipts(each.select(flights))) for each in INTERESTS],
+async def _demo(
+    flights: list[Flight],
+    pause: float,
+    profiles: tuple[ProfileWord, ...],
+    limit_items: int,
+    picture: Path | None,
+) -> int:
+    print(
+        f"{len(flights):,} flights out of New York in January 2013 go to nine MQTT subscribers.",
+        f'The subscriber "{SLOW}" reads nothing for {pause:g} s (--pause) in the middle.',
+        f"The publisher may owe {limit_items:,} messages (--limit-items). When it owes more, the",
+        "relay does not read it. What then becomes of it is the relay's --profile:",
+        sep="\n",
+        flush=True,
     )
-    _introduce(progress, pause)
-    options = ["--limit-items", str(limit_items), "--log-level", "warning"]
-    options += ["--patience", f"{pause + _PATIENCE_MARGIN:g}"]
+    shown: list[str] = []
+    well = True
+    for number, each in enumerate(profiles, 1):
+        progress = Progress(
+            total=len(flights),
+            profile=Profile(each),
+            limit_items=limit_items,
+            subscribers=[Subscriber(one, Receipts(one.select(flights))) for one in INTERESTS],
+        )
+        print(f"\n{number}. --profile {each}: {_PROMISES[progress.profile]}\n", flush=True)
+        ok = await _act(progress, flights, pause, picture if each == "lossless" else None)
+        well = well and ok
+        shown.append(f"  {each:<9} {outcome(progress)}")
+    print("\nShown:", *shown, sep="\n")
+    return 0 if well else 1
+
+
+async def _act(
+    progress: Progress, flights: list[Flight], pause: float, picture: Path | None
+) -> bool:
+    """Run one relay; return whether all went well."""
+    options = ["--limit-items", str(progress.limit_items), "--log-level", "error"]
+    options += ["--profile", progress.profile, "--patience", f"{pause + _PATIENCE_MARGIN:g}"]
     async with relay_process(options) as relay:
         ledger = await _run(progress, flights, relay, pause, picture)
     verdict = judge(progress, ledger)
-    print("\n" + "\n".join(verdict.lines))
+    print("\n" + "\n".join(verdict.lines), flush=True)
     for logged in relay.log:
         print(f"the relay logged: {logged}")
     if relay.status != 0:
         msg = f"the relay ended with status {relay.status}"
         raise CommandFailedError(msg)
-    return 0 if verdict.ok else 1
-
-
-def _introduce(progress: Progress, pause: float) -> None:
-    print(
-        f"{progress.total:,} flights out of New York in January 2013 go to nine MQTT subscribers.",
-        f"The publisher may owe {progress.limit_items:,} messages (--limit-items). When it owes",
-        "more, the relay reads nothing from it until it owes half of that.",
-        f'The subscriber "{SLOW}" will read nothing for {pause:g} s (--pause) in the middle.',
-        sep="\n",
-        end="\n\n",
-        flush=True,
-    )
+    return verdict.ok
 
 
 async def _run(
@@ -129,7 +164,8 @@ async def _run(
     target = Target.parse(relay.mqtt)
     async with trio.open_nursery() as nursery:
         for subscriber in progress.subscribers:
-            await nursery.start(_subscribe, subscriber, target, pause)
+            qos = 0 if subscriber.name != SLOW or progress.profile is Profile.LIVE else 1
+            await nursery.start(_subscribe, subscriber, target, pause, qos)
         shown = trio.CancelScope()
         nursery.start_soon(_show, progress, relay, shown)
         if picture is not None:
@@ -158,6 +194,7 @@ async def _subscribe(
     subscriber: Subscriber,
     target: Target,
     pause: float,
+    qos: int,
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
@@ -165,14 +202,15 @@ async def _subscribe(
     slow = subscriber.name == SLOW
     receipts = subscriber.receipts
     pause_at = int(receipts.expected * _PAUSE_AT) if slow and pause else None
+    stream = await trio.open_tcp_stream(target.host, target.port)
+    if slow:
+        stream.setsockopt(SOL_SOCKET, SO_RCVBUF, _RECEIVE_BUFFER)
     async with open_mqtt(
-        target.host,
-        target.port,
-        client_id=subscriber.name,
-        max_buffered=_SLOW_BUFFER if slow else 1_000,
+        stream, client_id=subscriber.name, max_buffered=_SLOW_BUFFER if slow else 1_000
     ) as client:
-        # The archive acknowledges its messages; the others need not.
-        await client.subscribe(subscriber.interest.topic_filter, qos=1 if slow else 0)
+        # The archive acknowledges its messages, so that they wait in the relay and not in the
+        # kernel; but only those of QoS 0 may be dropped.
+        await client.subscribe(subscriber.interest.topic_filter, qos=qos)
         task_status.started()
         async for message in client:
             receipts.take(message.topic, message.payload)

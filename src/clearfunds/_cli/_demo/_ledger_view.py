@@ -70,6 +70,10 @@ class LedgerView:
     """All accounts."""
     holdings: tuple[HoldingView, ...]
     """All holders' parts of all debts."""
+    dropped: dict[str, int]
+    """Messages that were dropped, by holder."""
+    spilled: dict[str, int]
+    """Messages that were spilled, by holder."""
     debt_items: int
     """All debt."""
     waiting_readers: int
@@ -85,6 +89,8 @@ class LedgerView:
         return cls(
             accounts=tuple(AccountView.parse(row) for row in page["accounts"]),
             holdings=tuple(HoldingView(**row) for row in page["matrix"]),
+            dropped={row["name"]: row["dropped"]["items"] for row in page["holders"]},
+            spilled={row["name"]: row["stored"]["items"] for row in page["holders"]},
             debt_items=page["totals"]["debt"]["items"],
             waiting_readers=page["totals"]["waiting_readers"],
             balanced=page["audit"]["balanced"],
@@ -101,6 +107,14 @@ class LedgerView:
     def held_by(self, holder: str) -> list[HoldingView]:
         """Return the holdings of the client called `holder`."""
         return [each for each in self.holdings if client_of(each.holder) == holder]
+
+    def dropped_for(self, client: str) -> int:
+        """Return how many messages to the client were dropped."""
+        return sum(each for name, each in self.dropped.items() if client_of(name) == client)
+
+    def spilled_for(self, client: str) -> int:
+        """Return how many messages to the client were spilled."""
+        return sum(each for name, each in self.spilled.items() if client_of(name) == client)
 
     def holders_of(self, account: str) -> list[HoldingView]:
         """Return the holders of the debt of the account called `account`, the largest first."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from ._flights import Interest
+from clearfunds import Profile
+
+from ._flights import SLOW, Interest
 from ._ledger_view import LedgerView
 from ._receipts import Receipts
 
@@ -35,6 +37,8 @@ class Progress:
 
     total: int
     """Messages to publish."""
+    profile: Profile
+    """What the relay does about slow consumers."""
     limit_items: int
     """The publisher's high-water mark."""
     subscribers: list[Subscriber]
@@ -59,6 +63,19 @@ class Progress:
         return sum(each.receipts.expected for each in self.subscribers)
 
     @property
+    def dropped(self) -> int:
+        """Messages that did not come, and that the relay counts as dropped for the slow one."""
+        if self.ledger is None or self.profile is not Profile.LIVE:
+            return 0
+        slow = next(each for each in self.subscribers if each.name == SLOW)
+        return min(self.ledger.dropped_for(SLOW), slow.receipts.lost)
+
+    @property
+    def lost(self) -> int:
+        """Messages that have not come, over all subscribers."""
+        return sum(each.receipts.lost for each in self.subscribers)
+
+    @property
     def complete(self) -> bool:
-        """Whether everything has been published and delivered."""
-        return self.published == self.total and all(s.receipts.complete for s in self.subscribers)
+        """Whether everything has been published, and delivered or dropped."""
+        return self.published == self.total and self.lost == self.dropped
