@@ -21,7 +21,6 @@ import trio
 from ....access._publication_policies import PublicationPolicies
 from ....accounts import OverLimitPolicy, OverLimitWatch
 from ....accounts._gate import is_above_limit
-from ..._ticker import next_tick
 from ..codec._frames import PUBLISH, SUBSCRIBE
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class OverLimits:
                     await self._begun.wait()
                     self._begun = trio.Event()
                     self._say()
-                    await next_tick(LOG_SECONDS)
+                    await trio.sleep(LOG_SECONDS)
             finally:
                 self._say()
 
