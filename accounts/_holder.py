@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ._account import Account
     from ._ledger import Ledger
 
-IMPATIENT_SECONDS: Final = 0.5
+IMPATIENT_SECONDS: Final = 0.25
 """A holder with less patience is checked as soon as a reader waits; others at this interval."""
 
 RELIEVES: Final = frozenset(policy for policy in StuckPolicy if policy.relieves)

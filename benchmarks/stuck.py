@@ -254,11 +254,15 @@ def table(found: Iterable[Found]) -> str:
 
 
 AS_IT_COMES: Final = "relay, as it comes"
+PROFILES: Final = ("lossless", "live")
+"""Those that are not the default."""
 
 
 def servers(scratch: Path, patience: float) -> Iterator[tuple[str, AnyServer]]:
     """Yield each server, with its name in the table."""
     yield AS_IT_COMES, Relay(protocols=("mqtt",))
+    for profile in PROFILES:
+        yield f"relay, {profile}", Relay(protocols=("mqtt",), options=(f"--profile={profile}",))
     for policy in POLICIES:
         options = [f"--stuck={policy}", f"--patience={patience:g}"]
         if policy == "spill":

@@ -4,7 +4,8 @@ Rules of this file:
 1. New messages stay their publisher's debt until the shelf has them for good. From then on the
    spool's own account owes for them, at rest; its limit is how much may be spilled.
 2. A record is a stretch of whole packets, as long as a loan may grow: one write and one read for
-   hundreds of messages. Records read back are erased at once: nobody acknowledges them.
+   hundreds of messages. Few new messages wait for more to make one, unless their publisher has to
+   wait for that. Records read back are erased at once: nobody acknowledges them.
 3. A spool lives as long as its connection. Nothing of it is restored after a restart.
 """
 
@@ -12,12 +13,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from ..accounts import DEFAULT_PATIENCE, Account, Holder, LoanAtRest, LoanedItem, Outcome
+from ..accounts import (
+    DEFAULT_PATIENCE,
+    JOIN_BYTES,
+    Account,
+    Holder,
+    LoanAtRest,
+    LoanedItem,
+    Outcome,
+)
 from ..dataspace import Publication
 from ..dataspace.queues import Marks, Message
 
@@ -36,6 +45,11 @@ HURRY_ITEMS: Final = 1_000
 HURRY_BYTES: Final = 1 << 20
 """With this much written and not on disk yet, the shelf is asked not to wait for the next interval:
 a tenth of what a publisher may owe, and an eighth of its bytes."""
+
+
+SHORT_BYTES: Final = 16 << 10
+SHORT_LOANS: Final = 32
+"""New messages that may wait for more. A record takes about 1 KB beside its messages in memory."""
 
 
 class SpoolPersistence(Protocol):
@@ -69,6 +83,7 @@ class Spool:
         on_more: Called when `take` can return something again.
         on_over: Called with a sentence, out of any commit, when no more can be spilled.
         full_patience: How long readers wait when there is no room (`Holder.full_patience`).
+        part: Accounts above `account` have room until 1 / part of their limits is owed for.
 
     Attributes:
         account: See above.
@@ -77,9 +92,9 @@ class Spool:
     """
 
     __slots__ = (
-        "_closed", "_fresh", "_full_patience", "_holder", "_items", "_last", "_name", "_nbytes",
-        "_next", "_on_more", "_on_over", "_persistence", "_read_next", "_ready", "_rest",
-        "_said_full", "_said_over", "_shelf",
+        "_closed", "_fresh", "_fresh_bytes", "_fresh_of", "_full_patience", "_holder", "_items",
+        "_last", "_name", "_nbytes", "_next", "_on_more", "_on_over", "_part", "_persistence",
+        "_read_next", "_ready", "_rest", "_said_full", "_said_over", "_shelf",
         "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
         "spilled_items",
     )  # fmt: skip
@@ -94,6 +109,7 @@ class Spool:
         on_more: Callable[[], object],
         on_over: Callable[[str], object],
         full_patience: float = DEFAULT_PATIENCE,
+        part: int = 1,
     ) -> None:
         self._holder = holder
         self._persistence = persistence
@@ -102,16 +118,19 @@ class Spool:
         self._on_more = on_more
         self._on_over = on_over
         self._full_patience = full_patience
+        self._part = part
         self._shelf: Any = persistence.shelf(name)
         self._shelf.queue = self
         # Messages not yet written; written and not durable, by number; durable, as one loan; and
         # read back.
         self._fresh: deque[LoanedItem[list[bytes]]] = deque()
-        self._unsynced: dict[int, tuple[int, LoanedItem[list[bytes]]]] = {}
+        self._fresh_bytes = 0
+        self._fresh_of: Counter[Account] = Counter()
+        self._unsynced: dict[int, tuple[int, list[LoanedItem[list[bytes]]]]] = {}
         self._unsynced_items = self._unsynced_bytes = 0
         self._rest = LoanAtRest(account, holder)
         self._ready: deque[tuple[int, LoanedItem[list[bytes]]]] = deque()
-        # Where the last messages of each account are.
+        # The record with the last messages of each account that has any.
         self._last: dict[Account, int] = {}
         self._items = self._nbytes = 0
         # A shelf of this name may have existed before: its numbers continue.
@@ -143,7 +162,7 @@ class Spool:
     def has_messages_of(self, account: Account) -> bool:
         """Whether messages of an account may be here: later ones have to come behind them."""
         first = self._ready[0][0] if self._ready else self._read_next
-        return self._last.get(account, -1) >= first
+        return account in self._fresh_of or self._last.get(account, -1) >= first
 
     # -- input ----------------------------------------------------------------------------------
 
@@ -152,6 +171,7 @@ class Spool:
         self._items += items
         self._nbytes += nbytes
         self.spilled_items += items
+        self._fresh_bytes += nbytes
         fresh = self._fresh
         if fresh:
             tail = fresh[-1]
@@ -160,41 +180,91 @@ class Spool:
                 tail.items += items
                 tail.bytes += nbytes
                 return
-        self._last[account] = self._next + len(fresh)
+        self._fresh_of[account] += 1
         fresh.append(LoanedItem(account, [chunk], items, nbytes, self._holder, now, charged=True))
 
-    def write(self) -> None:
-        """Hand new messages to the shelf: after a commit, never inside one."""
+    def write(self, *, now: bool = False) -> None:
+        """Hand new messages to the shelf: after a commit, never inside one.
+
+        Args:
+            now: Even if they are few.
+        """
         fresh = self._fresh
         if fresh and self.over is not None and not self._said_over:
             self._tell_over(self.over)
         holder = self._holder
+        if not now and holder.full_patience is None and self._may_wait():
+            return
         holder.full_patience = None
         while fresh and self.over is None:
-            loan = fresh[0]
-            items_left, bytes_left = self.account.room()
-            if (
-                self._unsynced_items + loan.items > items_left
-                or self._unsynced_bytes + loan.bytes > bytes_left
-            ):
+            loans = self._record()
+            items, nbytes = sum(each.items for each in loans), sum(each.bytes for each in loans)
+            if not self._has_room(items, nbytes):
                 holder.full_patience = self._full_patience
                 self._say_full()
                 return
-            fresh.popleft()
             seq = self._next
             self._next += 1
-            chunks = loan.item
-            payload = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            for loan in loans:
+                self._take_fresh()
+                self._last[loan.account] = seq
+            payload = b"".join([chunk for loan in loans for chunk in loan.item])
             # The record's number of messages takes the place of a publication's topic.
-            event = Publication(str(loan.items), payload)
+            event = Publication(str(items), payload)
             # Reading it back, from RAM or from disk, makes a new copy.
-            loan.item = [payload]
-            ticket = self._shelf.put(Message(seq, event, loan.bytes, True, time.time()))
-            self._unsynced[seq] = ticket, loan
-            self._unsynced_items += loan.items
-            self._unsynced_bytes += loan.bytes
+            for loan in loans:
+                loan.item = []
+            loans[0].item = [payload]
+            ticket = self._shelf.put(Message(seq, event, nbytes, True, time.time()))
+            self._unsynced[seq] = ticket, loans
+            self._unsynced_items += items
+            self._unsynced_bytes += nbytes
         if self._unsynced_items > HURRY_ITEMS or self._unsynced_bytes > HURRY_BYTES:
             self._persistence.hurry()
+
+    def _has_room(self, items: int, nbytes: int) -> bool:
+        items += self._unsynced_items
+        nbytes += self._unsynced_bytes
+        items_left, bytes_left = self.account.room()
+        above = [each for each in self.account.limited if each is not self.account]
+        return (
+            items <= items_left
+            and nbytes <= bytes_left
+            and all(
+                each.debt_items + items <= each.mark_items / self._part
+                and each.debt_bytes + nbytes <= each.mark_bytes / self._part
+                for each in above
+            )
+        )
+
+    def _may_wait(self) -> bool:
+        """Whether the new messages are few, and no publisher has to wait until they are spilled."""
+        fresh = self._fresh
+        return (
+            self._fresh_bytes < SHORT_BYTES
+            and len(fresh) <= SHORT_LOANS
+            and all(loan.account.debt_is_clear() for loan in fresh)
+        )
+
+    def _record(self) -> list[LoanedItem[list[bytes]]]:
+        """Return the next new loans that make a record."""
+        found: list[LoanedItem[list[bytes]]] = []
+        nbytes = 0
+        for loan in self._fresh:
+            # A traced loan stays one of its own.
+            if found and (nbytes + loan.bytes > JOIN_BYTES or loan.trace or found[-1].trace):
+                break
+            found.append(loan)
+            nbytes += loan.bytes
+        return found
+
+    def _take_fresh(self) -> LoanedItem[list[bytes]]:
+        loan = self._fresh.popleft()
+        self._fresh_bytes -= loan.bytes
+        self._fresh_of[loan.account] -= 1
+        if not self._fresh_of[loan.account]:
+            del self._fresh_of[loan.account]
+        return loan
 
     def _say_full(self) -> None:
         if self._said_full:
@@ -202,8 +272,8 @@ class Spool:
         self._said_full = True
         holder = self._holder
         logger.warning(
-            "%s %s has %d messages (%d bytes) spilled, and no more may be (max_queued, "
-            "max_queued_bytes, disk_limit or kept_limit): publishers wait for it",
+            "%s %s has %d messages (%d bytes) spilled, and no more may be (spill_limit, "
+            "disk_limit or kept_limit): publishers wait for it",
             holder.kind, holder.name, self._items, self._nbytes,
             extra={"event": "spill_full", "holder": holder.name, "kind": holder.kind,
                    "items": self._items, "bytes": self._nbytes},
@@ -237,7 +307,7 @@ class Spool:
                 self._shelf.want(self._read_next, READ_RECORDS, READ_BYTES)
         elif self._fresh:
             # The shelf has no earlier messages.
-            loan = self._fresh.popleft()
+            loan = self._take_fresh()
         if loan is not None:
             self._items -= loan.items
             self._nbytes -= loan.bytes
@@ -255,13 +325,18 @@ class Spool:
 
     def durable(self, ticket: int) -> None:
         while self._unsynced:
-            seq, (written, loan) = next(iter(self._unsynced.items()))
+            seq, (written, _) = next(iter(self._unsynced.items()))
             if written > ticket:
                 break
-            del self._unsynced[seq]
-            self._unsynced_items -= loan.items
-            self._unsynced_bytes -= loan.bytes
-            self._rest_grows(loan)
+            for loan in self._synced(seq):
+                self._rest_grows(loan)
+
+    def _synced(self, seq: int) -> list[LoanedItem[list[bytes]]]:
+        """Take the loans of a record that is no longer to be synced."""
+        loans = self._unsynced.pop(seq)[1]
+        self._unsynced_items -= sum(loan.items for loan in loans)
+        self._unsynced_bytes -= sum(loan.bytes for loan in loans)
+        return loans
 
     def _rest_grows(self, loan: LoanedItem[list[bytes]]) -> None:
         # Charged here before it is repaid there: debt never touches zero in between.
@@ -282,12 +357,14 @@ class Spool:
                 continue
             self._read_next = seq + 1
             found.append(seq)
-            unsynced = self._unsynced.pop(seq, None)
-            if unsynced is not None:
-                loan = unsynced[1]
-                self._unsynced_items -= loan.items
-                self._unsynced_bytes -= loan.bytes
+            if seq in self._unsynced:
+                loan, *others = self._synced(seq)
                 self._own(loan)
+                for other in others:
+                    self._own(other)
+                    loan.items += other.items
+                    loan.bytes += other.bytes
+                    other.items = other.bytes = 0
             else:
                 loan = self._rest.take([], int(message.event.topic), message.size)
             loan.item = [message.event.payload]
@@ -302,9 +379,7 @@ class Spool:
     def _find_lost(self) -> None:
         """Give up messages that the shelf has skipped: they cannot be read."""
         passed = takewhile(lambda seq: seq < self._read_next, list(self._unsynced))
-        gone = [self._unsynced.pop(seq)[1] for seq in passed]
-        self._unsynced_items -= sum(loan.items for loan in gone)
-        self._unsynced_bytes -= sum(loan.bytes for loan in gone)
+        gone = [loan for seq in passed for loan in self._synced(seq)]
         rest = self._rest
         if rest.loan is not None and self._read_next == self._next and not self._unsynced:
             gone.append(rest.loan)
@@ -340,8 +415,8 @@ class Spool:
             yield loan
         if self._rest.loan is not None:
             yield self._rest.loan
-        for _, loan in self._unsynced.values():
-            yield loan
+        for _, loans in self._unsynced.values():
+            yield from loans
         yield from self._fresh
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
@@ -353,6 +428,8 @@ class Spool:
         loans = list(self.loans())
         self._ready.clear()
         self._fresh.clear()
+        self._fresh_of.clear()
+        self._fresh_bytes = 0
         self._unsynced.clear()
         self._rest.loan = None
         self._items = self._nbytes = 0

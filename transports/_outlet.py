@@ -232,7 +232,7 @@ class Outlet(LoanQueue):
         if self._lagging is not None:
             # It has reported that it is behind already: somebody waits all the same.
             self._lagging.spill_all()
-            self._lagging.write()
+            self._lagging.write(now=True)
             if self._lagging.undroppable():
                 logger.warning(
                     "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})

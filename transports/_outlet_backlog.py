@@ -360,10 +360,10 @@ class OutletBacklog(Backlog):
         assert open_spool is not None
         return open_spool(self._outlet, self._wake, self._outlet.give_up)
 
-    def write(self) -> None:
-        """Write spilled messages to the disk: after a commit."""
+    def write(self, *, now: bool = False) -> None:
+        """Write spilled messages to the disk, `now` even few of them: after a commit."""
         if self._spool is not None:
-            self._spool.write()
+            self._spool.write(now=now)
 
     def _wake(self) -> None:
         if self._more is not None:

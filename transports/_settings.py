@@ -152,8 +152,8 @@ class PatienceSettings:
     """Timeouts and policies for slow consumers."""
 
     profile: ProfileWord = "balanced"
-    """Slow consumers, in one word. balanced: publishers wait for at most a second, then messages
-    are spilled (--max-queued, --store), and only without room for them publishers wait for
+    """Slow consumers, in one word. balanced: publishers wait for half a second at most, then messages
+    are spilled (--spill-limit, --store), and only without room for them publishers wait for
     --patience; lossless: publishers wait for --patience; then, as under balanced, the slow
     consumer is disconnected; live: nobody waits, and old QoS 0 messages are dropped."""
     patience: Seconds = DEFAULT_PATIENCE
@@ -162,7 +162,7 @@ class PatienceSettings:
     stuck: StuckWord | None = None
     """Slow-consumer policy after --patience, in place of the profile's. wait: publishers go on
     waiting; disconnect: close the connection; drop_oldest, drop_newest: drop messages; conflate:
-    keep the latest of each topic; spill: store messages (--store, --max-queued) and deliver them
+    keep the latest of each topic; spill: store messages (--store, --spill-limit) and deliver them
     later. Only QoS 0 messages are ever dropped [default: by --profile]."""
     subscription_policy: tuple[SubscriptionPolicy, ...] = ()
     """Slow-consumer policy for some clients and topics, CLIENT FILTER=POLICY[,SECONDS]: CLIENT is a
@@ -174,6 +174,10 @@ class PatienceSettings:
     """Bytes kept for one lagging consumer; none: no limit."""
     behind_limit: Size | None = DEFAULT_BEHIND_LIMIT
     """Bytes kept for all lagging consumers together; none: no limit."""
+    # More than ten seconds of 10 MB/s.
+    spill_limit: Size | None = 128 << 20
+    """Bytes spilled for slow consumers, in memory for all together; with --store for each, and all
+    together take at most half of --disk-limit; none: no limit."""
     # A job of some seconds between two acknowledgements is what a subscription is for; one that
     # takes minutes wants a durable one. Three times what others have, which take messages one by
     # one.

@@ -11,9 +11,10 @@ DEFAULT_PATIENCE = 20.0
 """Slow-consumer timeout in seconds. Twice NATS's write deadline (10 s), a third of Redis's soft
 limit (60 s)."""
 
-SPILL_PATIENCE = 0.5
-"""Seconds until a slow consumer's backlog is spilled, under `Profile.BALANCED`. Looks are half a
-second apart, so publishers wait for a second at most: a burst passes by backpressure alone."""
+SPILL_PATIENCE = 0.25
+"""Seconds until a slow consumer's backlog is spilled, under `Profile.BALANCED`. Looks are as far
+apart, so publishers wait for half a second at most. A burst, or a pause for the consumer's garbage,
+passes by backpressure alone."""
 
 
 HORIZON: Final = 90
@@ -31,8 +32,8 @@ class Profile(enum.StrEnum):
     """
 
     BALANCED = "balanced"
-    """Publishers wait for half a second; then the slow consumer's backlog is spilled, and comes
-    back in order. Nothing is lost while there is room; without room publishers wait again."""
+    """Publishers wait for half a second at most; then the slow consumer's backlog is spilled, and
+    comes back in order. Nothing is lost while there is room; without it publishers wait again."""
     LOSSLESS = "lossless"
     """Publishers wait for the whole patience; then the slow consumer is disconnected."""
     LIVE = "live"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearfunds.accounts import Account, Ledger, Limit, LoanedItem, LoanQueue, Outcome
+from clearfunds.accounts import (
+    DEFAULT_PATIENCE,
+    Account,
+    Ledger,
+    Limit,
+    LoanedItem,
+    LoanQueue,
+    Outcome,
+    StuckPolicy,
+)
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.persistence import open_shelves
 from clearfunds.persistence._spool import HURRY_ITEMS, SPOOL_PREFIX, Spool, forget_spools
@@ -112,6 +122,7 @@ def scene(limit: Limit | None = None, above: Limit | None = None) -> Scene:
         persistence,
         account,
         "spill",
+        part=2,
         on_more=lambda: more.append(None),
         on_over=over.append,
     )
@@ -132,7 +143,9 @@ def done(s: Scene) -> None:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("hold"), st.integers(1, 5), st.integers(0, 1)),
-        st.sampled_from([("write",), ("sync",), ("half",), ("answer",), ("take",), ("take",)]),
+        st.sampled_from(
+            [("write",), ("few",), ("sync",), ("half",), ("answer",), ("take",), ("take",)]
+        ),
     ),
     max_size=60,
 )
@@ -144,14 +157,19 @@ def test_it_comes_out_as_it_came_whenever_the_disk_has_it(steps: list[tuple[Any,
     s = scene()
     came = went = b""
     number = 0
+    # The publishers of what is there, with its bytes.
+    line: deque[tuple[int, int]] = deque()
     for step in steps:
         if step[0] == "hold":
             _, items, by = step
             chunk = b"".join(b"<%d>" % (number + n) for n in range(items))
             number += items
             came += chunk
+            line.append((by, len(chunk)))
             s.hold(chunk, items, by)
         elif step[0] == "write":
+            s.spool.write(now=True)
+        elif step[0] == "few":
             s.spool.write()
         elif step[0] == "sync":
             s.shelf.sync()
@@ -160,8 +178,15 @@ def test_it_comes_out_as_it_came_whenever_the_disk_has_it(steps: list[tuple[Any,
         elif step[0] == "answer":
             s.shelf.answer()
         else:
-            went += s.take() or b""
+            piece = s.take() or b""
+            went += piece
+            left = len(piece)
+            while left:
+                left -= line.popleft()[1]
+            assert left == 0
         s.ledger.audit()
+        assert all(s.spool.has_messages_of(s.publishers[by]) for by, _ in line)
+        assert line or not any(map(s.spool.has_messages_of, s.publishers))
         assert s.spool.nbytes == len(came) - len(went)
         assert sum(loan.items for loan in s.spool.loans()) == len(s.spool)
     assert went + s.take_all() == came
@@ -174,7 +199,7 @@ def test_it_comes_out_as_it_came_whenever_the_disk_has_it(steps: list[tuple[Any,
 def test_publishers_pay_until_it_is_durable_and_the_spool_from_then_on() -> None:
     s = scene()
     s.hold(b"12345", 5)
-    s.spool.write()
+    s.spool.write(now=True)
     assert (s.publishers[0].debt_items, s.account.debt_items) == (5, 0)
     s.shelf.sync()
     assert (s.publishers[0].debt_items, s.account.debt_items) == (0, 5)
@@ -190,7 +215,7 @@ def test_publishers_pay_until_it_is_durable_and_the_spool_from_then_on() -> None
 def test_what_is_read_back_before_it_is_durable_is_not_its_publishers_any_more() -> None:
     s = scene()
     s.hold(b"12345", 5)
-    s.spool.write()
+    s.spool.write(now=True)
     assert s.take() is None
     s.shelf.answer()
     assert (s.publishers[0].debt_items, s.account.debt_items) == (0, 5)
@@ -206,7 +231,7 @@ def test_many_that_are_not_durable_are_hurried() -> None:
     s = scene()
     for _ in range(HURRY_ITEMS + 1):
         s.hold(b"x")
-    s.spool.write()
+    s.spool.write(now=True)
     assert s.persistence.hurried == 1
     done(s)
 
@@ -216,18 +241,53 @@ def test_many_that_are_not_durable_are_hurried() -> None:
     [
         (Limit(items=10, bytes=None), Limit(items=None, bytes=None)),
         (Limit(items=None, bytes=50), Limit(items=None, bytes=None)),
-        (Limit(items=None, bytes=None), Limit(items=None, bytes=50)),
+        # Half of what all have in common.
+        (Limit(items=None, bytes=None), Limit(items=None, bytes=100)),
     ],
 )
-def test_it_says_when_no_more_can_be_put_aside(own: Limit, above: Limit) -> None:
+def test_without_room_its_publishers_wait_until_there_is_some(
+    own: Limit, above: Limit, caplog: pytest.LogCaptureFixture
+) -> None:
     s = scene(own, above)
     for _ in range(12):
         s.hold(b"12345")
-        s.spool.write()
+        s.spool.write(now=True)
         s.shelf.sync()
-    assert len(s.over) == 1
-    assert "10 messages" in s.over[0] or "11 messages" in s.over[0]
-    assert s.spool.over == s.over[0]
+    assert (s.account.debt_items, s.publishers[0].debt_items) == (10, 2)
+    assert s.holder.full_patience == DEFAULT_PATIENCE
+    assert s.holder.policy is StuckPolicy.DISCONNECT
+    (line,) = [each for each in caplog.messages if "no more may be" in each]
+    assert "publishers wait for it" in line
+    found = b""
+    while s.holder.full_patience is not None:
+        s.shelf.answer()
+        found += s.take() or b""
+        s.spool.write()
+    s.shelf.sync()
+    assert s.publishers[0].debt_items == 0
+    assert found + s.take_all() == b"12345" * 12
+    assert not s.over
+    done(s)
+
+
+def test_few_messages_wait_for_more_unless_their_publisher_has_to() -> None:
+    s = scene()
+    s.hold(b"1")
+    s.hold(b"2", by=1)
+    s.spool.write()
+    assert not len(s.shelf)
+    s.publishers[1].limit = Limit(items=0, bytes=None)
+    s.spool.write()
+    assert len(s.shelf) == 1
+    s.shelf.sync()
+    assert (s.account.debt_items, s.spool.nbytes) == (2, 2)
+    for _ in range(33):
+        for by in (0, 1):
+            s.hold(b"x" * 600, by=by)
+    s.spool.write()
+    assert len(s.shelf) == 2
+    s.shelf.sync()
+    assert s.take_all() == b"12" + b"x" * 600 * 66
     done(s)
 
 
@@ -248,7 +308,7 @@ def test_a_disk_in_trouble_is_no_place_to_put_anything() -> None:
     publisher = s.ledger.open("p")
     publisher.borrow(1, 1)
     spool.hold(publisher, b"x", 1, 1, 0.0)
-    spool.write()
+    spool.write(now=True)
     assert s.over[-1] == "it is broken"
     spool.close()
 
@@ -261,7 +321,7 @@ def test_what_cannot_be_read_back_is_counted(
     s = scene()
     for n in range(1, 4):
         s.hold(b"%d" % n * 10, 10)
-        s.spool.write()
+        s.spool.write(now=True)
         # So that each is a record of its own.
         if durable:
             s.shelf.sync()
@@ -277,7 +337,7 @@ def test_an_end_settles_what_is_everywhere() -> None:
     s = scene()
     for n in range(4):
         s.hold(b"x" * 10, 10, n % 2)
-        s.spool.write()
+        s.spool.write(now=True)
         if n < 2:
             s.shelf.sync()
     assert s.take() is None
@@ -306,7 +366,7 @@ async def test_what_a_crash_leaves_is_erased_at_the_next_start(tmp_path: Path) -
             publisher = ledger.open("a")
             publisher.borrow(2, 8)
             spool.hold(publisher, b"%d nine" % again, 2, 8, ledger.clock())
-            spool.write()
+            spool.write(now=True)
             await until(partial(getattr, account, "debt_items"))
             found: list[LoanedItem[list[bytes]] | None] = [None]
 

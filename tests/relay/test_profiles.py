@@ -76,7 +76,7 @@ async def test_by_default_nobody_waits_for_long_and_nothing_is_lost(
 
 async def test_without_room_publishers_wait_and_go_on_when_there_is_some() -> None:
     async with (
-        running(limit_items=500, max_queued=1_000, patience=60.0) as relay,
+        running(limit_items=500, spill_limit=2_000_000, patience=60.0) as relay,
         AsyncExitStack() as stack,
     ):
         stuck, reads = await stuck_and_reading(stack, relay)
@@ -98,7 +98,7 @@ async def test_without_room_it_is_disconnected_after_the_patience(
     qos: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        running(limit_items=100, max_queued=300, patience=1.0) as relay,
+        running(limit_items=100, spill_limit=600_000, patience=1.0) as relay,
         connected(relay.port, "stuck", receive_buffer=4096) as stuck,
         connected(relay.port, "reads") as reads,
     ):

@@ -246,7 +246,9 @@ async def test_what_has_to_be_acknowledged_is_never_dropped(
 async def test_who_is_disconnected_is_so_for_what_it_does_not_acknowledge() -> None:
     rule = SubscriptionPolicy("s0", "else", "drop_oldest")
     async with (
-        running(patience=0.2, limit_items=20, max_queued=100, subscription_policy=(rule,)) as relay,
+        running(
+            patience=0.2, limit_items=20, spill_limit=1_000, subscription_policy=(rule,)
+        ) as relay,
         connected(relay.port, "s0") as stuck,
         connected(relay.port, "s1") as cut,
         connected(relay.port, "pub") as pub,
@@ -288,7 +290,7 @@ async def test_what_is_put_aside_counts_for_the_tenant() -> None:
             assert parent is not None
             above.append(parent.name)
             spool.close()
-        assert above == ["kept/acme", "kept"]
+        assert above == ["kept/acme", "spilled"]
 
 
 async def test_an_orderly_stop_gives_who_is_behind_what_is_kept_for_it() -> None:

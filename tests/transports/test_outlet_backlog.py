@@ -84,6 +84,11 @@ class Way:
             turn.send(self.outlet, batch, items=len(raw), nbytes=batch.nbytes)
         self.flusher.flush_now()
 
+    def pass_nothing(self) -> None:
+        """Have everything spilled: its publishers are over their limits."""
+        for account in self.accounts:
+            account.limit = Limit(items=0, bytes=None)
+
     def say(self) -> None:
         """Answer a ping, on the connection's own account."""
         with self.own.turn(items=1, nbytes=2) as turn:
@@ -218,6 +223,7 @@ async def test_who_reads_again_gets_what_the_policy_says(policy: StuckPolicy, be
     """What was under way, and then what is kept of all that came before and after."""
     async with way(policy) as w:
         w.block()
+        w.pass_nothing()
         under_way = len(w.sent)
         for n in range(before):
             w.send([(f"t/{n % 5}", 10)], by=n % 2)
@@ -366,16 +372,22 @@ async def test_what_it_cannot_do_it_says_when_it_is_told_to() -> None:
 
 
 async def test_what_is_spilled_is_bounded() -> None:
-    """There is no more room: then it is disconnected, which its peer can tell from a gap."""
+    """There is no more room: then publishers wait for it, and go on as its peer reads."""
     async with way(StuckPolicy.SPILL) as w:
         w.block()
+        w.pass_nothing()
         w.outlet.relieve("it is stuck")
         for _ in range(30):
             w.send([("t", 10)] * 100)
             await trio.testing.wait_all_tasks_blocked()
-        assert w.outlet.closed
-        assert "messages" in w.broken[0]
-        assert "max_queued" in w.broken[0]
+        assert not w.outlet.closed
+        assert w.outlet.full_patience is not None
+        assert w.outlet.policy is StuckPolicy.DISCONNECT
+        assert w.accounts[0].debt_items > 0
+        w.ledger.audit()
+        await w.take_all()
+        assert w.received() == w.sent
+        assert w.outlet.full_patience is None
 
 
 # -- several, by topic ----------------------------------------------------------------------------
@@ -514,6 +526,7 @@ async def test_what_is_traced_is_followed_into_the_backlog(policy: StuckPolicy) 
     """Both what is there when it falls behind, and what comes then."""
     async with way(policy) as w:
         w.block()
+        w.pass_nothing()
         with Tracer(w.ledger, "b".__eq__, events=4) as tracer:
             for n in range(4):
                 if n == 2:
@@ -689,6 +702,7 @@ async def test_nobody_waits_on_it_when_it_has_read_a_little(policy: StuckPolicy)
     """What it is sent then is no longer its publishers', whatever had been dropped or put aside."""
     async with way(policy) as w:
         w.block()
+        w.pass_nothing()
         w.outlet.relieve("it is stuck")
         for n in range(60):
             w.send([(f"t/{n}", 3_000)])

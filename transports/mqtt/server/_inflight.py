@@ -229,7 +229,7 @@ class Inflight(LoanQueue):
         """See `LoanQueue.relieve`."""
         super().relieve(why, fields)
         if self._spool is not None:
-            self._spool.write()
+            self._spool.write(now=True)
 
     def caught_up(self, why: str = "has caught up") -> None:
         """See `LoanQueue.caught_up`."""

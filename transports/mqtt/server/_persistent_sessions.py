@@ -113,6 +113,10 @@ AS_SET: Final = -1.0
 """The expiry of a session that follows the settings."""
 
 
+SPILLED: Final = "spilled"
+"""The account above messages that are spilled to memory."""
+
+
 class Persistence(Protocol):
     """The store of sessions: `clearfunds.persistence.Shelves`, or one in RAM."""
 
@@ -753,6 +757,11 @@ class PersistentSessions:
             for tenant in tree.rules.tenants.values()
             if tenant.kept is not None
         }
+        # Those on disk share it with the queues.
+        self._spilled = at_rest
+        if not outlives:
+            limit = Limit(items=None, bytes=settings.spill_limit)
+            self._spilled = self.ledger.open(SPILLED, limit=limit, at_rest="ram")
         self.backing = backing
         self._queue = queue
         self.take_back: Callable[[str, Account, Steps], object] = _run_to_end
@@ -772,6 +781,16 @@ class PersistentSessions:
     def at_rest_of(self, name: str, client_id: str) -> Account:
         """Return the account above those of messages at rest for one client."""
         return self.at_rest_of_peer(peer_of(name, printable(client_id)))
+
+    def spilled_of(self, name: str, client_id: str) -> tuple[Account, int]:
+        """Return the account above messages spilled for one client, and what part it may fill.
+
+        A half where queues are below it, too: that is promised to them.
+        """
+        above = self.at_rest_of(name, client_id)
+        if above is self.at_rest and above is not self._spilled:
+            return self._spilled, 1
+        return above, 2
 
     def at_rest_of_peer(self, peer: Peer) -> Account:
         """Return the account above those of messages at rest for a peer."""
@@ -1102,4 +1121,6 @@ class PersistentSessions:
             session.queue.account.close()
         for account in self._at_rest_of.values():
             account.close()
+        if self._spilled is not self.at_rest:
+            self._spilled.close()
         self.at_rest.close()

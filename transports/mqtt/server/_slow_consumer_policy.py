@@ -15,7 +15,6 @@ from ._droppable import QOS_ZERO
 
 if TYPE_CHECKING:
     from ..._outlet import Outlet
-    from ._persistent_sessions import PersistentSessions
     from ._server import MqttServer
 
 
@@ -83,7 +82,7 @@ class ConsumerPolicies:
         on_more: Callable[[], object],
         on_over: Callable[[str], object],
     ) -> Spool:
-        sessions = self._server.persistent_sessions
+        sessions, settings = self._server.persistent_sessions, self._server.settings
         assert sessions is not None
         # A new name each time: a client of the same name may come before the spool is erased.
         self._spools += 1
@@ -92,8 +91,10 @@ class ConsumerPolicies:
             (each.client_id for each in self._server.sessions.values() if each.name == holder.name),
             "",
         )
-        above = sessions.at_rest_of(holder.name, client_id)
-        account = self._server.ledger.open(name, limit=_limit(sessions), parent=above)
+        above, part = sessions.spilled_of(holder.name, client_id)
+        account = self._server.ledger.open(
+            name, limit=Limit(items=None, bytes=settings.spill_limit), parent=above
+        )
         return Spool(
             holder,
             sessions.persistence,
@@ -101,9 +102,6 @@ class ConsumerPolicies:
             name,
             on_more=on_more,
             on_over=on_over,
-            full_patience=self._server.settings.patience,
+            full_patience=settings.patience,
+            part=part,
         )
-
-
-def _limit(sessions: PersistentSessions) -> Limit:
-    return Limit(items=sessions.settings.max_queued, bytes=sessions.settings.max_queued_bytes)
