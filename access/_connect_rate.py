@@ -12,6 +12,9 @@ DEFAULT_CONNECT_RATE: Final = 1_000
 """Connections a second from one address; EMQX's `max_conn_rate` for a listener. A client that
 connects costs the relay 0.2 ms of CPU time, with TLS 0.7."""
 
+DEFAULT_LISTENER_CONNECT_RATE: Final = 2_000
+"""Connections a second of one listener: twice those of one address, and two fifths of a core."""
+
 
 @attrs.define(slots=True)
 class _Bucket:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .trace._trace_notes import LoanNotes, TraceNotes
     from .trace._tracer import Tracer
     from .watch._slow_waits import SlowWaits
+    from .watch._used_up import UsedUp
 
 STATES: tuple[str, ...] = ("clear", "owing", "throttled", "closing", "flow")
 
@@ -147,6 +148,8 @@ class Ledger:
         # Holders with less patience than the interval of `watch_patience`, and how to wake it.
         self.impatient: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.on_wait: Callable[[], object] | None = None
+        # Holders that were left alone when their patience was over.
+        self.used_up: weakref.WeakKeyDictionary[Holder, UsedUp] = weakref.WeakKeyDictionary()
         # Logs long waits, while `watch_slow_waits` runs.
         self.slow_waits: SlowWaits | None = None
         # Recent reports of `slow_waits` and `watch_patience`.

@@ -352,6 +352,18 @@ ALERTS: Final = (
         review="nothing here; the marks are `--memory-alarm` and `--disk-alarm`",
     ),
     Alert(
+        name="ClearfundsLoopAlarm",
+        expr="max by (instance) (clearfunds_loop_alarm) > 0",
+        severity="warning",
+        summary="The event loop of {{ $labels.instance }} is late: newcomers wait",
+        description="{{ $labels.instance }} has more to do than its core can. It accepts no new "
+        "connections{{ if gt $value 1.0 }}, and reads no clients that have published nothing "
+        "lately{{ end }}. Those that publish go on. See clearfunds_event_loop_lag_seconds, and "
+        "http://{{ $labels.instance }}/ for who causes the work.",
+        when="the event loop stays late, so that no new connections are accepted",
+        review="nothing here; the mark is `--loop-lag-alarm`",
+    ),
+    Alert(
         name="ClearfundsStoreTrouble",
         expr="max by (instance) (clearfunds_store_trouble) > 0",
         severity="critical",

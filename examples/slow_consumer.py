@@ -128,6 +128,7 @@ async def relay(mqtt: int, http: int, options: list[str]) -> AsyncGenerator[int]
         RelayError: If it does not start.
     """
     command = [sys.executable, "-m", "clearfunds", "relay", "--grace", "1"]
+    command += ["--profile", "lossless"]  # Everybody waits, so that there is something to see.
     command += ["--listen", f"mqtt+tcp://127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}"]
     process = await trio.lowlevel.open_process([*command, *options], stdout=subprocess.PIPE)
     try:

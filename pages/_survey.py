@@ -30,6 +30,7 @@ from ..accounts._line import readers_of, waited_of
 from ..accounts._loan import LOOSE
 from ..accounts._waiters import RATE, REASONS, waited_by_reason
 from ..accounts.limits._limit import UNLIMITED
+from ..accounts.watch._used_up import idle_seconds
 from ..dataspace.queues import Group
 from ._holdings import BREATH_EVERY, Hands, cells_of
 from ._tenant_rows import tenants_of
@@ -685,7 +686,7 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
     if getattr(holder, "waits_for_disk", False):
         for_ever = True
     if holder is not None and since is not None and not for_ever:
-        left = holder.patience - (now - max(holder.progressed_at, since))
+        left = holder.patience - idle_seconds(holder, since, now)
     row: HolderRow = {
         "name": clipped(name),
         "kind": "loose" if holder is None else holder.kind,

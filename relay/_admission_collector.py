@@ -1,11 +1,11 @@
-"""Metrics of refused and delayed connections, for Prometheus."""
+"""Metrics of refused and delayed connections, and of the alarm that delays them all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..access._admission import Admission, Refusal
@@ -17,11 +17,21 @@ class AdmissionCollector(Collector):
     Args:
         admission: The connection limits.
         delayed: Returns the number of wrong passwords that were answered late.
+        paused: Returns how often a listener has paused for its rate.
+        loop_alarm: Returns the level of the alarm for a late event loop.
     """
 
-    def __init__(self, admission: Admission, delayed: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        delayed: Callable[[], int],
+        paused: Callable[[], int] = int,
+        loop_alarm: Callable[[], int] = int,
+    ) -> None:
         self._admission = admission
         self._delayed = delayed
+        self._paused = paused
+        self._loop_alarm = loop_alarm
 
     def describe(self) -> Iterator[Metric]:
         """Name the metrics; for the registry."""
@@ -43,8 +53,15 @@ class AdmissionCollector(Collector):
         )
         yield CounterMetricFamily(
             "clearfunds_delayed_connections",
-            "Connections that have waited for their turn: their address opened too many a second.",
-            value=admission.delayed,
+            "Connections that have waited for their turn: their address, or all together, opened "
+            "too many a second.",
+            value=admission.delayed + self._paused(),
+        )
+        yield GaugeMetricFamily(
+            "clearfunds_loop_alarm",
+            "The alarm for a late event loop. 0: it is not up, or not watched; 1: no new "
+            "connections are accepted; 2: nor are new publishers read.",
+            value=self._loop_alarm(),
         )
         yield CounterMetricFamily(
             "clearfunds_unlogged_events",

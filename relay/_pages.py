@@ -161,7 +161,12 @@ def _pages(relay: Relay) -> Pages:
         collectors=[
             RelayCollector(relay.counts),
             *_sink_collectors(relay),
-            AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
+            AdmissionCollector(
+                relay.admission,
+                lambda: relay.mqtt.log_ins.delayed,
+                lambda: sum(pace.paused for pace in relay.paces),
+                lambda: 0 if relay.loop_alarm is None else relay.loop_alarm.level,
+            ),
             OverLimitCollector(relay.mqtt.over_limits.totals),
             DeniedCollector(relay.authority.denied),
             *relay.collectors,

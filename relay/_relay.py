@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
+from ..transports._accept_pace import AcceptPace
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
     InputBook,
@@ -43,6 +44,7 @@ from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
 from ._companion import Companion, nothing
+from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
 from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
@@ -53,6 +55,7 @@ from ._throttle_notices import ThrottledNotices, watch_throttled
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
+    from ..accounts import Account
     from ..pages import Pages, TransportCounts
     from ..persistence import RamShelves, Shelves
     from ..ranges.server import SubscriptionServer
@@ -108,6 +111,8 @@ class Relay:
         input: The book of its peers' unfinished input.
         busy_poll: Keeps the loop awake; None: nothing does.
         notices: Sends notices about throttled clients; None: nothing does.
+        paces: How fast each listener accepts.
+        loop_alarm: The alarm for a late event loop; None: it is not watched.
         pages: Its pages over HTTP, if it has any.
     """
 
@@ -185,9 +190,21 @@ class Relay:
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         after = settings.throttled_after
         self.notices = None if after is None else ThrottledNotices(self.mqtt, after)
+        self.paces: list[AcceptPace] = []
+        lag = settings.loop_lag_alarm
+        self.loop_alarm = (
+            None if lag is None else LoopAlarm(self.ledger, lag, self.paces, self._accounts)
+        )
         self.pages: Pages | None = None
         # The metrics of its companion.
         self.collectors: list[Collector] = []
+
+    def _accounts(self) -> Iterator[Account]:
+        """Yield the accounts of all connections that have one yet."""
+        for side in self.sides:
+            for session in side.open:
+                if session.account is not None:
+                    yield session.account
 
     def _rules_changed(self) -> None:
         self.mqtt.rules_changed()
@@ -247,7 +264,9 @@ class Relay:
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 handler, make_link = self._handler(listener), self._link_maker(listener)
-                nursery.start_soon(listener.accept_into, connections, handler, make_link)
+                pace = AcceptPace(self.settings.listener_connect_rate)
+                self.paces.append(pace)
+                nursery.start_soon(listener.accept_into, connections, handler, make_link, pace)
 
     def _link_maker(self, listener: Listener) -> Callable[[Connected, str], Link]:
         make, tls = self._plain_link_maker(listener), self.settings.tls
@@ -496,6 +515,8 @@ async def _run(
             keep_going("refusing above limits", relay.mqtt.over_limits.run)
         if relay.notices is not None:
             keep_going("telling of throttled clients", watch_throttled, relay.notices)
+        if relay.loop_alarm is not None:
+            keep_going("watching the event loop", watch_loop, relay.loop_alarm)
         if relay.busy_poll is not None:
             background.start_soon(relay.busy_poll.run)
         if settings.otel_every is not None:

@@ -6,7 +6,8 @@ import attrs
 
 from ..access.acl import AclDefault
 from ..transports._settings import ServerSettings
-from ..transports._units import Between, Count, Seconds
+from ..transports._units import Between, Count, Seconds, above_nothing
+from ._loop_alarm import DEFAULT_LOOP_LAG
 
 if TYPE_CHECKING:
     from ..access._bearer_tokens import BearerTokens
@@ -51,6 +52,10 @@ class RunningSettings:
     grace: Seconds = 5.0
     """Shutdown grace period, in seconds: time to deliver outstanding messages after SIGTERM or
     SIGINT."""
+    loop_lag_alarm: Seconds | None = attrs.field(default=DEFAULT_LOOP_LAG, validator=above_nothing)
+    """Event loop lag alarm, in seconds: while the event loop stays later than this, no new
+    connections are accepted; above twice as much, clients that have published nothing lately are
+    not read either; none: not watched."""
     busy_poll: Seconds = 0.0
     """Busy polling, in seconds: how long the relay stays awake after each read. Lowers latency, and
     takes up to a whole core while there is traffic; 0: off."""

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from ..sockets import TransportError
+from ._accept_pace import AcceptPace
 from ._link import Link
 
 if TYPE_CHECKING:
@@ -223,13 +224,16 @@ class Listener:
         nursery: trio.Nursery,
         handler: Callable[[Link], Awaitable[object]],
         make_link: Callable[[Connected, str], Link] = Link,
+        pace: AcceptPace | None = None,
     ) -> None:
         """Accept until it is closed; run `handler(link)` in `nursery` for each connection.
 
-        `make_link` makes the link of an accepted socket and its peer's address.
+        `make_link` makes the link of an accepted socket and its peer's address. `pace` says how
+        fast connections are accepted; None: as they come.
 
         Cancelling this stops accepting; the connections go on.
         """
+        pace = AcceptPace() if pace is None else pace
         # A connection and the closing may be found in one look of the loop, in either order.
         while self.sock.fileno() >= 0:
             try:
@@ -237,6 +241,7 @@ class Listener:
             except trio.ClosedResourceError:
                 return
             for _ in range(ACCEPTS_A_STEP):
+                await pace.until_open()
                 try:
                     sock, address = self.sock.accept()
                 except BlockingIOError:
@@ -262,6 +267,9 @@ class Listener:
                 link = self._link_to(sock, peer, make_link)
                 if link is not None:
                     nursery.start_soon(handler, link, name=f"{self.label} {peer}")
+                pause = pace.accepted()
+                if pause:
+                    await trio.sleep(pause)
 
     def _link_to(
         self, sock: socket.socket, peer: str, make_link: Callable[[Connected, str], Link]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import attrs
 
 from ..access._account_limits import AccountLimit, AccountLimits, AccountRate
-from ..access._connect_rate import DEFAULT_CONNECT_RATE
+from ..access._connect_rate import DEFAULT_CONNECT_RATE, DEFAULT_LISTENER_CONNECT_RATE
 from ..access._guesses import DELAYS
 from ..access._publication_policies import PublicationPolicy
 from ..access._subscription_policies import PolicyRule, ProfileWord, StuckWord, SubscriptionPolicy
@@ -152,9 +152,9 @@ class PatienceSettings:
     """Timeouts and policies for slow consumers."""
 
     profile: ProfileWord = "balanced"
-    """Slow consumers, in one word. balanced: publishers wait for half a second at most, then messages
-    are spilled (--spill-limit, --store), and only without room for them publishers wait for
-    --patience; lossless: publishers wait for --patience; then, as under balanced, the slow
+    """Slow consumers, in one word. balanced: publishers wait for half a second at most, then
+    messages are spilled (--spill-limit, --store), and only without room for them publishers wait
+    for --patience; lossless: publishers wait for --patience; then, as under balanced, the slow
     consumer is disconnected; live: nobody waits, and old QoS 0 messages are dropped."""
     patience: Seconds = DEFAULT_PATIENCE
     """Slow-consumer timeout, in seconds: how long a subscriber may take nothing while publishers
@@ -235,6 +235,12 @@ class PeerSettings:
     connect_rate: Count | None = attrs.field(default=DEFAULT_CONNECT_RATE, validator=Between(1))
     """Connection rate limit per address, in connections per second. Connections above it wait, up
     to --connect-timeout, and are then refused; none: no limit."""
+    listener_connect_rate: Count | None = attrs.field(
+        default=DEFAULT_LISTENER_CONNECT_RATE, validator=Between(1)
+    )
+    """Connection rate limit per listener, in connections per second, after a burst of one second's
+    worth. Connections above it wait in the kernel's queue until they are accepted; none: no
+    limit."""
     wrong_password_delay: Seconds = DELAYS[-1]
     """Maximum delay of the answer to a wrong password, in seconds. It grows with wrong passwords
     from the same address and for the same user; only a few are checked meanwhile. 0: no delay and

@@ -4,6 +4,11 @@ A holder that makes no progress for its patience (slow-consumer timeout), while 
 debt that it holds, is handled by its policy: named, given up, or relieved. The check is a plain
 function; `watch_patience` calls it periodically.
 
+Of several, the one that frees most waiting readers per item lost is handled first
+(`_relief_order.py`), and the next only if readers still wait on it. One that is left alone has used
+up its patience: if readers wait on it again before it makes progress, it is handled at the next
+check.
+
 In a ring of connections that block each other (`rings`), a flow-control deadlock, only as many are
 handled as let one member go on, usually one: the others are stuck because of it, and may all go on
 after it.
@@ -13,16 +18,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Iterable
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import attrs
 import trio
 
 from .._account import Account
-from .._cooperative import run_to_end, with_pauses
-from .._gate import gate_of
+from .._cooperative import STEP, run_to_end, with_pauses
+from .._gate import closed_to, gate_of
 from .._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from .._ledger import Ledger
 from .._outcome import Outcome
@@ -30,8 +36,13 @@ from .._ticker import following
 from ._clearing_rate import ClearingRates, Slow
 from ._core_shares import PATIENCE_SHARE
 from ._incidents import NAMED, GivenUp, Relieved
+from ._relief_order import Blocked, Candidate, ReliefOrder
 from ._stuck_policy import StuckPolicy
-from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
+from ._used_up import UsedUp, idle_seconds
+from ._waits_for import MAX_NAMED, Ring, is_held_up_by, naming, rings_in_steps
+
+if TYPE_CHECKING:
+    from .._waiters import Waiter
 
 logger = logging.getLogger("clearfunds.accounts")
 
@@ -70,6 +81,13 @@ class Stuck:
     """Seconds without progress, or with too little, while a reader waited on it."""
     slow: Slow | None = None
     """Its pace, if it makes some progress."""
+    held: int = 0
+    """All events that it holds for which readers might wait, those of others included."""
+    places: Mapping[Account, tuple[int, int]] = attrs.field(
+        factory=dict[Account, tuple[int, int]], repr=False
+    )
+    """The accounts at which these readers wait, and how much of their debt it holds, as (items,
+    bytes)."""
 
     def sentence(self) -> str:
         """Return the sentence for the log."""
@@ -127,24 +145,32 @@ def too_slow_in_steps(
 
     `clearing_rates` keeps the history between calls: always pass the same one.
     """
-    waiting = {
+    waiting: dict[Account, Account] = {
         each.account: each.at
         for each in ledger.waiters
         if each.at is not None and gate_of(each.at).waits_on_holders
     }
     found: dict[Holder, Stuck] = {}
+    debts: dict[Holder, dict[Account, tuple[int, int]]] = {}
     for slow in (yield from clearing_rates.look_in_steps(waiting, list(ledger.holders), now)):
-        items = nbytes = 0
+        items = nbytes = held = 0
         for loan in slow.holder.waited_for():
+            held += loan.items
             if loan.account is slow.account:
                 items += loan.items
                 nbytes += loan.bytes
         names: tuple[str, ...] = (slow.account.name,)
+        at = waiting[slow.account]
+        places = debts.setdefault(slow.holder, {})
+        there = places.get(at, (0, 0))
+        places[at] = there[0] + items, there[1] + nbytes
         before = found.get(slow.holder)
         if before is not None:
             names = tuple(sorted({*before.waiting, *names}))
             items, nbytes = before.items + items, before.bytes + nbytes
-        found[slow.holder] = Stuck(slow.holder, names, items, nbytes, slow.seconds, slow)
+        found[slow.holder] = Stuck(
+            slow.holder, names, items, nbytes, slow.seconds, slow, held, places
+        )
     return list(found.values())
 
 
@@ -152,7 +178,8 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
     """Return the holders whose patience has run out at `now`.
 
     Time counts from the holder's last progress, or from when the first reader now waiting on it
-    began to wait, whichever is later: a holder that blocks nobody may take its time.
+    began to wait, whichever is later: a holder that blocks nobody may take its time. (See `UsedUp`
+    for one whose patience was over before.)
     """
     return run_to_end(overdue_in_steps(ledger, now, holders))
 
@@ -195,13 +222,12 @@ def _stuck(
     crowds: dict[frozenset[Account], tuple[str, ...]],
 ) -> Stuck | None:
     """Return a `Stuck` if a reader has waited on the holder for as long as its patience."""
-    items = nbytes = 0
-    waited_for: set[Account] = set()
+    items = nbytes = held = 0
+    waited_for: dict[Account, tuple[int, int]] = {}
     # This includes a queue that the store blocks, and that has only other accounts' messages.
     of_it = blocked.get(holder.name, ())
-    has_some = False
     for loan in holder.waited_for():
-        has_some = True
+        held += loan.items
         found = [
             account
             for account in loan.account.chain
@@ -210,19 +236,68 @@ def _stuck(
         if found:
             items += loan.items
             nbytes += loan.bytes
-            waited_for.update(found)
-    if has_some:
-        waited_for.update(of_it)
+            for at in found:
+                some = waited_for.get(at, (0, 0))
+                waited_for[at] = some[0] + loan.items, some[1] + loan.bytes
+    if held:
+        for at in of_it:
+            waited_for.setdefault(at, (0, 0))
     if not waited_for:
         return None
-    idle = now - max(holder.progressed_at, min(lines[at].since for at in waited_for))
+    idle = idle_seconds(holder, min(lines[at].since for at in waited_for), now)
     if idle < holder.patience:
         return None
     where = frozenset(waited_for)
     if where not in crowds:
         names = set[str]().union(*(lines[at].names for at in where))
         crowds[where] = tuple(sorted(names))
-    return Stuck(holder, crowds[where], items, nbytes, idle)
+    return Stuck(holder, crowds[where], items, nbytes, idle, None, held, waited_for)
+
+
+def _lost_items(stuck: Stuck) -> int:
+    """Return about how many items are lost if a holder is handled by its policy."""
+    holder = stuck.holder
+    if holder.policy is StuckPolicy.SPILL:
+        return 0
+    if holder.policy.relieves and isinstance(holder, LoanQueue):
+        kept = holder.retain_limit.items
+        return 0 if kept is None else max(0, stuck.held - kept)
+    return stuck.held
+
+
+def _order_in_steps(
+    stuck: Iterable[Stuck], readers: Mapping[Account, int]
+) -> Generator[None, None, ReliefOrder[Account, Stuck]]:
+    """Return some holders in the order in which they are to be handled."""
+    order: ReliefOrder[Account, Stuck] = ReliefOrder()
+    for each in stuck:
+        yield
+        shares = dict(each.places)
+        for at in shares:
+            gate = gate_of(at)
+            over = len(gate.blockers), 0
+            if gate.waits_for_repayment:
+                items, nbytes = gate.goes_on_at()
+                over = at.debt_items - items, at.debt_bytes - nbytes
+            else:
+                shares[at] = 1, 0  # all of the blockers have to unblock it
+            if at not in order:
+                order.block(at, Blocked(readers.get(at, 0), *over))
+        order.add(Candidate(each, shares, _lost_items(each), _tie(each)))
+    return order
+
+
+def _tie(stuck: Stuck) -> tuple[float, int, int, str]:
+    """Return a key by which the longest idle goes first, of equals the one that holds most."""
+    return -stuck.idle_seconds, -stuck.items, -stuck.bytes, stuck.holder.name
+
+
+def _still_blocks(stuck: Stuck) -> bool:
+    """Whether readers still wait on a holder, after others were handled."""
+    return any(
+        at.line is not None and len(at.line) > 0 and is_held_up_by(at, stuck.holder)
+        for at in stuck.places
+    )
 
 
 def _debtors(holder: Holder) -> tuple[str, ...]:
@@ -237,6 +312,68 @@ def _debtors(holder: Holder) -> tuple[str, ...]:
 def _written_off(ledger: Ledger) -> tuple[int, int]:
     outcome = Outcome.WRITTEN_OFF
     return ledger.repaid_items[outcome], ledger.repaid_bytes[outcome]
+
+
+class _Freed:
+    """The readers that go on because slow consumers were handled in one check.
+
+    Attributes:
+        readers: The number of readers that wait at each account.
+        by: The slow consumers that were handled.
+        spared: How many others were left alone, since nobody waits on them any more.
+    """
+
+    def __init__(self) -> None:
+        self.readers: Counter[Account] = Counter()
+        self.by: list[Stuck] = []
+        self.spared = 0
+        self._heads: dict[Account, Waiter] = {}
+
+    def look_in_steps(self, ledger: Ledger, stuck: Iterable[Stuck]) -> Generator[None]:
+        """Note the readers that wait on these."""
+        for each in stuck:
+            yield
+            for at in each.places:
+                if at not in self._heads and at.line is not None and at.line.waiters:
+                    self._heads[at] = at.line.waiters[0]
+                    self.readers[at] = len(at.line.waiters)
+
+    def tell_in_steps(self) -> Generator[None]:
+        """Log how many of them go on."""
+        freed = 0
+        places = {at: None for each in self.by for at in each.places}
+        for number, at in enumerate(places, 1):
+            if not number % STEP:
+                yield
+            head = self._heads.get(at)
+            if head is not None and _goes_on(at, head):
+                freed += self.readers[at]
+        if not freed:
+            return
+        names = [f"{each.holder.kind} {each.holder.name}" for each in self.by]
+        left = ""
+        if self.spared:
+            consumers = _plural(self.spared, "consumer is", "consumers are")
+            left = f"; {self.spared} other slow {consumers} left alone"
+        logger.info(
+            "%d %s on now that %s no longer %s %s%s",
+            freed, _plural(freed, "reader goes", "readers go"), naming(names, MAX_NAMED),
+            _plural(len(names), "blocks", "block"), _plural(freed, "it", "them"), left,
+            extra={"event": "freed", "readers": freed,
+                   "holders": tuple(each.holder.name for each in self.by[:MAX_NAMED]),
+                   "holders_more": max(0, len(names) - MAX_NAMED), "left_alone": self.spared},
+        )  # fmt: skip
+
+
+def _plural(number: int, one: str, many: str) -> str:
+    return one if number == 1 else many
+
+
+def _goes_on(at: Account, head: Waiter) -> bool:
+    """Whether the first reader that waited at an account has gone on, or may go on now."""
+    if at.line is None or not at.line.waiters or at.line.waiters[0] is not head:
+        return True
+    return closed_to(head.account, head.ticket) is None
 
 
 class _Watch:
@@ -277,23 +414,51 @@ class _Watch:
         for ring in found:
             on_ring.update((on.holder, ring) for wait in ring.waits for on in wait.on if on.holder)
         stuck_rings: dict[int, tuple[Ring, list[Stuck]]] = {}
-        for number, each in enumerate(stuck, 1):
-            if not number % DEALT_A_STEP:
-                await trio.lowlevel.checkpoint()
+        alone: list[Stuck] = []
+        for each in stuck:
             if each.holder.progressed_at > now or each.holder not in self.ledger.holders:
                 continue  # meanwhile it has made progress, or ended
             ring_of_it = on_ring.get(each.holder)
             if ring_of_it is not None:
                 stuck_rings.setdefault(id(ring_of_it), (ring_of_it, []))[1].append(each)
             elif self._patience_is_over(each.holder, now):
-                self._deal_with(each, now)
-        for ring, members in stuck_rings.values():
-            self._deal_with_ring(ring, members, now)
-        for number, each in enumerate(slow, 1):
+                alone.append(each)
+        if not (alone or slow or stuck_rings):
+            return
+        freed = _Freed()
+        members = [each for _, some in stuck_rings.values() for each in some]
+        await self._with_pauses(freed.look_in_steps(self.ledger, (*alone, *slow, *members)))
+        await self._deal_with_best_first([*alone, *slow], freed, now)
+        for ring, some in stuck_rings.values():
+            freed.by.extend(self._deal_with_ring(ring, some, now))
+        await self._with_pauses(freed.tell_in_steps())
+
+    async def _deal_with_best_first(self, stuck: list[Stuck], freed: _Freed, now: float) -> None:
+        """Handle holders, the best first (`ReliefOrder`), as long as readers wait on them."""
+        waits = StuckPolicy.WAIT
+        may_go = [each for each in stuck if each.holder.policy is not waits]
+        order = await self._with_pauses(_order_in_steps(may_go, freed.readers))
+        number = 0
+        while (best := await self._with_pauses(order.pop_in_steps())) is not None:
+            number += 1
             if not number % DEALT_A_STEP:
                 await trio.lowlevel.checkpoint()
-            if each.holder in self.ledger.holders:
-                self._deal_with(each, now)
+            each = best.what
+            holder = each.holder
+            if holder not in self.ledger.holders or (
+                each.slow is None and holder.progressed_at > now
+            ):
+                continue  # meanwhile it has made progress, or ended
+            if not _still_blocks(each):
+                freed.spared += 1
+                if each.slow is None:
+                    UsedUp.note(holder, each.idle_seconds, now)
+            elif self._deal_with(each):
+                await self._with_pauses(order.took_in_steps(best))
+                freed.by.append(each)
+        for each in sorted((each for each in stuck if each.holder.policy is waits), key=_tie):
+            if each.holder in self.ledger.holders and _still_blocks(each):
+                self._name([each], each.sentence(), now)
 
     async def _with_pauses(self, steps: Generator[None, None, T]) -> T:
         found, seconds = await with_pauses(steps, STRETCH_SECONDS)
@@ -318,26 +483,26 @@ class _Watch:
         self.spared.pop(holder, None)
         return True
 
-    def _deal_with(self, stuck: Stuck, now: float) -> None:
-        if stuck.holder.policy.relieves:
-            self._relieve(stuck, stuck.sentence())
-        elif stuck.holder.policy is StuckPolicy.DISCONNECT:
-            self._give_up(stuck, stuck.sentence())
-        else:
-            self._name([stuck], stuck.sentence(), now)
+    def _deal_with(self, stuck: Stuck) -> bool:
+        deal = self._relieve if stuck.holder.policy.relieves else self._give_up
+        return deal(stuck, stuck.sentence())
 
-    def _deal_with_ring(self, ring: Ring, members: list[Stuck], now: float) -> None:
+    def _deal_with_ring(self, ring: Ring, members: list[Stuck], now: float) -> list[Stuck]:
         """Relieve or give up as many members as let one go on, where the policies allow it.
 
         Members that can be relieved come first: they stay.
+
+        Returns:
+            Those that were handled.
         """
-        members.sort(key=lambda s: (-s.idle_seconds, -s.items, -s.bytes, s.holder.name))
+        dealt: list[Stuck] = []
+        members.sort(key=_tie)
         members.sort(key=lambda s: not s.holder.policy.relieves)
         what = f", in a {ring.sentence()}"
         may_go = [each for each in members if each.holder.policy is not StuckPolicy.WAIT]
         if not may_go:
             self._name(members, members[0].sentence() + what, now)
-            return
+            return dealt
         # `over`: the debt still to be repaid before readers at an account go on. `of_owner`: the
         # accounts that each connection blocks, and how much of their debt it holds.
         over = {wait.at: [wait.over_items, wait.over_bytes] for wait in ring.waits}
@@ -355,6 +520,7 @@ class _Watch:
             deal = self._relieve if each.holder.policy.relieves else self._give_up
             if deal(each, each.sentence() + what, len(ring.members)):
                 what = ""
+                dealt.append(each)
                 gone.add(owner)
                 for at, items, nbytes in of_owner.pop(owner, ()):
                     over[at][0] -= items
@@ -364,6 +530,7 @@ class _Watch:
             for on in wait.on:
                 if on.holder is not None:
                     self.spared[on.holder] = now
+        return dealt
 
     def _relieve(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder

@@ -222,7 +222,7 @@ function alsoWait(waits) {
   return [...parts, all === 1 ? " waits" : " wait", " for it as well."];
 }
 
-const ALARMS = { memory: "memory is short", disk: "the disk is nearly full" };
+const ALARMS = { memory: "memory is short", disk: "the disk is nearly full", loop: "the event loop is late" };
 const alarms = (kinds) => kinds.map((kind) => ALARMS[kind] ?? kind).join(" and ");
 
 let verdictKey = "";
@@ -299,7 +299,7 @@ function showVerdict(state) {
     spoken += ` Alarm: ${alarms(state.alarms)}.`;
   }
   for (const trouble of state.troubles) {
-    lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `${trouble}.`), " What is not on disk is not confirmed until then."));
+    lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `${trouble}.`), trouble.startsWith("cannot ") ? " What is not on disk is not confirmed until then." : ""));
     spoken += ` ${trouble}.`;
   }
   for (const ring of state.rings) {

@@ -162,7 +162,7 @@ async def test_who_moves_while_rings_are_looked_for_is_let_off(
         await trio.sleep(19.9)
         monkeypatch.setattr("clearfunds.accounts.watch._patience.rings_in_steps", in_two_steps)
         monkeypatch.setattr(trio.lowlevel, "checkpoint", in_between)
-        await trio.sleep(1.0)
+        await trio.sleep(5.0)
         monkeypatch.undo()
         nursery.cancel_scope.cancel()
     assert (len(first.given_up), len(second.given_up)) == (0, 1)

@@ -265,7 +265,7 @@ async def test_every_query_of_every_panel_and_rule_returns_data(tmp_path: Path) 
     relay = RelayUnderTest(
         (
             *("--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"),
-            *("--patience", "3", "--limit-items", "200"),
+            *("--profile", "lossless", "--patience", "3", "--limit-items", "200"),
             *("--store", str(tmp_path / "store"), "--fsync-interval", "0.05"),
             *("--tenant", "weather,client=station-*,items=1000,bytes=100MiB"),
         )

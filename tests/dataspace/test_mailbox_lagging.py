@@ -529,7 +529,8 @@ async def test_the_log_has_a_line_when_it_begins_and_one_when_it_ends(
             send(account, mailbox, n)
             await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    (begin,) = caplog.records
+    begin, freed = caplog.records
+    assert freed.message == "1 reader goes on now that mailbox m no longer blocks it"
     assert begin.levelno == logging.WARNING
     assert begin.message.startswith(
         "mailbox m made no progress for 5.0 s (patience 5 s) and holds 3 items, 30 bytes that "
@@ -540,7 +541,7 @@ async def test_the_log_has_a_line_when_it_begins_and_one_when_it_ends(
     assert fields["waiting"] == ("publisher",)
     while mailbox.lagging:
         mailbox.receive_nowait().settle()
-    (_, end) = caplog.records
+    (_, _, end) = caplog.records
     dropped = mailbox.relief.dropped_items
     assert end.levelno == logging.WARNING
     assert end.message == (

@@ -61,7 +61,9 @@ async def drain(sub: BareClient, scope: trio.CancelScope) -> None:
 async def test_the_culprit_is_on_the_screen_within_two_seconds_of_the_stall() -> None:
     async with (
         browsing() as browser,
-        running(http="127.0.0.1:0", limit_items=100, patience=60.0, grace=0.1) as relay,
+        running(
+            http="127.0.0.1:0", limit_items=100, profile="lossless", patience=60.0, grace=0.1
+        ) as relay,
         AsyncExitStack() as stack,
     ):
         assert relay.addresses.http is not None
@@ -116,7 +118,9 @@ async def test_the_culprit_is_on_the_screen_within_two_seconds_of_the_stall() ->
 async def test_who_was_cut_off_is_on_the_screen_when_nobody_waits_any_more() -> None:
     async with (
         browsing() as browser,
-        running(http="127.0.0.1:0", limit_items=100, patience=1.5, grace=0.1) as relay,
+        running(
+            http="127.0.0.1:0", limit_items=100, profile="lossless", patience=1.5, grace=0.1
+        ) as relay,
         connected(relay.port, "archive", receive_buffer=SMALL) as archive,
         connected(relay.port, "pub") as pub,
     ):

@@ -8,7 +8,7 @@ Time is a `MockClock`'s; what is left to chance is drawn from the seed, Trio's s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count, islice
 from math import inf
@@ -110,7 +110,18 @@ async def before(end: float, waiting: Callable[[], Awaitable[T]]) -> T | None:
     return None
 
 
-class Box(Mailbox):
+class Needed(Holder):
+    """A holder that is handled by its policy only while readers wait for its debt."""
+
+    __slots__ = ()
+
+    def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """See `Holder.relieve`."""
+        assert blocks_readers(self), self.name
+        super().relieve(why, fields)
+
+
+class Box(Needed, Mailbox):
     """A mailbox of a simulated subscriber.
 
     The ledger's sets have them in the order of their serial numbers, in every run.
@@ -125,8 +136,13 @@ class Box(Mailbox):
     def __hash__(self) -> int:
         return self.serial
 
+    def give_up(self, why: str) -> None:
+        """See `Holder.give_up`."""
+        assert blocks_readers(self), self.name
+        super().give_up(why)
 
-class Wire(LoanQueue):
+
+class Wire(Needed, LoanQueue):
     """As an outlet: the oldest first, one at a time, whatever loan it is of.
 
     What its peer has been offered a part of has to be finished, whatever becomes of the rest.
@@ -193,8 +209,19 @@ class Wire(LoanQueue):
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`."""
+        assert blocks_readers(self), self.name
         self.given_up = True
         self.close(Outcome.WRITTEN_OFF)
+
+
+def blocks_readers(holder: Holder) -> bool:
+    """Whether readers wait for debt that a holder has."""
+    places = {waiter.at for waiter in holder.ledger.waiters}
+    return any(
+        at in places and gate_of(at).waits_for_repayment
+        for loan in holder.loans()
+        for at in loan.account.chain
+    )
 
 
 class Spool(Queue):
@@ -373,6 +400,7 @@ class World:
         self.caught_up: Counter[StuckPolicy] = Counter()
         self.inherited = 0
         self.lagging = 0
+        self.left_alone = 0
         # Whose patience was over at the last look, what progress was its last, and since when.
         self.late: dict[tuple[Holder, float], float] = {}
         scale = plan.scale
@@ -686,6 +714,7 @@ class World:
     def step(self) -> None:
         """Somebody has done something: look whether all is well, every so often."""
         self.steps += 1
+        self.left_alone += len(self.ledger.used_up)
         if not self.steps % self.every:
             self.check()
 

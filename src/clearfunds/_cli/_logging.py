@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
+from ._log_rate import LimitedHandler
 from ._printable import printable
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -76,17 +77,30 @@ def _lines(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
-def configure_logging(level: LogLevel, form: LogFormat = "text") -> None:
+def configure_logging(
+    level: LogLevel, form: LogFormat = "text", lines: int | None = None
+) -> LimitedHandler | None:
     """Send the project's log, and the warnings of all others, to stderr.
 
     With JSON also the messages of Python's `warnings` module, which would otherwise stand between
     the objects as plain text.
+
+    Args:
+        level: The least level of the project's log.
+        form: How lines are written.
+        lines: Lines of one kind in a second; None: any number.
+
+    Returns:
+        The handler that limits them, if any does: its caller has to let it sum up
+        (`keep_summing_up`).
     """
     handler = logging.StreamHandler()
+    limited = None if lines is None else LimitedHandler(handler, lines)
     if form == "json":
         handler.setFormatter(JsonLines())
         logging.captureWarnings(True)
     else:
         handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[limited or handler], force=True)
     logging.getLogger("clearfunds").setLevel(level.upper())
+    return limited

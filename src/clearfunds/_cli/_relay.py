@@ -21,12 +21,14 @@ from clearfunds.transports import ListenURLError, TransportError
 from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
+from ._log_rate import LINES_A_SECOND, LimitedHandler, keep_summing_up
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import RUNNING, Options
 from ._running import alone, run_async
 from ._secret_file import check_secret
 from ._tls_options import Tls
 from ._token_options import TokenOptions
+from ._types import OptionalCount
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -67,6 +69,14 @@ def relay(
             group=RUNNING, help="Log format: a line of text per event, or a JSON object per line."
         ),
     ] = "text",
+    log_rate: Annotated[
+        OptionalCount,
+        Parameter(
+            group=RUNNING,
+            help="Log rate limit, in lines per second of one kind of event. Further lines are "
+            "counted, and one line a second gives their number; none: no limit.",
+        ),
+    ] = LINES_A_SECOND,
     serve: Annotated[Serve, Parameter(parse=False)] = serve_relay,
 ) -> int:
     """Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.
@@ -77,7 +87,7 @@ def relay(
     messages; a second one ends it at once. SIGHUP reloads passwords, keys, the access control list
     and certificates. Sizes in bytes may have a unit (`8MiB`).
     """
-    configure_logging(log_level, log_format)
+    limited = configure_logging(log_level, log_format, log_rate)
     if options.anonymous and options.passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
     try:
@@ -100,7 +110,11 @@ def relay(
     _spare_the_collector()
     settings = within_descriptors(settings, journal=companion is not None)
     let_go_of_large()
-    return run_async(partial(_serve, serve), settings, companion)
+    try:
+        return run_async(partial(_serve, serve, limited), settings, companion)
+    finally:
+        if limited is not None:
+            limited.flush()
 
 
 def _is_secure(url: str) -> bool:
@@ -118,7 +132,12 @@ def _spare_the_collector() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
-async def _serve(serve: Serve, settings: RelaySettings, companion: Companion | None) -> int:
+async def _serve(
+    serve: Serve,
+    limited: LimitedHandler | None,
+    settings: RelaySettings,
+    companion: Companion | None,
+) -> int:
     stop = trio.Event()
     status = 0
     async with trio.open_nursery() as nursery:
@@ -145,6 +164,8 @@ async def _serve(serve: Serve, settings: RelaySettings, companion: Companion | N
                         stop.set()
 
         nursery.start_soon(ending)
+        if limited is not None:
+            nursery.start_soon(keep_summing_up, limited)
         nursery.start_soon(_reload_at_sighup, _reloads(settings))
         try:
             addresses: RelayAddresses = await nursery.start(serving)

@@ -253,7 +253,7 @@ async def test_a_queue_whose_budget_is_spent_holds_its_senders_back(tmp_path: Pa
 
 
 async def test_without_a_store_memory_is_what_queues_write_to() -> None:
-    async with running(serve=on_credit(queue_store=Credit(10, 5))) as relay:
+    async with running(profile="lossless", serve=on_credit(queue_store=Credit(10, 5))) as relay:
         async with kept(relay) as sub:
             await sub.subscribe("t", qos=1)
             async with connected(relay.port, "pub") as pub, trio.open_nursery() as nursery:

@@ -40,7 +40,7 @@ async def left_out(relay: RunningRelay, why: str, stack: AsyncExitStack) -> tupl
 @pytest.mark.parametrize("first", ["subscriber", "publisher"])
 async def test_whoever_leaves_first_the_relay_goes_on(why: str, first: str) -> None:
     async with (
-        running(serve=on_credit(reader_outlet=SMALL)) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay,
         connected(relay.port, "hears") as hears,
         connected(relay.port, "tells") as tells,
     ):
@@ -66,7 +66,7 @@ async def test_whoever_leaves_first_the_relay_goes_on(why: str, first: str) -> N
 async def test_what_some_of_do_not_fit_takes_credit_once() -> None:
     """Of runs, those that fit are sent, and what is granted is what was sent."""
     async with (
-        running(serve=on_credit(reader_outlet=SMALL)) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay,
         connected5(relay.port, "sub", maximum_packet_size=30) as sub,
         connected(relay.port, "pub") as pub,
     ):

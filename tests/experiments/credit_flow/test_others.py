@@ -37,7 +37,9 @@ async def test_a_policy_that_relieves_a_stuck_subscriber_gives_its_senders_credi
 ) -> None:
     """And nobody waits on it any more, however much comes for it."""
     async with (
-        running(serve=on_credit(reader_outlet=SMALL), patience=0.3, stuck=policy) as relay,
+        running(
+            profile="lossless", serve=on_credit(reader_outlet=SMALL), patience=0.3, stuck=policy
+        ) as relay,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
         connected(relay.port, "innocent") as innocent,
         connected(relay.port, "pub") as pub,
@@ -80,7 +82,7 @@ async def test_two_clients_that_block_each_other_are_a_ring_of_two(
                 await client.stream.send_all(answer[other] * whole)
 
     async with (
-        running(serve=on_credit(reader_outlet=SMALL), patience=1.5) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL), patience=1.5) as relay,
         connected(relay.port, "x", receive_buffer=LITTLE) as x,
         connected(relay.port, "y", receive_buffer=LITTLE) as y,
         trio.open_nursery() as nursery,
@@ -103,7 +105,9 @@ async def test_two_clients_that_block_each_other_are_a_ring_of_two(
 
 async def test_what_readers_of_ranges_have_not_acknowledged_takes_credit() -> None:
     listen = ("mqtt+tcp://127.0.0.1:0", "subscribe+tcp://127.0.0.1:0")
-    async with running(serve=on_credit(reader_outlet=SMALL), listen=listen) as relay:
+    async with running(
+        profile="lossless", serve=on_credit(reader_outlet=SMALL), listen=listen
+    ) as relay:
         assert relay.relay.readers is not None
         subscriptions = relay.relay.readers.subscriptions
         subscription = subscriptions.open("spark", ["t"])

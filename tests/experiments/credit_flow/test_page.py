@@ -18,6 +18,7 @@ async def test_whose_credit_is_waited_for_is_in_the_headline() -> None:
     async with (
         browsing() as browser,
         running(
+            profile="lossless",
             serve=on_credit(reader_outlet=Credit(20, 10)),
             http="127.0.0.1:0",
             patience=60.0,

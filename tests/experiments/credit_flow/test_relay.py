@@ -85,7 +85,7 @@ async def send(client: BareClient, data: bytes) -> None:
 async def test_who_publishes_to_one_that_does_not_read_is_stopped_at_its_credit() -> None:
     """As many messages as its credit are in the outlet, with all that a limit would not allow."""
     async with (
-        running(serve=on_credit(reader_outlet=SMALL)) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
     ):
@@ -109,7 +109,7 @@ async def test_who_publishes_to_one_that_does_not_read_is_stopped_at_its_credit(
 async def test_an_innocent_topic_on_the_same_connection_is_stopped_too() -> None:
     """And that of another connection is not."""
     async with (
-        running(serve=on_credit(reader_outlet=SMALL)) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
         connected(relay.port, "innocent") as innocent,
@@ -133,7 +133,7 @@ async def test_an_innocent_topic_on_the_same_connection_is_stopped_too() -> None
 
 async def test_what_the_kernel_takes_lets_the_reader_go_on_and_all_arrives_in_order() -> None:
     async with (
-        running(serve=on_credit(reader_outlet=SMALL)) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay,
         connected(relay.port, "slow", receive_buffer=LITTLE) as slow,
         connected(relay.port, "quick") as quick,
         connected(relay.port, "pub") as pub,
@@ -170,7 +170,9 @@ async def test_a_subscriber_that_goes_blocks_nobody_any_more(
 ) -> None:
     patience = 0.5 if how == "given up" else 20.0
     async with (
-        running(serve=on_credit(reader_outlet=SMALL), patience=patience) as relay,
+        running(
+            profile="lossless", serve=on_credit(reader_outlet=SMALL), patience=patience
+        ) as relay,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
         connected(relay.port, "innocent") as innocent,
@@ -192,7 +194,7 @@ async def test_a_subscriber_that_goes_blocks_nobody_any_more(
 
 async def test_who_publishes_and_goes_is_forgotten_when_it_owes_nothing() -> None:
     """What it has sent is delivered; then nothing of it is left."""
-    async with running(serve=on_credit(reader_outlet=SMALL)) as relay:
+    async with running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay:
         async with connected(relay.port, "slow", receive_buffer=LITTLE) as slow:
             await slow.subscribe("t")
             async with (
@@ -223,7 +225,7 @@ async def test_who_publishes_and_goes_is_forgotten_when_it_owes_nothing() -> Non
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_what_is_to_be_acknowledged_takes_credit_until_it_is(qos: int) -> None:
     async with (
-        running(serve=on_credit(reader_outlet=SMALL)) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay,
         connected(relay.port, "sub") as sub,
         connected(relay.port, "pub") as pub,
     ):
@@ -243,7 +245,7 @@ async def test_what_is_to_be_acknowledged_takes_credit_until_it_is(qos: int) -> 
 async def test_with_nothing_to_begin_with_a_hop_hinders_nobody() -> None:
     """{0, 0}, as RabbitMQ has it."""
     async with (
-        running(serve=on_credit(reader_outlet=Credit(0, 0))) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=Credit(0, 0))) as relay,
         AsyncExitStack() as stack,
     ):
         stuck = await stack.enter_async_context(
@@ -277,7 +279,7 @@ async def test_a_tenant_that_pays_for_a_topic_is_a_reader_of_its_own() -> None:
     """But one connection is read in order: what comes behind waits all the same."""
     tenants = (Tenant(name="weather", topic=("slow",)),)
     async with (
-        running(serve=on_credit(reader_outlet=SMALL), tenant=tenants) as relay,
+        running(profile="lossless", serve=on_credit(reader_outlet=SMALL), tenant=tenants) as relay,
         connected(relay.port, "innocent") as innocent,
         connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
     ):
@@ -302,7 +304,9 @@ async def test_a_tenant_that_pays_for_a_topic_is_a_reader_of_its_own() -> None:
 async def test_the_pages_tell_who_blocks_whom() -> None:
     """As the state `flow` and as what was measured; with the chain, where there is one."""
     async with (
-        running(serve=on_credit(reader_outlet=SMALL), http="127.0.0.1:0") as relay,
+        running(
+            profile="lossless", serve=on_credit(reader_outlet=SMALL), http="127.0.0.1:0"
+        ) as relay,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
     ):
@@ -339,7 +343,7 @@ async def test_the_pages_tell_who_blocks_whom() -> None:
 
 
 async def test_metrics_of_those_that_are_gone_never_fall() -> None:
-    async with running(serve=on_credit(reader_outlet=SMALL)) as relay:
+    async with running(profile="lossless", serve=on_credit(reader_outlet=SMALL)) as relay:
         async with connected(relay.port, "sub") as sub, connected(relay.port, "pub") as pub:
             await sub.subscribe("t")
             await pub.stream.send_all(encode(Publish("t", b"x")) * 100)

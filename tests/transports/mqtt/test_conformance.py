@@ -383,7 +383,7 @@ async def test_3_1_2_8_a_will_is_published_however_its_connection_ends(
 async def test_3_1_2_8_a_will_is_published_when_the_relay_gives_a_client_up() -> None:
     """Because it takes nothing while others wait for it (rule 11)."""
     async with (
-        running(patience=0.5, limit_items=10) as relay,
+        running(patience=0.5, stuck="disconnect", limit_items=10) as relay,
         client(relay.port) as watcher,
         client(relay.port) as pub,
         client(relay.port, "stuck", will=Will("will")) as stuck,

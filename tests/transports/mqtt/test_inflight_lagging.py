@@ -166,15 +166,20 @@ async def test_nobody_waits_for_its_acknowledgements() -> None:
         assert not c.publisher.debt_items
 
 
-async def test_who_has_no_room_left_is_disconnected() -> None:
+async def test_without_room_its_publishers_wait_and_then_it_is_disconnected() -> None:
     async with client(limit=20) as c:
         for n in range(40):
             c.publish(1)
             if n == 10:
                 c.inflight.relieve("it is stuck")
             await trio.lowlevel.checkpoint()
-        assert "max_queued" in c.broken[0]
-        assert c.inflight.closed
+        assert not c.inflight.closed
+        assert c.inflight.full_patience is not None
+        assert c.inflight.policy is StuckPolicy.DISCONNECT
+        assert c.publisher.debt_items > 0
+        c.ledger.audit()
+        c.inflight.give_up("nobody takes it")
+        assert c.broken == ["nobody takes it"]
         assert not c.publisher.debt_items
 
 

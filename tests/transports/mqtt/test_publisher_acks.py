@@ -259,3 +259,20 @@ def test_moved_to_a_connection_without_reasons_it_gives_none(kind: type[PubAck |
     nobody.taken()
     assert after.told == [kind(1)]
     assert before.told == []
+
+
+def test_which_publications_are_not_acknowledged_yet() -> None:
+    client = Client()
+    acks = client.acks
+    first = client.publish(1, 1)
+    client.publish(2, 0)  # it stands behind the first
+    client.publish(3, 0, qos=2)  # its identifier is known elsewhere
+    assert [acks.awaits(each) for each in (1, 2, 3, 4)] == [True, True, False, False]
+    first.taken()
+    assert not any(acks.awaits(each) for each in (1, 2, 3))
+    client.publish(5, 0)
+    assert not acks.awaits(5)  # it was acknowledged at once
+    sixth = client.publish(6, 1)
+    assert acks.close() == {6: sixth}
+    assert acks.close() == {}
+    assert not acks.awaits(6)

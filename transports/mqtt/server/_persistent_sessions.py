@@ -282,7 +282,8 @@ class PersistentSession:
         own: Tells whether an account belongs to the client's connection, for No Local; None while
             the client is away, or has no MQTT 5.
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
-        unacked: The answers to those of them that were not answered at once.
+        unacked: The answers to those of them that were not answered at once; and those to QoS 1
+            publications that the last connection has left unanswered.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
         rights: Its client's right to read, at the last connection; None: everything.
         left: The time of the last disconnection, by `PersistentSessions.wall`; None while
@@ -617,6 +618,17 @@ class PersistentSession:
         """Return the answer to an earlier publication if it is not due yet."""
         ack = self.unacked.get(packet_id)
         return ack if ack is not None and ack.expected else None
+
+    def left_unacked(self, left: dict[int, PublisherAck]) -> None:
+        """Note QoS 1 publications that a connection has left unacknowledged when it ended."""
+        still = {each: ack for each, ack in self.unacked.items() if each in self.awaiting}
+        self.unacked = {**left, **still}
+
+    def take_unacked(self, packet_id: int) -> PublisherAck | None:
+        """Return the answer to such a publication, which its client now sends again."""
+        if packet_id in self.awaiting:
+            return None  # that is another one, of QoS 2
+        return self.unacked.pop(packet_id, None)
 
     def persist_identifier(self, packet_id: int, on_durable: Callable[[], object]) -> None:
         """Store the identifier of a publication, in the batch that writes the publication."""

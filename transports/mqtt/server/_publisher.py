@@ -43,7 +43,9 @@ class Publisher:
     def stop_acking(self) -> None:
         """Forget the acknowledgements: the client has gone, or is told nothing more. Idempotent."""
         if self.acks is not None:
-            self.acks.close()
+            left = self.acks.close()
+            if left and self._client.persistent is not None:
+                self._client.persistent.left_unacked(left)
 
     def publish(self, packet: Publish) -> None:
         """Publish in its own turn, and acknowledge it as soon as a holder is responsible."""
@@ -64,6 +66,8 @@ class Publisher:
                 sender = client.sender
                 note = partial(server.ledger.faults.note, sender.outlet, ACKNOWLEDGING)
                 acks = self.acks = PublisherAcks(sender.send, sender.cut, refusal, note)
+            if packet.dup and packet.qos == 1 and self._is_unacked(acks, packet_id):
+                return  # it is answered once, and its debt is that of the first
             if mqtt5 is not None:
                 self._check_receive_maximum(acks, packet)
             if packet.qos == 1:
@@ -148,6 +152,20 @@ class Publisher:
             sender.send(ack)
         else:
             persistent.released(packet_id, partial(sender.send_later, ack))
+
+    def _is_unacked(self, acks: PublisherAcks, packet_id: int) -> bool:
+        """Whether a QoS 1 publication that comes again has been taken, and is not acknowledged.
+
+        Once it has been acknowledged, it is a new one [MQTT-4.3.2-2].
+        """
+        if acks.awaits(packet_id):
+            return True
+        persistent = self._client.persistent
+        ack = None if persistent is None else persistent.take_unacked(packet_id)
+        if ack is None:
+            return False
+        ack.moved_to(acks)
+        return True
 
     def _check_receive_maximum(self, acks: PublisherAcks, packet: Publish) -> None:
         """See that a client that speaks MQTT 5 has no more under way than it was told it may.

@@ -222,7 +222,9 @@ class PublisherAcks:
         pending_pubacks: The number of outstanding acknowledgements of QoS 1.
     """
 
-    __slots__ = ("_on_fault", "_pending", "_refuse", "_send", "pending_pubacks", "refusal")
+    __slots__ = (
+        "_by_id", "_on_fault", "_pending", "_refuse", "_send", "pending_pubacks", "refusal",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -237,6 +239,8 @@ class PublisherAcks:
         self._send: Callable[[PubAck | PubRec], object] | None = send
         self._refuse = refuse
         self._pending: deque[PublisherAck] = deque()
+        # Those of QoS 1, by packet identifier.
+        self._by_id: dict[int, PublisherAck] = {}
 
     def __len__(self) -> int:
         """Return the number of unacknowledged publications."""
@@ -266,13 +270,22 @@ class PublisherAcks:
         self.pending_pubacks += isinstance(ack.packet, PubAck)
         if not ack.expected:
             self.say_due()
+        # Most are sent at once, and need not be known.
+        if self._pending and self._pending[-1] is ack and isinstance(ack.packet, PubAck):
+            self._by_id[ack.packet.packet_id] = ack
+
+    def awaits(self, packet_id: int) -> bool:
+        """Whether a QoS 1 publication with that identifier is not acknowledged yet."""
+        return packet_id in self._by_id
 
     def say_due(self) -> None:
         """Send those that are due, up to the first that is not."""
         pending = self._pending
         while pending and not pending[0].expected and self._send is not None:
             packet = pending.popleft().packet
-            self.pending_pubacks -= isinstance(packet, PubAck)
+            if isinstance(packet, PubAck):
+                self.pending_pubacks -= 1
+                self._by_id.pop(packet.packet_id, None)
             try:
                 self._send(packet)
             except Exception as exc:  # noqa: BLE001 (whatever it is)
@@ -296,8 +309,13 @@ class PublisherAcks:
             "closing the connection)"
         )
 
-    def close(self) -> None:
-        """Forget them: the client has gone, and will send unacknowledged publications again."""
+    def close(self) -> dict[int, PublisherAck]:
+        """Forget them: the client has gone, and will send unacknowledged publications again.
+
+        Returns:
+            Those of QoS 1, by packet identifier, for a session that outlives the connection.
+        """
+        left, self._by_id = self._by_id, {}
         for ack in self._pending:
             ack.moved_to(None)
         self._pending.clear()
@@ -307,3 +325,4 @@ class PublisherAcks:
         self.refusal = None
         self._on_fault = _raise
         self.pending_pubacks = 0
+        return left

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 STILL_SECONDS: Final = 1.0
 # Seconds without progress after which a holder "has taken nothing" (as `accounts.RING_SECONDS`).
 
-_ALARMS: Final = {"memory": "memory is short", "disk": "the disk is nearly full"}
+_ALARMS: Final = {
+    "memory": "memory is short",
+    "disk": "the disk is nearly full",
+    "loop": "the event loop is late",
+}
 
 _RELIEF: Final = {
     "drop_oldest": ("drops", "what is old is dropped"),
