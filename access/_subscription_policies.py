@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import attrs
 
 from ..accounts import Profile, StuckPolicy
 from ..dataspace import TopicFilter
 from ._patterns import Patterns
+from ._topic_rules import EVERY_TOPIC, TopicRules
 
 StuckWord = Literal["wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill"]
 """A policy for slow consumers: the values of `StuckPolicy`."""
 
 ProfileWord = Literal["balanced", "lossless", "live"]
 """A profile: the values of `Profile`."""
-
-EVERY_TOPIC: Final = "#"
-"""The filter of a rule for all messages of a client. It matches topics that begin with `$`, too."""
-
-MAX_CACHED: Final = 4_096
-"""Topics of one connection whose policy is remembered."""
 
 
 def _check_client(_: object, __: object, value: str) -> None:
@@ -102,21 +97,14 @@ class PolicyRule:
         return cls(profile.policy, patience if waits else min(profile.patience, patience))
 
 
-class PolicyRules:
-    """Policies for the messages to one connection, by their topics.
-
-    Args:
-        default: The policy where no rule matches.
-        rules: Filters and their policies, the most important first.
-        topic_of: Makes a topic of a key, as the connection's protocol has it in its frames.
+class PolicyRules(TopicRules[PolicyRule]):
+    """Policies for the messages to one connection, by their topics; see `TopicRules`.
 
     Attributes:
-        every: All policies that may apply.
-        only: The one policy for everything; None if it depends on the topic.
         patience: The least patience of them.
     """
 
-    __slots__ = ("_by_key", "_rules", "_topic_of", "default", "every", "only", "patience")
+    __slots__ = ("patience",)
 
     def __init__(
         self,
@@ -124,53 +112,16 @@ class PolicyRules:
         rules: Sequence[tuple[TopicFilter, PolicyRule]] = (),
         topic_of: Callable[[bytes], str] = bytes.decode,
     ) -> None:
-        reached: list[tuple[TopicFilter, PolicyRule]] = []
-        for topic_filter, rule in rules:
-            reached.append((topic_filter, rule))
-            if topic_filter.text == EVERY_TOPIC:
-                # Nothing comes by it.
-                default = rule
-                reached.pop()
-                break
-        self.default = default
-        self._rules = tuple(reached)
-        self._topic_of = topic_of
-        self._by_key: dict[bytes, PolicyRule] = {}
-        self.every = frozenset((default, *(rule for _, rule in reached)))
-        self.only = default if len(self.every) == 1 else None
+        super().__init__(default, rules, topic_of)
         self.patience = min(each.patience for each in self.every)
 
     def __repr__(self) -> str:
         return f"<PolicyRules: {self.default.policy}, {len(self._rules)} rules>"
 
     @property
-    def remembered(self) -> int:
-        """The number of topics whose policy is remembered."""
-        return len(self._by_key)
-
-    @property
     def policies(self) -> frozenset[StuckPolicy]:
         """All policies that may ever apply."""
         return frozenset(each.policy for each in self.every)
-
-    def of(self, key: bytes | None) -> PolicyRule:
-        """Return the policy for messages on the topic that `key` is; None: it has no topic."""
-        if self.only is not None:
-            return self.only
-        if key is None:
-            return self.default
-        found = self._by_key.get(key)
-        if found is None:
-            if len(self._by_key) >= MAX_CACHED:
-                self._by_key.clear()
-            topic = self._topic_of(key)
-            found = self.default
-            for topic_filter, rule in self._rules:
-                if topic_filter.matches(topic):
-                    found = rule
-                    break
-            self._by_key[key] = found
-        return found
 
 
 class SubscriptionPolicies:

@@ -65,6 +65,7 @@ from .limits._limit_policy import LimitControl as LimitControl
 from .limits._limit_policy import LimitPolicy as LimitPolicy
 from .limits._limit_policy import MovingLimit as MovingLimit
 from .limits._limit_policy import watch_limits as watch_limits
+from .limits._over_limit_policy import OverLimitPolicy as OverLimitPolicy
 from .limits._rate_limit import RateLimit as RateLimit
 from .limits._standing import DEFAULT_STANDING_BYTES as DEFAULT_STANDING_BYTES
 from .limits._standing import DEFAULT_STANDING_ITEMS as DEFAULT_STANDING_ITEMS
@@ -91,6 +92,7 @@ from .watch._causes import TcpCounters as TcpCounters
 from .watch._collector import DebtCollector as DebtCollector
 from .watch._forecasts import Forecast as Forecast
 from .watch._forecasts import watch_forecasts as watch_forecasts
+from .watch._over_limit import OverLimitWatch as OverLimitWatch
 from .watch._patience import Stuck as Stuck
 from .watch._patience import overdue as overdue
 from .watch._patience import watch_patience as watch_patience

@@ -310,11 +310,15 @@ _TRAFFIC = [
     ),
     lines(
         "Messages that went nowhere",
-        "How many messages a second had no subscriber, or were refused (reserved topics, quotas)?",
+        "How many messages a second had no subscriber, or were refused (quotas, limits, ...)?",
         Query(
             f"sum(rate(clearfunds_messages_unroutable_total{{{HERE}}}{_RATE}))", "concerned nobody"
         ),
         Query(f"sum(rate(clearfunds_messages_rejected_total{{{HERE}}}{_RATE}))", "not taken"),
+        Query(
+            f"sum by (result) (rate(clearfunds_over_limit_messages_total{{{HERE}}}{_RATE}))",
+            "above a limit: {{result}}",
+        ),
         unit="ops",
         span=6,
     ),

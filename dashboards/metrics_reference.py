@@ -27,6 +27,8 @@ from clearfunds.pages._persistence_collector import PersistenceCollector
 from clearfunds.pages._process import ProcessFigures
 from clearfunds.pages._relay_collector import RelayCollector
 from clearfunds.relay._admission_collector import AdmissionCollector
+from clearfunds.relay._over_limit_collector import OverLimitCollector
+from clearfunds.transports.mqtt.server._over_limit import no_totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,12 +98,15 @@ LABELS: Final = {
     "place": "Where the messages are: `disk`, in the store; `ram`, in memory: in a relay without a "
     "store, for a lagging consumer, or as unfinished input.",
     "policy": "The policy for a slow consumer that stays connected: "
-    f"{', '.join(f'`{policy}`' for policy in StuckPolicy if policy.relieves)}.",
+    f"{', '.join(f'`{policy}`' for policy in StuckPolicy if policy.relieves)}; or that "
+    "for a publisher above its limit: `refuse`, `shed`.",
     "rank": f"`1` for the largest, up to `{TOP_MAX}`; a rank that is not taken has no series.",
     "reason": f"Why readers wait: `{REASONS[0]}`, for the debt of their own account; "
     f"`{REASONS[1]}`, for the debt of an account above it. At either, `{REASONS[2]}`: an alarm is "
     f"up; `{REASONS[3]}`: the account is above its share of the limit above it; `{REASONS[4]}`: "
     f"more came in than the rate limit allows; `{REASONS[5]}`: a holder blocks it.",
+    "result": "What became of a message above a limit: `refused`, answered with reason code 0x97 "
+    "of MQTT 5; `dropped`, with QoS 1 and 2 acknowledged all the same.",
     "state": f"Of accounts, in this order: {', '.join(f'`{state}`' for state in STATES)}: owes "
     "nothing; owes something; is above its limit (high-water mark) or its share, and not yet back "
     "at its lower mark; is closed and still owes; is blocked by a holder. Of moving limits: "
@@ -219,6 +224,7 @@ def totals() -> list[Entry]:
             RelayCollector(dict),
             PersistenceCollector(None, None),
             AdmissionCollector(Admission(1), int),
+            OverLimitCollector(no_totals()),
             DeniedCollector(Denied()),
             LoopLag(),
             BuildInfo(),

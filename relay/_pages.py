@@ -144,6 +144,7 @@ def _pages(relay: Relay) -> Pages:
     from ..access.acl._collector import DeniedCollector
     from ..pages import Pages, PersistenceCollector, RelayCollector
     from ._admission_collector import AdmissionCollector
+    from ._over_limit_collector import OverLimitCollector
 
     limits: dict[str, Limit | Account] = {
         "connection": relay.mqtt.settings.limit,
@@ -166,6 +167,7 @@ def _pages(relay: Relay) -> Pages:
                 lambda: sum(pace.paused for pace in relay.paces),
                 lambda: 0 if relay.loop_alarm is None else relay.loop_alarm.level,
             ),
+            OverLimitCollector(relay.mqtt.over_limits.totals),
             DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],

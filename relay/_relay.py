@@ -375,6 +375,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
             raise ListenURLError(msg)
     check_pages(settings)
     check_acl(settings, urls)
+    _check_topic_accounts(settings)
     if settings.otel_every is not None:
         check_exporter()
     if any(url.is_websocket for url in urls):
@@ -398,6 +399,15 @@ def _check_extra(what: str, module: str) -> None:
             raise
         msg = f'{what} needs {package}, which is not installed: pip install "clearfunds[relay]"'
         raise ListenError(msg) from exc
+
+
+def _check_topic_accounts(settings: RelaySettings) -> None:
+    if settings.topic_account and _moves_limits(settings):
+        msg = (
+            "--topic-account shares the limit of a connection among its topics, which is not "
+            "possible while --limit-latency, or latency= of a tenant, moves it: leave one out"
+        )
+        raise ListenURLError(msg)
 
 
 def _moves_limits(settings: RelaySettings) -> bool:
@@ -503,6 +513,8 @@ async def _run(
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)
+        if relay.mqtt.over_limits.is_used:
+            keep_going("refusing above limits", relay.mqtt.over_limits.run)
         if relay.notices is not None:
             keep_going("telling of throttled clients", watch_throttled, relay.notices)
         if relay.loop_alarm is not None:

@@ -1,8 +1,11 @@
 """Transports: listeners, outlets, and one folder for each wire protocol."""
 
+from ..access._publication_policies import OverLimitWord as OverLimitWord
+from ..access._publication_policies import PublicationPolicy as PublicationPolicy
 from ..access._subscription_policies import ProfileWord as ProfileWord
 from ..access._subscription_policies import StuckWord as StuckWord
 from ..access._subscription_policies import SubscriptionPolicy as SubscriptionPolicy
+from ..access._topic_accounts import TopicAccount as TopicAccount
 from ..sockets import TransportError as TransportError
 from ._errors import LocalProtocolError as LocalProtocolError
 from ._errors import ProtocolError as ProtocolError

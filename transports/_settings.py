@@ -17,8 +17,10 @@ import attrs
 from ..access._account_limits import AccountLimit, AccountLimits, AccountRate
 from ..access._connect_rate import DEFAULT_CONNECT_RATE, DEFAULT_LISTENER_CONNECT_RATE
 from ..access._guesses import DELAYS
+from ..access._publication_policies import PublicationPolicy
 from ..access._subscription_policies import PolicyRule, ProfileWord, StuckWord, SubscriptionPolicy
 from ..access._tenants import Tenant, check_tenants
+from ..access._topic_accounts import TopicAccount
 from ..accounts import (
     DEFAULT_LIMIT_BYTES,
     DEFAULT_LIMIT_ITEMS,
@@ -98,6 +100,19 @@ class DebtSettings:
     """High-water mark of some accounts, PATTERN=ITEMS[,BYTES]; PATTERN matches an account's name or
     a client identifier: * any text, ? any character; none: no limit. Repeatable; the first match
     applies."""
+    topic_account: tuple[TopicAccount, ...] = ()
+    """Separate accounts for topics of some clients, CLIENT FILTER: as many levels as FILTER has
+    before # name an account, which has a share of its connection's limit. With a
+    --publication-policy to refuse or shed, a topic above its share does not stop the others.
+    Repeatable; the first match applies."""
+    # As many as RFC 9113 wants streams of one HTTP/2 connection to be possible, at least.
+    max_topic_accounts: Count = 100
+    """Topic accounts of one connection; all further topics share one more."""
+    publication_policy: tuple[PublicationPolicy, ...] = ()
+    """Over-limit policy for the publications of some clients, CLIENT FILTER=POLICY: CLIENT is a
+    pattern as for --account-limit, FILTER a topic filter. wait: do not read the client
+    (backpressure; the default); refuse: answer QoS 1 and 2 of MQTT 5 with reason 0x97, drop the
+    rest; shed: drop. Repeatable; the first match applies."""
     rate: tuple[AccountRate, ...] = ()
     """Rate limit of some accounts, PATTERN=ITEMS[,BYTES]: events and bytes per second that they may
     publish; patterns as for --account-limit; none: no limit. Repeatable; the first match

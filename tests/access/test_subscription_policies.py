@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clearfunds.access._subscription_policies import (
-    MAX_CACHED,
-    PolicyRule,
-    SubscriptionPolicies,
-)
+from clearfunds.access._subscription_policies import PolicyRule, SubscriptionPolicies
+from clearfunds.access._topic_rules import MAX_CACHED
 from clearfunds.accounts import StuckPolicy
 from clearfunds.dataspace import PatternError
 from clearfunds.transports import SubscriptionPolicy

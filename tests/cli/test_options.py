@@ -16,7 +16,7 @@ from clearfunds._cli._tls_options import Tls
 from clearfunds._cli._token_options import TokenOptions
 from clearfunds.access import AccountLimit, AccountRate, Tenant
 from clearfunds.relay import RelaySettings
-from clearfunds.transports import SubscriptionPolicy
+from clearfunds.transports import PublicationPolicy, SubscriptionPolicy, TopicAccount
 from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line
 
@@ -151,6 +151,23 @@ KINDS = {
             SubscriptionPolicy("*", "#", "disconnect"),
         ),
     ),
+    "publication_policy": (
+        ["--publication-policy", "a* b/#=refuse", "--publication-policy", "a c d=e=shed"],
+        "sensor-* raw/+=shed * #=wait",
+        '["p  jobs/# = refuse"]',
+        (PublicationPolicy("a*", "b/#", "refuse"), PublicationPolicy("a", "c d=e", "shed")),
+        (PublicationPolicy("sensor-*", "raw/+", "shed"), PublicationPolicy("*", "#", "wait")),
+        (PublicationPolicy("p", "jobs/#", "refuse"),),
+    ),
+    "topic_account": (
+        ["--topic-account", "a* b/#", "--topic-account", "a +/c d"],
+        "sensor-* raw/+ * #",
+        '["p  jobs/# "]',
+        (TopicAccount("a*", "b/#"), TopicAccount("a", "+/c d")),
+        (TopicAccount("sensor-*", "raw/+"), TopicAccount("*", "#")),
+        (TopicAccount("p", "jobs/#"),),
+    ),
+    "max_topic_accounts": (["--max-topic-accounts", "11"], "12", "13", 11, 12, 13),
     "behind_items": (["--behind-items", "11"], "none", "13", 11, None, 13),
     "behind_bytes": (["--behind-bytes", "1KiB"], "2KiB", '"none"', 1024, 2048, None),
     "behind_limit": (["--behind-limit", "none"], "2MiB", "3", None, 2 << 20, 3),
@@ -599,6 +616,12 @@ def test_a_file_of_passwords_that_is_not_there_is_one_line(
         (["--subscription-policy", "a #=wait,-1"], "", ['"-1" is not a number of seconds']),
         (["--subscription-policy", "a #=wait,"], "", ['"" is not a number of seconds']),
         ([], "[relay]\nsubscription_policy = ['a #=wait', 'b']", ["subscription_policy", '"b"']),
+        (["--publication-policy", "a=shed"], "", ["--publication-policy", '"a=shed"', "FILTER="]),
+        (["--publication-policy", "a #=drop"], "", ["a #=drop", "wait, refuse, shed"]),
+        (["--publication-policy", "a b/#/c=shed"], "", ["b/#/c", "# must be alone"]),
+        ([], "[relay]\npublication_policy = ['a #=shed', 'b']", ["publication_policy", '"b"']),
+        (["--topic-account", "a"], "", ["--topic-account", '"a"', "CLIENT FILTER"]),
+        (["--topic-account", "a b/#/c"], "", ["b/#/c", "# must be alone"]),
         (["--turn-credit", "ask"], "", ["--turn-credit", "ask", "off", "accept", "request"]),
         (["--resolve-answer", "yes"], "", ["--resolve-answer", "yes", "ok", "accepted"]),
         (["--max-depth", "0"], "", ["--max-depth", "0"]),

@@ -52,8 +52,10 @@ from clearfunds.pages._debts import SteppedDebts
 from clearfunds.pages._loop_lag import EVERY_SECONDS, LoopLag
 from clearfunds.pages._process import ProcessFigures
 from clearfunds.relay._admission_collector import AdmissionCollector
+from clearfunds.relay._over_limit_collector import OverLimitCollector
 from clearfunds.store import Store
 from clearfunds.testing import Box
+from clearfunds.transports.mqtt.server._over_limit import no_totals
 from dashboards import metrics_reference as reference
 
 if TYPE_CHECKING:
@@ -281,6 +283,7 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
         collectors=[
             RelayCollector(lambda: counts),
             AdmissionCollector(Admission(1), int),
+            OverLimitCollector(no_totals()),
             DeniedCollector(Denied()),
         ],
         limits={"server": alice},

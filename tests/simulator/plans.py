@@ -50,6 +50,8 @@ class PublisherPlan:
     sizes: tuple[int, int]
     """Bytes of a publication, from and to."""
     sessions: tuple[Session, ...]
+    refused: bool
+    """Whether what it would publish above its limit is refused, and it does not wait."""
 
 
 @attrs.frozen
@@ -168,6 +170,7 @@ def _publisher(scale: Scale, number: int) -> PublisherPlan:
         batch=batch,
         sizes=sizes,
         sessions=_sessions(scale, chance),
+        refused=chance_of(scale, f"{name} is refused").random() < 0.25,
     )
 
 

@@ -72,6 +72,7 @@ def has_been_through_a_lot(world: World) -> None:
     assert world.caught_up[StuckPolicy.DROP_OLDEST] > 0
     assert world.caught_up[StuckPolicy.CONFLATE] > 0
     assert world.longest_wait > 2.0
+    assert world.refused > 0
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from clearfunds.accounts import (
     LoanedItem,
     LoanQueue,
     Outcome,
+    OverLimitWatch,
     RateLimit,
     StuckPolicy,
     overdue,
@@ -354,6 +355,14 @@ class CameIn:
         self.bytes += nbytes
 
 
+class Refusals(OverLimitWatch):
+    """Stands in line for publishers that are refused; looks take no time, as by the clock."""
+
+    async def _look(self) -> float:
+        await super()._look()
+        return 0.0
+
+
 class World:
     """All of it.
 
@@ -385,6 +394,8 @@ class World:
         self.came_in: dict[str, CameIn] = {}
         self.largest: dict[str, tuple[int, int]] = {}
         self.longest_wait = 0.0
+        self.refusals = Refusals(self.ledger)
+        self.refused = 0
         # How many have caught up in the end, by policy, of those that lost something on the way.
         self.caught_up: Counter[StuckPolicy] = Counter()
         self.inherited = 0
@@ -428,6 +439,7 @@ class World:
             watchers.start_soon(watch_limits, self.ledger)
             watchers.start_soon(self.read_answers)
             watchers.start_soon(self.disk.turning)
+            watchers.start_soon(self.refusals.run, watchers.start_soon)
             async with trio.open_nursery() as subscribers:
                 for subscriber in self.plan.subscribers:
                     subscribers.start_soon(self.subscriber, subscriber)
@@ -447,6 +459,8 @@ class World:
         self.check()
         self.check_inbox(self.answers)
         assert not self.inboxes
+        assert not self.refusals
+        assert not self.ledger.waiters
         assert not self.server.debt_items
         assert not self.server.debt_bytes
         for parent in reversed(self.parents.values()):
@@ -491,13 +505,24 @@ class World:
                 self.came_in[plan.name] = CameIn(self.ledger.clock())
             with account, trio.move_on_at(session.end):
                 await self.publishing(plan, account, chance)
+            self.refusals.forget(account)
             self.log.add("closed", plan.name)
 
     async def publishing(self, plan: PublisherPlan, account: Account, chance: Random) -> None:
         """Publish until cancelled."""
         while True:
             await trio.sleep(chance.expovariate(plan.turns_per_second))
-            await self.clear(account)
+            if not plan.refused:
+                await self.clear(account)
+            elif account.funds_are_clear():
+                self.see_clear(account)
+            else:
+                self.refusals.note(account)
+                assert self.refusals.reason(account)
+                self.refused += 1
+                self.log.add("refused", account.name, account.debt_items)
+                self.step()
+                continue
             events: list[Publication] = []
             for _ in range(chance.randint(1, plan.batch)):
                 self.numbers[plan.name] += 1
@@ -515,6 +540,10 @@ class World:
         self.longest_wait = max(self.longest_wait, waited)
         if waited:
             self.log.add("went on", account.name, waited)
+        self.see_clear(account)
+
+    def see_clear(self, account: Account) -> None:
+        """See that funds are clear."""
         for each in account.chain:
             assert not gate_of(each).closed
             times = HARD if each.shared else 1

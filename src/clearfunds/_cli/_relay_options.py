@@ -17,7 +17,7 @@ from clearfunds.access import AccountLimit, AccountRate, BearerTokens, Tenant, T
 from clearfunds.access.acl import Acl, AclFileError
 from clearfunds.relay import RelaySettings
 from clearfunds.relay._settings import AuthorisationSettings, PagesSettings, RunningSettings
-from clearfunds.transports import SubscriptionPolicy
+from clearfunds.transports import PublicationPolicy, SubscriptionPolicy, TopicAccount
 from clearfunds.transports import _units as units
 from clearfunds.transports._settings import (
     DebtSettings,
@@ -33,9 +33,11 @@ from ._account_limit import AccountLimits
 from ._errors import UsageError
 from ._key_file import read_key
 from ._password_file import read_passwords
+from ._publication_policy import PublicationPolicies
 from ._secret_file import check_secret
 from ._subscription_policy import SubscriptionPolicies
 from ._tenant_options import AccountRates, Tenants
+from ._topic_account import TopicAccounts
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -70,6 +72,8 @@ _FORMS: Final[dict[Any, Any]] = {
     tuple[AccountRate, ...]: AccountRates,
     tuple[Tenant, ...]: Tenants,
     tuple[SubscriptionPolicy, ...]: SubscriptionPolicies,
+    tuple[PublicationPolicy, ...]: PublicationPolicies,
+    tuple[TopicAccount, ...]: TopicAccounts,
 }
 
 

@@ -3,23 +3,22 @@
 from collections.abc import Sequence
 from typing import Annotated, get_args
 
-from cyclopts import CoercionError, Parameter, Token
+from cyclopts import Parameter, Token
 
 from clearfunds.dataspace import PatternError
 from clearfunds.transports import ProfileWord, StuckWord, SubscriptionPolicy
+
+from ._topic_rule import rules_of, split_rule
 
 FORM = "CLIENT FILTER=POLICY[,SECONDS]"
 
 
 def _policy(text: str) -> SubscriptionPolicy:
-    # A filter may have = in it, and spaces; the client before it has no space.
-    client, _, rest = text.strip().partition(" ")
-    topic_filter, equals, done = rest.rpartition("=")
-    topic_filter = topic_filter.strip()
+    client, topic_filter, done = split_rule(text)
     word, comma, seconds = done.partition(",")
     word, seconds = word.strip().replace("-", "_"), seconds.strip()
     words = (*get_args(StuckWord), *get_args(ProfileWord))
-    if not (client and topic_filter and equals) or word not in words:
+    if word not in words:
         msg = (
             f'"{text}" is not {FORM}, with a pattern for clients, a topic filter and one of '
             f'{", ".join(words)} ("dashboard-* sensors/#=conflate,2").'
@@ -37,25 +36,7 @@ def _policy(text: str) -> SubscriptionPolicy:
 
 
 def _policies(_: object, tokens: Sequence[Token]) -> tuple[SubscriptionPolicy, ...]:
-    found: list[SubscriptionPolicy] = []
-    client = ""
-    for token in tokens:
-        if token.implicit_value == []:  # An empty list in a file.
-            continue
-        # In the environment the two halves of a rule are two words.
-        text = f"{client} {token.value}".strip()
-        if not client and " " not in text and "=" not in text and token.source != "cli":
-            client = text
-            continue
-        client = ""
-        try:
-            found.append(_policy(text))
-        except ValueError as error:
-            # Only here is it known which of several it was.
-            raise CoercionError(msg=str(error), token=token) from error
-    if client:
-        raise CoercionError(msg=f'"{client}" is not {FORM}.', token=tokens[-1])
-    return tuple(found)
+    return rules_of(tokens, FORM, _policy)
 
 
 SubscriptionPolicies = Annotated[

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..codec._packets import Connect
     from ._billing import Billing
     from ._entry import Entry
+    from ._over_limit import Excess
     from ._persistent_sessions import PersistentSession
     from ._sender import Sender
     from ._server import MqttServer
@@ -50,6 +51,8 @@ class Client:
     """Its persistent session, if any."""
     complain: Callable[[str], object]
     """Logs what it did wrong."""
+    excess: Excess | None = None
+    """What is done with its publications above its limits; None: they wait."""
     shares: Shares | None = None
     """Its shared subscriptions; None: there have been none."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....accounts import commit_run
+from ....accounts.limits._limit import UNLIMITED
 from ....dataspace import Batch
 from ..._direct_send import commit_and_send
 from ..._scheduler import SLICE_SECONDS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..._scheduler import Work
     from ..codec._connection import Connection
     from ._client import Client
+    from ._over_limit import Excess
     from ._replays import Replays
     from ._runs import Run
 
@@ -50,6 +52,7 @@ class Forwarder:
 
     Attributes:
         billing: Tells who pays for a publication.
+        excess: What is done with publications that its payers have no room for; None: they wait.
         short: The payer that has no room for the next publication, if there is one.
         single: The last read, if it was one publication on the topic of the read before: the next
             may be just like it.
@@ -57,7 +60,7 @@ class Forwarder:
 
     __slots__ = (
         "_account", "_connection", "_most", "_properties", "_replays", "_server", "_topic", "_work",
-        "_writable", "billing", "short", "single",
+        "_writable", "billing", "excess", "short", "single",
     )  # fmt: skip
 
     def __init__(
@@ -78,23 +81,36 @@ class Forwarder:
         self._most = 0
         self._topic = ""
         self.billing = client.billing
+        self.excess = client.excess
         self.short: Account | None = None
         self.single: Single | None = None
 
     def payer_at(self, buffer: bytes, position: int) -> Account:
         """Return who pays for the packet at `position`, as far as that can be told."""
         billing = self.billing
-        if not billing.by_topic or position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
-            return billing.own
+        key = self._key_at(buffer, position) if billing.by_topic else None
+        return billing.own if key is None else billing.of_key(key)
+
+    def _key_at(self, buffer: bytes, position: int) -> bytes | None:
+        """Return the topic of the publication at `position`, as far as that can be told."""
+        if position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
+            return None
         key = topic_key(buffer, position)
         if key == NO_TOPIC and self._properties:
             key = self._connection.aliased_key(position)
-        return billing.own if key is None else billing.of_key(key)
+        return key
+
+    def begin(self) -> None:
+        """Begin to handle input: nobody is known to have no room."""
+        self.short = None
+        if self.excess is not None:
+            self.excess.begin()
 
     def stops(self, account: Account) -> bool:
         """Whether the next packet waits until `account` has funds: then that is `short`.
 
-        An alarm stops publications, and what comes after them; not what frees memory.
+        It does not if it is refused or shed in its turn (`excess`). An alarm stops publications,
+        and what comes after them; not what frees memory.
         """
         connection = self._connection
         buffer, position = connection.buffer, connection.position
@@ -107,6 +123,11 @@ class Forwarder:
             )
         ):
             return False
+        excess = self.excess
+        if excess is not None and excess.passes(
+            account, buffer[position], self._key_at(buffer, position)
+        ):
+            return excess.handed
         self.short = account
         return True
 
@@ -154,11 +175,20 @@ class Forwarder:
                 return done
             if run.count:
                 self._forward(account, run)
-            if run.cut:
-                self.short = account
-                return True
             done = False
             unseen -= 1 + len(run.destinations.holders) + (run.count >> 4)
+            if run.cut:
+                excess, position = self.excess, connection.position
+                key = None if excess is None else self._key_at(buffer, position)
+                if excess is None or not excess.passes(account, PUBLISH, key):
+                    self.short = account
+                    return True
+                if excess.handed:
+                    return True
+                shed = self._shed_run(excess)
+                if not shed:
+                    return False
+                unseen -= shed >> 4
 
     def _forward(self, account: Account, run: Run) -> None:
         """Hand a run of publications to whom it concerns, as it is."""
@@ -180,6 +210,35 @@ class Forwarder:
         server.dataspace.route_run(account, batch, run.destinations.holders, commit)
         server.counters.received += run.count
         connection.position = end
+        if self.excess is not None:
+            self.excess.handed = True
+
+    def _shed_run(self, excess: Excess) -> int:
+        """Drop a run of publications like the next one, which is due.
+
+        Returns:
+            Their number; 0: the next one is too large for a run, and is left to `Connection`.
+        """
+        connection, due = self._connection, excess.take()
+        alike = excess.rules.only is not None  # otherwise one at a time
+        writable = self._writable
+        run = find_run(
+            connection.buffer,
+            connection.position,
+            self._server.dataspace.routes.by_key if writable is None else writable.known,
+            self._server.resolve if writable is None else writable.resolve,
+            (UNLIMITED, UNLIMITED) if alike else (0, 0),
+            connection.max_packet_size,
+            self.billing.of_key if self.billing.by_topic else None,
+            properties=self._properties,
+            most=self._most,
+        )
+        if run is None or due is None:
+            return 0
+        excess.shed(*due, run.count)
+        self._server.counters.received += run.count
+        connection.position = run.end
+        return run.count
 
     def _note_single(self, packet: bytes, topic: str) -> None:
         """Remember a read of one publication, if the one before was on the same topic."""

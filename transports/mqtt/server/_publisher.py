@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ....accounts import OverLimitPolicy
 from ....dataspace import Publication
 from ..codec._identifiers import AwaitingRelease
 from ..codec._packets import PubAck, PubComp, PubRec
@@ -14,8 +15,10 @@ from ._persistent_sessions import PersistentIdentifier
 from ._publisher_acks import ACKNOWLEDGING, Identifier, PublisherAck, PublisherAcks
 
 if TYPE_CHECKING:
+    from ....accounts import Account
     from ..codec._packets import Publish
     from ._client import Client
+    from ._over_limit import Excess
 
 
 class Publisher:
@@ -52,6 +55,8 @@ class Publisher:
         server.counters.received += 1
         packet_id = packet.packet_id
         persistent = client.persistent
+        excess = client.excess
+        over = None if excess is None else excess.take()
         ack: PublisherAck | None = None
         duplicate = False
         if packet.qos:
@@ -82,7 +87,11 @@ class Publisher:
                 ack = acks.begin(PubRec(packet_id), identifier)
                 if identifier is not None and persistent is not None:
                     persistent.begun(packet_id, ack)
-        if not duplicate:
+        if duplicate:
+            over = None  # it has been accepted
+        elif excess is not None and over is not None:
+            self._do_without(excess, *over, ack)
+        else:
             if mqtt5 is None:
                 publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
             else:
@@ -90,6 +99,8 @@ class Publisher:
             unrouted = server.dataspace.unrouted
             billing = client.billing
             payer = billing.of(packet.topic) if billing.by_topic else billing.own
+            if excess is not None:
+                excess.handed = True
             refused = server.publish(payer, publication, ack, client.rights)
             if ack is not None and mqtt5 is not None:
                 ack.note_reached(server.dataspace.unrouted == unrouted)
@@ -105,6 +116,7 @@ class Publisher:
         if ack is not None:
             if (
                 packet.retain
+                and over is None
                 and server.sessions_are_durable
                 and server.persistent_sessions is not None
             ):
@@ -112,6 +124,19 @@ class Publisher:
                 server.persistent_sessions.persistence.when_durable(ack.taken, client.sender.outlet)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             ack.handed_over()
+
+    def _do_without(
+        self, excess: Excess, payer: Account, policy: OverLimitPolicy, ack: PublisherAck | None
+    ) -> None:
+        """Refuse a publication that `payer` has no funds for, or drop it.
+
+        What cannot be refused is acknowledged, as everything is that is dropped: otherwise a client
+        would send it again.
+        """
+        if policy is OverLimitPolicy.REFUSE and ack is not None and self._client.mqtt5 is not None:
+            ack.refuse_with(self._refusal(ack.packet, excess.refuse(payer)))
+        else:
+            excess.shed(payer, policy)
 
     def release(self, packet_id: int) -> None:
         """Handle a PUBREL: the identifier may mean another publication from now on."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ....access._account_tree import AccountTree
 from ....access._admission import Admission
 from ....access._guesses import Guesses
+from ....access._topic_accounts import TopicAccounts
 from ....accounts import Account, QuotaExceededError
 from ....dataspace import Dataspace, Publication, Route
 from ..._flusher import Flusher
@@ -22,6 +23,7 @@ from ..codec._reasons import Reason
 from ..codec._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._inflight import Inflight
 from ._log_ins import LogIns
+from ._over_limit import OverLimits
 from ._permissions import Refusal, not_writable
 from ._persistent_sessions import PersistentSessions
 from ._session import MqttSession
@@ -45,6 +47,8 @@ class MqttServer(Server[ServerSettings, MqttSession]):
     Attributes:
         sessions: The connected sessions, by the `identity` of their clients.
         dealings: The policies for slow consumers.
+        over_limits: The policies for publishers above their limits.
+        topic_accounts: The rules for accounts of topics within one connection.
         groups: The groups of shared subscriptions.
         topics: Limits on the length and the depth of topics.
         persistent_sessions: The persistent sessions; None: there are none, whatever clients ask
@@ -71,6 +75,8 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.sessions: dict[str, MqttSession] = {}
         self.dealings = ConsumerPolicies(self)
+        self.over_limits = OverLimits(self)
+        self.topic_accounts = TopicAccounts(settings.topic_account)
         self.groups = SharedGroups(self)
         self.topics = TopicLimits(settings.max_topic_length, settings.max_topic_levels)
         self.persistent_sessions: PersistentSessions | None = None
@@ -216,6 +222,14 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         """
         limit = self.settings.limit_of(peer.name, peer.client)
         return self.tree.open(peer, tenant, limit, own=own)
+
+    def open_topic_account(self, own: Account, name: str) -> Account:
+        """Open an account for some topics below a connection's `own`, with the same limit."""
+        full = f"{own.name} {name}"
+        # Another client may be called so: its account has another parent.
+        while (known := self.ledger.accounts.get(full)) is not None and known.parent != own:
+            full = f"{full} {name}"
+        return self.ledger.open(full, limit=own.limit, parent=own)
 
     def rights_of(self, peer: Peer, client_id: str) -> Rights | None:
         """Return a client's rights to publish and read; None: everything."""

@@ -316,6 +316,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._entry.close()  # it has been let in, and nothing of it is under way any more
         self._publisher = self._subscriber = None
         forwarder, self._forwarder = self._forwarder, None
+        if forwarder is not None and forwarder.excess is not None:
+            forwarder.excess.close()
         for payer in () if forwarder is None else forwarder.billing.close():
             self._server.tree.close(payer)
 
@@ -359,8 +361,9 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     @property
     def payer(self) -> Account | None:
-        """Whose funds it waits for, if it does."""
-        return self._after_sending()
+        """Whose funds it waits for, or is refused for want of, if it is."""
+        forwarder = self._forwarder
+        return self.account if forwarder is None else forwarder.short or self.account
 
     def _after_sending(self) -> Account | None:
         """See `Session._after_sending`: who pays for the publication that is next, if it is known.
@@ -370,14 +373,19 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.state is State.AWAITING_CONNACK:
             return None
         forwarder = self._forwarder
-        short = None if forwarder is None else forwarder.short
-        return self.account if short is None else short
+        if forwarder is None:
+            return self.account
+        if forwarder.short is not None:
+            return forwarder.short
+        if forwarder.excess is None or self._replays.granted:
+            return self.account
+        return forwarder.excess.overdue  # what it has no funds for is looked at in its turn
 
     # -- waiting --------------------------------------------------------------------------------
 
     async def _wait_for_clear_funds(self, account: Account) -> bool:
         """See `Session._wait_for_clear_funds`."""
-        if account is self.account:
+        if account is self._sender.account:
             return await super()._wait_for_clear_funds(account)
         # Its client is not read for what another account owes: so that is whose reader those wait
         # on who wait on its client (rule 11).
@@ -385,8 +393,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         try:
             return await super()._wait_for_clear_funds(account)
         finally:
-            if self.account is not None:
-                self._own(self.account)
+            if self._sender.account is not None:
+                self._own(self._sender.account)
 
     def _own(self, account: Account) -> None:
         self.outlet.owner = account
@@ -469,7 +477,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         work = self._work
         forwarder = self._forwarder
         if forwarder is not None:
-            forwarder.short = None
+            forwarder.begin()
         if self._steps is not None and not self._go_on(self._steps):
             return True
         if self._replays.granted:
@@ -615,12 +623,16 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
         self.account = self._sender.account = server.open_account(peer, membership.tenant)
-        billing = Billing(self.account, membership, server, peer)
+        prefixes = server.topic_accounts.of(name, peer.client)
+        billing = Billing(self.account, membership, server, peer, prefixes)
         server.dealings.begin(self.outlet, name, peer.client)
-        # A client that is not read may not read either: two of them are a ring (rule 11).
-        self.outlet.owner = self.account
         persistent = entry.persistent
         client = Client.of(entry, self.account, billing, self._sender, packet, self.complain)
+        client.excess = server.over_limits.of(self.account, name, peer.client)
+        if client.excess is not None:
+            self._sender.account = client.excess.answers
+        # A client that is not read may not read either: two of them are a ring (rule 11).
+        self.outlet.owner = self._sender.account
         resumed = None if persistent is None else PersistentSubscriptions(client, persistent)
         subscriptions = VolatileSubscriptions(client) if resumed is None else resumed
         forwarder = self._forwarder = self._make_forwarder(client)
@@ -631,6 +643,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if resumed is not None:
             yield from resumed.attaching()
         entry.set_will(will)
+        self._own(self._sender.account)
         keep_alive = server.keep_alive_of(packet.keep_alive, told=mqtt5 is not None)
         self._deadline_after = (
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else server.settings.idle_timeout

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from ....access._subscription_policies import (
-    EVERY_TOPIC,
-    PolicyRule,
-    PolicyRules,
-    SubscriptionPolicies,
-)
+from ....access._subscription_policies import PolicyRule, PolicyRules, SubscriptionPolicies
+from ....access._topic_rules import EVERY_TOPIC
 from ....accounts import Holder, Limit, Profile
 from ....dataspace import TopicFilter
 from ....persistence._spool import SPOOL_PREFIX, Spool

@@ -120,7 +120,7 @@ class VolatileSubscriptions:
             open_spool=consumer_policy.open_spool,
             framing=client.framing,
         )
-        inflight.owner = client.account
+        inflight.owner = client.sender.account
         return inflight
 
     def unsubscribe(self, text: str) -> Observation | Assertion | None:

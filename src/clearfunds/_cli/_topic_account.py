@@ -1,0 +1,40 @@
+"""The option for accounts of topics within one connection."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter, Token
+
+from clearfunds.dataspace import PatternError
+from clearfunds.transports import TopicAccount
+
+from ._topic_rule import rules_of
+
+FORM = "CLIENT FILTER"
+
+
+def _rule(text: str) -> TopicAccount:
+    client, _, topic_filter = text.strip().partition(" ")
+    topic_filter = topic_filter.strip()
+    if not (client and topic_filter):
+        msg = (
+            f'"{text}" is not {FORM}, with a pattern for clients and a topic filter '
+            '("bridge-* jobs/#").'
+        )
+        raise ValueError(msg)
+    try:
+        return TopicAccount(client, topic_filter)
+    except PatternError as error:
+        msg = f'"{text}" has no topic filter: {error}.'
+        raise ValueError(msg) from error
+
+
+def _rules(_: object, tokens: Sequence[Token]) -> tuple[TopicAccount, ...]:
+    return rules_of(tokens, FORM, _rule)
+
+
+TopicAccounts = Annotated[
+    tuple[TopicAccount, ...],
+    Parameter(converter=_rules, n_tokens=1, negative=(), json_list=False),
+]
+"""Topic accounts, each `CLIENT FILTER`; may be given several times."""
