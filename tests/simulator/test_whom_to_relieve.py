@@ -39,6 +39,7 @@ def plan_of(policy: StuckPolicy, seed: int) -> Plan:
             batch=1,
             sizes=(10, 100),
             sessions=(Session(0.0, scale.seconds),),
+            refused=False,
         )
         for n in range(PUBLISHERS)
     )
