@@ -29,6 +29,9 @@ CACHE_BYTES: Final = 4 << 20
 
 READER_CACHE_BYTES: Final = 1 << 20
 
+IDLE_SECONDS: Final = 5.0
+"""After so long without work the caches are given back."""
+
 BUSY_SECONDS: Final = 5.0
 """How long to wait for another program that looks into the database; SQLite's shell has none."""
 

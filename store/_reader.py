@@ -86,13 +86,17 @@ class Connections:
                 return
         db.close()
 
+    def close_free(self) -> None:
+        """Close those that nobody uses."""
+        with self._lock:
+            free, self._free = self._free, []
+        for db in free:
+            db.close()
+
     def close(self) -> None:
         """Close those that nobody uses; the others are closed when they come back."""
-        with self._lock:
-            self._closed = True
-            for db in self._free:
-                db.close()
-            self._free.clear()
+        self._closed = True
+        self.close_free()
 
 
 class CorruptRow(NamedTuple):

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ._changes import Changes
-from ._database import PAGE_BYTES, connect, has_sound_header, prepare
+from ._database import IDLE_SECONDS, PAGE_BYTES, connect, has_sound_header, prepare
 from ._directory import Directory
 from ._errors import Damage, StoreClosedError, StoreDiskError, StoreUsageError
 from ._pending import PendingChanges
@@ -390,10 +390,18 @@ class Store:
         """
         pending, writer = self._pending, self._writer
         while True:
+            idle = False
             with self._lock:
-                while not self._stopping and (seconds := writer.idle_seconds()) != 0:
-                    pending.wake.wait(seconds)
+                while not (self._stopping or idle) and (seconds := writer.idle_seconds()) != 0:
+                    warm = seconds is None and writer.is_warm
+                    woken = pending.wake.wait(IDLE_SECONDS if warm else seconds)
+                    idle = warm and not woken
                 stopping = self._stopping
+            if idle and not stopping:
+                with writer.work:
+                    writer.cool()
+                self._connections.close_free()
+                continue
             with writer.work:
                 if writer.attempt() and writer.tends and not stopping:
                     writer.tend()

@@ -45,6 +45,7 @@ class Writer:
     Attributes:
         work: Held by the writer.
         durable: See `Store.durable`.
+        is_warm: Whether SQLite's cache may have something in it.
         trouble: The present trouble with the disk, in a sentence.
         failures: Number of times that the disk refused.
         transactions: Number of transactions put on the disk.
@@ -71,6 +72,7 @@ class Writer:
         self._db = db
         self.work = threading.RLock()
         self.durable = 0
+        self.is_warm = False
         self.trouble: str | None = None
         self._retry_at = 0.0
         self.failures = self.transactions = self.rewritten = 0
@@ -100,6 +102,12 @@ class Writer:
 
     # Writing, with `work`.
 
+    def cool(self) -> None:
+        """Give back the memory of SQLite's cache."""
+        self.is_warm = False
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA shrink_memory")
+
     def attempt(self) -> bool:
         """Put everything pending on the disk; return whether the disk took it."""
         with self._lock:
@@ -113,6 +121,7 @@ class Writer:
                     changes = self._pending.first(until, limit)
                 if not changes:
                     break
+                self.is_warm = True
                 self._write(Group(changes))
         except (OSError, sqlite3.Error) as error:
             self._failed(error)
