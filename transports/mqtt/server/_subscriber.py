@@ -61,7 +61,11 @@ class Subscriber:
         """Send some of the retained publications that are to be sent: see `Replays.step`."""
         client = self._client
         retained, recipient = client.server.dataspace.retained, self.subscriptions.recipient
+        # They are the client's debt, but their publishers' messages: those before them on a topic
+        # are to go first, and those after them later.
+        client.outlet.keep_order()
         self._replays.step(retained, client.account, recipient, client.rights)
+        client.outlet.keep_order()
 
     def subscribe(self, packet: Subscribe) -> Iterator[trio.Event | None]:
         """Subscribe to one filter in each step; say so when all have been."""
