@@ -6,8 +6,8 @@ Rules of this file:
    publisher that happened to be sending.
 3. However the connection ends, everything held here is settled.
 4. One send is capped: a backlog goes out piece by piece, with other tasks in between.
-5. While it is behind (`_outlet_backlog.py`), or is fair and blocked, `queue` has only the bytes that
-   are being sent: so `hold` can join a loan there without asking whether it is.
+5. While it is behind (`_outlet_backlog.py`), or is fair and blocked, `queue` has only the bytes
+   that are being sent: so `hold` can join a loan there without asking whether it is.
 6. A fair outlet that is blocked serves accounts in turn (`FairQueue`). Until then it is first in
    first out, and nothing is asked.
 """

@@ -266,9 +266,8 @@ def test_deliveries_of_an_account_in_a_row_join_one_loan() -> None:
     w.hold("red/1", JOIN_BYTES)
     w.hold("red/1", 1)
     assert [loan.items for loan in w.queue] == [11, 1, 10]
-    with Tracer(w.ledger, "blue/1".__eq__):
-        with w.accounts["blue/1"].turn() as turn:
-            turn.send(w.waiting, ("blue/1", 0))
+    with Tracer(w.ledger, "blue/1".__eq__), w.accounts["blue/1"].turn() as turn:
+        turn.send(w.waiting, ("blue/1", 0))
     assert [loan.items for loan in w.queue] == [11, 1, 10, 1]
     w.hold("blue/1", 1)
     assert [loan.items for loan in w.queue] == [11, 1, 10, 1, 1]

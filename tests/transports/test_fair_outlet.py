@@ -1,4 +1,4 @@
-"""A fair outlet: while it is blocked it serves accounts in turn, and otherwise nothing is different."""
+"""A fair outlet: while it is blocked it serves accounts in turn; otherwise nothing is different."""
 
 from __future__ import annotations
 
