@@ -26,7 +26,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ._loan import JOIN_BYTES, LoanedItem
+from ._loan import LoanedItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from ._account import Account
     from ._holder import Holder
 
-QUANTUM: Final = JOIN_BYTES
-"""Bytes that a flow of weight 1 sends in its turn: a run, the largest piece that is not taken
-apart. RFC 8290 has one packet of the link's, for the same reason (section 5.1)."""
+QUANTUM: Final = 4096
+"""Bytes that the heaviest of some flows may send in each round: a few packets, as RFC 8290 has one of 1,514
+bytes (section 5.2.1). A loan is not taken apart: after a run of 64 KiB a flow is passed over for
+sixteen rounds, in which those that send little have sixteen turns. With a quantum of a run an
+account with a message now and then would wait for a run of everybody else."""
 
 LEAST_WEIGHT: Final = 1e-6
 """Accounts that weigh less count as this: sums stay finite."""
@@ -50,7 +52,8 @@ class _Flow:
     Attributes:
         account: The account; None: the flow of loans that have been put.
         group: The group that it takes turns in.
-        credit: Bytes of weight 1 that it may send in this turn; 0 or less: its turn is over.
+        credit: Bytes that it may send in this turn, if it is the heaviest; 0 or less: its turn is
+            over.
         listed: Whether its group has it in one of its lines.
         size: The number of loans.
         loans: The loans, of a flow; of a group, none.
@@ -66,6 +69,11 @@ class _Flow:
         self.size = 0
         self.loans: deque[LoanedItem[Any]] = deque()
 
+    @property
+    def weight(self) -> float:
+        """Its weight, beside others of its group."""
+        return 1.0 if self.account is None else max(self.account.weight, LEAST_WEIGHT)
+
     def add(self) -> None:
         """Count one more loan, here and in all groups above."""
         flow = self
@@ -78,6 +86,7 @@ class _Flow:
                 flow.listed = True
                 flow.credit = QUANTUM
                 group.new.append(flow)
+                group.heaviest = max(group.heaviest, flow.weight)
             flow = group
 
     def charge(self, nbytes: int) -> None:
@@ -85,25 +94,27 @@ class _Flow:
         flow = self
         while True:
             flow.size -= 1
-            if flow.group is None:
+            group = flow.group
+            if group is None:
                 return
-            weight = 1.0 if flow.account is None else max(flow.account.weight, LEAST_WEIGHT)
-            flow.credit -= nbytes / weight
-            flow = flow.group
+            flow.credit -= nbytes * group.heaviest / flow.weight
+            flow = group
 
 
 class _Group(_Flow):
     """Flows that take turns.
 
     Attributes:
+        heaviest: The largest weight of those that there have been.
         new: Flows that have just begun, and are served first.
         old: The others, in the order of their turns.
     """
 
-    __slots__ = ("new", "old")
+    __slots__ = ("heaviest", "new", "old")
 
     def __init__(self, account: Account | None, group: _Group | None) -> None:
         super().__init__(account, group)
+        self.heaviest = 0.0
         self.new: deque[_Flow] = deque()
         self.old: deque[_Flow] = deque()
 

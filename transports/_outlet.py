@@ -25,6 +25,7 @@ import trio
 from ..access._subscription_policies import PolicyRule
 from ..accounts import (
     DEFAULT_PATIENCE,
+    JOIN_BYTES,
     Account,
     Holder,
     Ledger,
@@ -33,7 +34,7 @@ from ..accounts import (
     Outcome,
     StuckPolicy,
 )
-from ..accounts._fair_queue import QUANTUM, FairQueue
+from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
 from ..sockets._layer import Connected
 from ._flusher import SENDING, Flusher
@@ -639,7 +640,7 @@ class Outlet(LoanQueue):
         if flows is not None:
             queue = self.queue = deque((flows.pop(),))
             size = queue[0].bytes
-            while flows and size < QUANTUM:
+            while flows and size < JOIN_BYTES:
                 loan = flows.pop()
                 size += loan.bytes
                 queue.append(loan)

@@ -6,7 +6,6 @@ import pytest
 import trio
 
 from clearfunds.accounts import JOIN_BYTES, StuckPolicy
-from clearfunds.accounts._fair_queue import QUANTUM
 from tests.transports.test_outlet_backlog import Way, way
 
 SIZE = 3_000
@@ -41,7 +40,7 @@ async def test_a_message_does_not_wait_behind_another_publishers_backlog(fair: b
         w.ledger.audit()
         before = await place_of(w, "innocent")
         # What was being sent, and a turn of the other, which was new, too.
-        assert (before < 2 * QUANTUM) == fair
+        assert (before < 2 * JOIN_BYTES) == fair
         if not fair:
             assert before >= 16 * JOIN_BYTES - SIZE
 
@@ -54,7 +53,7 @@ async def test_two_with_a_backlog_get_the_same() -> None:
             w.send([("too", SIZE)], by=1)
         await w.take_all()
         first = [topic for topic, _ in w.received()][: 16 * JOIN_BYTES // SIZE]
-        assert abs(first.count("noisy") - first.count("too")) <= 3 * QUANTUM // SIZE
+        assert abs(first.count("noisy") - first.count("too")) <= 3 * JOIN_BYTES // SIZE
 
 
 async def test_each_publishers_messages_stay_in_order_and_packets_whole() -> None:
@@ -83,7 +82,7 @@ async def test_its_peers_own_answers_come_soon() -> None:
         w.block()
         backlog(w)
         w.say()
-        assert await place_of(w, "ping") < 2 * QUANTUM
+        assert await place_of(w, "ping") < 2 * JOIN_BYTES
 
 
 async def test_what_is_forwarded_keeps_its_order_whoever_owes_for_it() -> None:
