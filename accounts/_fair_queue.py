@@ -29,21 +29,21 @@ from typing import TYPE_CHECKING, Any, Final
 from ._loan import LoanedItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ._account import Account
     from ._holder import Holder
 
 QUANTUM: Final = 4096
-"""Bytes that the heaviest of some flows may send in each round: a few packets, as RFC 8290 has one of 1,514
-bytes (section 5.2.1). A loan is not taken apart: after a run of 64 KiB a flow is passed over for
-sixteen rounds, in which those that send little have sixteen turns. With a quantum of a run an
-account with a message now and then would wait for a run of everybody else."""
+"""Bytes that the heaviest of some flows may send in each round: a few packets, as RFC 8290 has one
+of 1,514 bytes (section 5.2.1). A loan is not taken apart: after a run of 64 KiB a flow is passed
+over for sixteen rounds, in which those that send little have sixteen turns. With a quantum of a run
+an account with a message now and then would wait for a run of everybody else."""
 
 LEAST_WEIGHT: Final = 1e-6
 """Accounts that weigh less count as this: sums stay finite."""
 
-_opened = attrgetter("opened")
+_opened: Callable[[LoanedItem[Any]], float] = attrgetter("opened")
 
 
 class _Flow:
@@ -161,7 +161,7 @@ class FairQueue:
     __slots__ = ("_flows", "_groups", "_root", "first")
 
     def __init__(self, first: Iterable[LoanedItem[Any]] = ()) -> None:
-        self.first = deque(first)
+        self.first: deque[LoanedItem[Any]] = deque(first)
         self._root = _Group(None, None)
         self._flows: dict[Account | None, _Flow] = {}
         self._groups: dict[Account, _Group] = {}
@@ -260,7 +260,8 @@ class FairQueue:
         It goes about in the order in which it came; the loans of one account, and those that were
         put, in their own.
         """
-        self.first.extend(merge(*(flow.loans for flow in self._flows.values()), key=_opened))
+        lines = [flow.loans for flow in self._flows.values()]
+        self.first.extend(merge(*lines, key=_opened))
         self._root = _Group(None, None)
         self._flows.clear()
         self._groups.clear()
@@ -268,5 +269,6 @@ class FairQueue:
     def clear(self) -> deque[LoanedItem[Any]]:
         """Return all loans, as `in_order` has them; nothing is here any more."""
         self.in_order()
-        loans, self.first = self.first, deque()
+        loans = self.first
+        self.first = deque()
         return loans

@@ -400,11 +400,10 @@ class Outlet(LoanQueue):
         """
         if self._lagging is not None:
             return []
+        queue, begun = self.queue, self._sending
         if self._flows is not None:
             self.keep_order()
             queue, begun = self._flows.first, 0
-        else:
-            queue, begun = self.queue, self._sending
         rest = list(islice(queue, begun, None))
         while len(queue) > begun:
             queue.pop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -24,7 +25,7 @@ NOISY = [b"%04d" % n + bytes(20_000) for n in range(150)]
 
 @asynccontextmanager
 async def scene(
-    *, qos: int = 0, **settings: object
+    **settings: Any,
 ) -> AsyncGenerator[tuple[RunningRelay, BareClient, BareClient, BareClient]]:
     """Run a relay with a subscriber that has a backlog of one publisher's; and there is another."""
     async with (
@@ -33,7 +34,7 @@ async def scene(
         connected(relay.port, "noisy") as noisy,
         connected(relay.port, "innocent") as innocent,
     ):
-        await slow.subscribe("#", qos=qos)
+        await slow.subscribe("#")
         await noisy.send(*(Publish("noisy", each) for each in NOISY))
         await noisy.send(PingReq())
         await noisy.expect(PingResp())  # all has been read
@@ -135,9 +136,10 @@ async def test_syndicates_outlets_are_not_fair() -> None:
     async with running(listen=("mqtt+tcp://127.0.0.1:0", "syndicate+tcp://127.0.0.1:0")) as relay:
         ports = [int(each.rpartition(":")[2]) for each in relay.addresses.listening]
         async with connected(ports[0], "mqtt"), dial(ports[1]):
-            await until(lambda: len(relay.relay.syndicate.open) == 1)
-            (mqtt,) = relay.relay.mqtt.open
-            (syndicate,) = relay.relay.syndicate.open
+            server = relay.relay.syndicate
+            assert server is not None
+            await until(lambda: len(server.open) == 1)
+            (mqtt,), (syndicate,) = relay.relay.mqtt.open, server.open
             assert mqtt.outlet.fair
             assert not syndicate.outlet.fair
 
@@ -156,12 +158,10 @@ async def test_syndicates_outlets_are_not_fair() -> None:
         ({"unsent_bytes": None}, 0),
     ],
 )
-async def test_the_kernel_keeps_little_for_a_peer(
-    settings: dict[str, object], expected: int
-) -> None:
+async def test_the_kernel_keeps_little_for_a_peer(settings: dict[str, Any], expected: int) -> None:
     async with running(**settings) as relay, connected(relay.port, "c"):
         (session,) = relay.relay.mqtt.open
         option = socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT
-        sock = session.outlet.sock
+        sock: Any = session.outlet.sock
         assert sock.getsockopt(*option) == expected
         await trio.lowlevel.checkpoint()
