@@ -245,6 +245,21 @@ class FairQueue:
         flow.charge(max(loan.bytes, loan.items))
         return loan
 
+    def take(self, nbytes: int) -> deque[LoanedItem[Any]]:
+        """Take out at least one loan, and more until they have so many bytes, or all are taken.
+
+        Raises:
+            IndexError: If there is none.
+        """
+        loan = self.pop()
+        loans = deque((loan,))
+        nbytes -= loan.bytes
+        while nbytes > 0 and len(self):
+            loan = self.pop()
+            nbytes -= loan.bytes
+            loans.append(loan)
+        return loans
+
     def _forget(self, flow: _Flow) -> None:
         if isinstance(flow, _Group):
             for each in chain(flow.new, flow.old):

@@ -36,9 +36,11 @@ UNSENT_BYTES = 16 << 10
 """Unsent bytes that the kernel may keep for a slow peer, where little should lie there: the value
 that web servers have set for HTTP/2 (net.ipv4.tcp_notsent_lowat)."""
 
-DEFAULT_UNSENT_BYTES = 128 << 10
-"""The same where nothing else is said: the value that is common for servers as a whole. Without it
-the kernel takes up to 4 MB (net.ipv4.tcp_wmem), which no scheduler can put in another order."""
+DEFAULT_UNSENT_BYTES = 1 << 20
+"""The same where nothing else is said; as Envoy's per_connection_buffer_limit_bytes. Without it the
+kernel takes up to 4 MB (net.ipv4.tcp_wmem), which no scheduler can put in another order. Measured
+with nine subscribers that got as much as there was, on a busy machine: 128 KiB cost a quarter more
+CPU per delivery, 512 KiB a seventh, 1 MiB nothing."""
 
 TRANSPORTS = ("tcp", "tls", "unix", "ws", "wss")
 """The transports of listeners. To the listener all but `unix` are TCP: handshakes are the link's,

@@ -216,8 +216,8 @@ class PeerSettings:
     keep-alive."""
     unsent_bytes: Size | None = DEFAULT_UNSENT_BYTES
     """Unsent bytes that the kernel may keep for one peer over TCP (TCP_NOTSENT_LOWAT), besides what
-    is on its way; with --limit-latency at most 16 KiB. none: as much as the system's send buffers
-    have room for."""
+    is on its way; with --limit-latency at most 16 KiB. Less of it lets a message overtake more of
+    other publishers' backlog, and costs CPU. none: as much as the system's send buffers take."""
     max_packet_size: Size = 2 << 20
     """Maximum packet size, in bytes."""
     # Its sender has not authenticated yet. Most have less than 300 bytes, one with a token as its
