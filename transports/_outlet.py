@@ -47,8 +47,8 @@ SEND_BYTES = 256 << 10
 256 KiB are half a millisecond."""
 
 PIECES = SEND_BYTES // JOIN_BYTES
-"""Most sends of a fair outlet in a row, a run each: no more is begun than must be, so that a message
-that comes meanwhile goes next; and waiting to send after each costs a quarter more CPU."""
+"""Most sends of a fair outlet in a row, a run each: no more is begun than must be, so that a
+message that comes meanwhile goes next; and to wait after each would cost a quarter more CPU."""
 
 FRAMING_BYTES = 16
 """Bytes that framing may add to an event's charged size; MQTT adds 9 at the most."""

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from clearfunds.transports._listener import DEFAULT_UNSENT_BYTES
-from clearfunds.transports.mqtt import PingReq, PingResp, PubAck, Publish, Subscribe
+from clearfunds.transports.mqtt import PingReq, PingResp, PubAck, Publish, Subscribe, encode
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import BareClient, RunningRelay, connected, dial, running, until
 
@@ -83,7 +83,11 @@ async def test_a_retained_message_that_is_told_comes_before_later_ones_and_after
         await until(lambda: len(relay.relay.dataspace.retained))
         for _ in range(3):
             await slow.send(Subscribe(9, (("#", 0),)))
-        await until(lambda: relay.account("slow").borrowed_items >= 6)
+        outlet = relay.relay.mqtt.sessions["slow"].outlet
+        told = Publish("state", b"1", retain=True)
+        await until(
+            lambda: sum(encode(told) in chunk for x in outlet.loans() for chunk in x.item) == 3
+        )
         await innocent.publish("state", b"2", retain=True)
         await innocent.publish("state", b"3", retain=True)
         await until(lambda: relay.account("innocent").debt_items >= 3)
