@@ -236,7 +236,7 @@ class Outlet(LoanQueue):
         lines: Iterable[Iterable[LoanedItem[Any]]] = (islice(self.queue, self._sending, None),)
         if self._flows is not None:
             lines = self._flows.lines()  # until one is taken off, new ones come last
-        return self._begun.union(look_at(self._unbegun, consumer_policy, lines, self))
+        return look_at(self._unbegun, consumer_policy, lines, self).union(self._begun)
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         consumer_policy = self._consumer_policy
