@@ -190,16 +190,22 @@ class FairQueue:
     ) -> None:
         """Take a delivery for `holder`, as `Holder.hold`: it may join the account's last loan."""
         flow = self._flows.get(account)
-        if flow is None:
-            flow = self._flows[account] = _Flow(account, self._group_of(account))
-        elif flow.loans:
+        if flow is not None and flow.loans:
             tail = flow.loans[-1]
             if tail.bytes < tail.grows_to and account.tracing is None:
                 tail.item.append(entry)
                 tail.items += items
                 tail.bytes += nbytes
                 return
-        flow.loans.append(LoanedItem(account, [entry], items, nbytes, holder, now, charged=True))
+        self.add(LoanedItem(account, [entry], items, nbytes, holder, now, charged=True))
+
+    def add(self, loan: LoanedItem[Any]) -> None:
+        """Take a loan as the account's last; nothing joins it, as long as `hold` is not called."""
+        account = loan.account
+        flow = self._flows.get(account)
+        if flow is None:
+            flow = self._flows[account] = _Flow(account, self._group_of(account))
+        flow.loans.append(loan)
         flow.add()
 
     def put(self, loan: LoanedItem[Any]) -> None:
