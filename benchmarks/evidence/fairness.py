@@ -273,6 +273,9 @@ def _claims(runs: Sequence[Found]) -> tuple[Claim, ...]:
     others = [_late(each) for each in runs if each.server != RELAY and each.delays]
     least = min(others, default=math.nan)
 
+    def beside(found: Found) -> float:
+        return _late(found) / least
+
     return (
         Claim(
             f"the relay as it comes: equals share equally, 1 - Jain's index at most {UNFAIR:g}",
@@ -300,7 +303,7 @@ def _claims(runs: Sequence[Found]) -> tuple[Claim, ...]:
         ),
         Claim(
             "the relay as it comes: and it is below every other server's, as a part of the lowest",
-            value(RELAY, lambda found: _late(found) / least) if is_fair and others else None,
+            value(RELAY, beside) if is_fair and others else None,
             1.0, ".3f",
         ),
     )  # fmt: skip

@@ -186,7 +186,7 @@ class Inflight(LoanQueue):
         if self.lagging:
             self.hold_lagging(account, item, items, nbytes, now)
             return
-        if not self.unacked and not self._unsent:
+        if not (self.unacked or self.queue or self._flows):
             self.progressed_at = now
         loan = LoanedItem(account, [item], items, nbytes, self, now, charged=True)
         if self._flows is None:
