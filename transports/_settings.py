@@ -166,7 +166,7 @@ class PatienceSettings:
     unacknowledged messages are dropped until the reader has caught up; disconnect: the same, and
     disconnect the reader."""
     fair: bool = True
-    """Serve publishers in turn where an MQTT subscriber does not keep up (deficit round robin, by
+    """Serve publishers in rounds where an MQTT subscriber does not keep up (deficit round robin, by
     the tenants' weights), so that a message does not wait behind other publishers' backlog. The
     order of each publisher's messages is kept. --no-fair: first in, first out."""
     slow_wait: Seconds | None = DEFAULT_SLOW_WAIT

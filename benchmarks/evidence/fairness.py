@@ -125,8 +125,8 @@ def _introduction(runs: Sequence[Found]) -> str:
     in_order = ""
     if any(each.label == IN_ORDER for each in runs):
         in_order = (
-            " *The relay, first in, first out* has `--no-fair --unsent-bytes none`: no turns, and "
-            "full send buffers."
+            " *The relay, first in, first out* has `--no-fair --unsent-bytes none`: no rounds, "
+            "and full send buffers."
         )
     return wrapped(
         f"One subscriber reads {pace / 1e6:g} MB/s{less}, steadily, of publishers that together "

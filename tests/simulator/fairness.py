@@ -74,7 +74,7 @@ class Taker:
     stuck: bool = False
     """Whether it takes nothing at all."""
     fair: bool | None = None
-    """Whether it is sent by turns, or as it came; None: it has a mailbox, and takes as it came."""
+    """Whether it is sent in rounds, or as it came; None: it has a mailbox, and takes as it came."""
 
 
 @attrs.frozen

@@ -58,7 +58,7 @@ class SubscriberPlan:
 
     name: str
     kind: str
-    """`mailbox`, `worker` (who answers what it gets), `wire`, or `fair` (a wire, by turns)."""
+    """`mailbox`, `worker` (who answers what it gets), `wire`, or `fair` (a wire, in rounds)."""
     filters: tuple[str, ...]
     seconds_per_item: float
     policy: StuckPolicy

@@ -1,7 +1,7 @@
 """Fairness: who gets how much when a shared account's limit is less than what all want together.
 
 What counts is what was dealt with: one consumer at the end takes the oldest first, whoever's it is,
-so that each gets of its rate what it has of the debt. Or it is sent by turns, and each gets its
+so that each gets of its rate what it has of the debt. Or it is sent in rounds, and each gets its
 turn, whatever it owes.
 """
 
@@ -200,7 +200,7 @@ def test_the_innocent_keep_their_rate_beside_a_stuck_one(
     assert sum(alone.values()) >= 0.98 * min(100.0, 60.0 if innocent == "steady" else 100.0)
 
 
-# -- by turns -------------------------------------------------------------------------------------
+# -- in rounds -------------------------------------------------------------------------------------
 
 FAST = 2_000_000
 """Bytes a second: a round of seven is a quarter of a second."""
@@ -211,7 +211,7 @@ ROUNDS = Limit(items=None, bytes=8 * FAST)
 LUMPS = (5_000, 15_000)
 
 
-def by_turns(fair: bool) -> dict[str, Taker]:
+def in_rounds(fair: bool) -> dict[str, Taker]:
     return {"all": Taker(items_per_s=float("inf"), bytes_per_s=FAST, fair=fair)}
 
 
@@ -219,7 +219,7 @@ def by_turns(fair: bool) -> dict[str, Taker]:
 def test_an_innocent_one_does_not_wait_behind_the_others_debt(fair: bool) -> None:
     greedy = [Source(f"greedy/{n}", sizes=LUMPS, readers=n + 1) for n in range(6)]
     innocent = Source("innocent", sizes=(100, 200), rate=20.0)
-    got = compete([*greedy, innocent], limit=ROUNDS, takers=by_turns(fair), seconds=10.0)
+    got = compete([*greedy, innocent], limit=ROUNDS, takers=in_rounds(fair), seconds=10.0)
     assert got.items["innocent"] >= 0.9 * 20.0
     ages = sorted(got.ages["innocent"])
     assert len(ages) > 150
@@ -232,17 +232,17 @@ def test_an_innocent_one_does_not_wait_behind_the_others_debt(fair: bool) -> Non
 
 
 @pytest.mark.parametrize("fair", [True, False])
-def test_by_turns_what_each_gets_is_not_what_it_owes(fair: bool) -> None:
+def test_in_rounds_what_each_gets_is_not_what_it_owes(fair: bool) -> None:
     """Nobody waits for a share here: each has a limit of its own, of which one is much higher."""
     limits = [Limit(items=None, bytes=FAST * (4 if n == 3 else 1) // 2) for n in range(4)]
     sources = [
         Source(f"equal/{n}", sizes=LUMPS, readers=4, limit=limit) for n, limit in enumerate(limits)
     ]
-    got = compete(sources, limit=attrs.evolve(ROUNDS, bytes=1 << 30), takers=by_turns(fair))
+    got = compete(sources, limit=attrs.evolve(ROUNDS, bytes=1 << 30), takers=in_rounds(fair))
     assert (jain(list(got.bytes.values())) >= 0.999) == fair
 
 
-def test_turns_are_by_weight_at_each_level() -> None:
+def test_rounds_are_by_weight_at_each_level() -> None:
     levels = {"t1": Level(weight=2.0), "t2": Level()}
     own = Limit(items=None, bytes=FAST)
     sources = [
@@ -253,7 +253,7 @@ def test_turns_are_by_weight_at_each_level() -> None:
     got = compete(
         sources,
         limit=attrs.evolve(ROUNDS, bytes=1 << 30),
-        takers=by_turns(True),
+        takers=in_rounds(True),
         levels=levels,
         seconds=60.0,
     )

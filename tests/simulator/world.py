@@ -130,7 +130,7 @@ class Wire(LoanQueue):
     """As an outlet: the oldest first, one at a time, whatever loan it is of.
 
     What its peer has been offered a part of has to be finished, whatever becomes of the rest. One
-    that is fair takes loans by turns, as a fair outlet that is blocked; `queue` is then the one of
+    that is fair takes loans in rounds, as a fair outlet that is blocked; `queue` is then the one of
     which some have been offered.
     """
 
@@ -763,12 +763,12 @@ class World:
             assert inbox.is_complete, inbox
         elif policy is StuckPolicy.DROP_OLDEST and roomy:
             self.caught_up[policy] += holder.relief.dropped_items > 0
-            # By turns, the latest of all need not be the last that stands there.
+            # In rounds, the latest of all need not be the last that stands there.
             assert inbox.is_fair or inbox.is_complete, inbox
         elif policy is StuckPolicy.CONFLATE and roomy:
             self.caught_up[policy] += holder.relief.dropped_items > 0
             assert set(inbox.latest_of) == {topic for topic, _ in inbox.sent_of}, inbox
-            # By turns, of one of its publishers it is the latest.
+            # In rounds, of one of its publishers it is the latest.
             for topic, (line, place) in inbox.latest_of.items():
                 assert inbox.sent_of[topic, line] == place, inbox
 

@@ -342,7 +342,7 @@ async def test_a_lower_qos_changes_nothing_else() -> None:
         assert got[0].was_retained
 
 
-# -- by turns -------------------------------------------------------------------------------------
+# -- in rounds -------------------------------------------------------------------------------------
 
 
 async def sent_in_turn(s: Subscriber, count: int) -> list[bytes]:
@@ -372,7 +372,7 @@ def from_two(s: Subscriber) -> tuple[list[bytes], list[bytes]]:
 
 
 @pytest.mark.parametrize("fair", [True, False])
-async def test_publishers_wait_for_the_window_by_turns(fair: bool) -> None:
+async def test_publishers_are_served_in_rounds(fair: bool) -> None:
     async with subscriber(window=3) as s:
         s.inflight.fair = fair
         noisy, quiet = from_two(s)
@@ -381,16 +381,16 @@ async def test_publishers_wait_for_the_window_by_turns(fair: bool) -> None:
         came = await sent_in_turn(s, 65)
         assert [x for x in came if x.startswith(b"noisy")] == noisy
         assert [x for x in came if x.startswith(b"quiet")] == quiet
-        # Those before them had waited already when there were no turns yet, or have one.
+        # Those before them had waited already when nobody else did, or are of the same rounds.
         last = max(n for n, x in enumerate(came) if x.startswith(b"quiet"))
         assert (last < 20) == fair
         # Later it is as ever.
         s.publish(1, b"later")
         assert await sent_in_turn(s, 1) == [b"later"]
-        assert not s.inflight.takes_turns
+        assert not s.inflight.is_backlogged
 
 
-async def test_turns_are_over_where_the_order_has_to_be_kept() -> None:
+async def test_there_are_no_rounds_where_the_order_has_to_be_kept() -> None:
     async with subscriber(window=3) as s:
         s.inflight.fair = True
         account = s.account
@@ -402,11 +402,11 @@ async def test_turns_are_over_where_the_order_has_to_be_kept() -> None:
         assert (await sent_in_turn(s, 66))[-1] == b"last"
 
 
-async def test_closed_while_some_wait_for_their_turn_it_owes_nothing() -> None:
+async def test_closed_with_a_backlog_of_several_it_owes_nothing() -> None:
     async with subscriber(window=3) as s:
         s.inflight.fair = True
         from_two(s)
-        assert s.inflight.takes_turns
+        assert s.inflight.is_backlogged
         assert not s.inflight.room.has_room
         s.inflight.close()
         s.ledger.audit()

@@ -78,7 +78,7 @@ class _Room(PrefetchWindow):
     def has_room(self) -> bool:
         """See `PrefetchWindow.has_room`: what waits here goes first."""
         inflight = self._inflight
-        if inflight.closed or inflight.lagging or inflight.queue or inflight.takes_turns:
+        if inflight.closed or inflight.lagging or inflight.queue or inflight.is_backlogged:
             return False
         return inflight.has_room
 
@@ -102,7 +102,7 @@ class Inflight(LoanQueue):
         framing: Makes the packets of publications; by default as MQTT 3.1.1 has them.
 
     Attributes:
-        fair: Whether publishers' messages that wait for the window go by turns (`FairQueue`), each
+        fair: Whether publishers' messages that wait for the window go in rounds (`FairQueue`), each
             publisher's in order. They are framed when it is their turn: so topic aliases are in
             order.
         unacked: What was sent and has not been acknowledged, by packet identifier.
@@ -140,7 +140,7 @@ class Inflight(LoanQueue):
         self._ids = PacketIds()
         self._spool: Spool | None = None
         self.fair = False
-        # What waits for its turn, behind `queue`.
+        # What waits to be served in rounds, behind `queue`.
         self._flows: FairQueue | None = None
         # The loan, and its QoS.
         self.unacked: dict[int, tuple[LoanedItem[list[Any]], int]] = {}
@@ -162,8 +162,8 @@ class Inflight(LoanQueue):
         return len(self.unacked) + len(self.releasing) + len(self.handed) < self._window
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether something waits for its turn."""
+    def is_backlogged(self) -> bool:
+        """Whether publishers' messages wait to be served in rounds."""
         return bool(self._flows)
 
     @property
@@ -208,10 +208,10 @@ class Inflight(LoanQueue):
 
     def settle_all(self, outcome: Outcome) -> None:
         """See `LoanQueue.settle_all`."""
-        self._end_turns()
+        self._flatten()
         super().settle_all(outcome)
 
-    def _end_turns(self) -> None:
+    def _flatten(self) -> None:
         flows, self._flows = self._flows, None
         if flows is not None:
             self.queue.extend(flows.clear())
@@ -267,7 +267,7 @@ class Inflight(LoanQueue):
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         """See `LoanQueue.relieve`."""
         if self.policy.relieves:
-            self._end_turns()
+            self._flatten()
         super().relieve(why, fields)
         if self._spool is not None:
             self._spool.write()
