@@ -13,7 +13,8 @@ publisher, once the server's queue for it no longer grows, or after some seconds
     python benchmarks/fairness.py                       # all servers found, a minute
     python benchmarks/fairness.py --only relay --seconds 2
 
-The relay is measured with its defaults; with a tenant for each publisher (`docs/fairness.md`),
+The relay is measured with its defaults; with outlets that are first in first out (`--no-fair`), as
+brokers' are; with a tenant for each publisher (`docs/fairness.md`),
 which then have equal shares; and with three greedy tenants of weights 1, 2 and 4. RabbitMQ, which
 is slower, gets an eighth of the load.
 """
@@ -128,6 +129,16 @@ def weighted(pace: float = PACE) -> tuple[Publisher, ...]:
     return tuple(
         Publisher(f"weight-{weight}", "weighted", rate, connections=2, weight=weight)
         for weight in WEIGHTS
+    )
+
+
+def first_in_first_out(relay: Relay) -> Relay:
+    """Return the relay with outlets that keep the order of all messages, and that fill the kernel.
+
+    As it was before its outlets were fair.
+    """
+    return dataclasses.replace(
+        relay, options=(*relay.options, "--no-fair", "--unsent-bytes", "none")
     )
 
 
@@ -752,6 +763,8 @@ def cases(servers: Sequence[AnyServer], pace: float = PACE) -> Iterator[Case]:
         greedy = everybody(its)
         yield Case(server.name, server, greedy, "greedy", its)
         if isinstance(server, Relay):
+            unfair = first_in_first_out(server)
+            yield Case(f"{server.name}, --no-fair", unfair, greedy, "greedy", its)
             shared = with_tenants(server, greedy)
             yield Case(f"{server.name}, tenants", shared, greedy, "greedy", its)
             by_weight = weighted(its * WEIGHTS_PACE)
@@ -813,7 +826,7 @@ def row(found: Found) -> list[str]:
         f"{part_of(found, 'many'):.1%}",
         f"{part_of(found, 'large'):.1%}",
         f"{kept(found):.1%}",
-        f"{percentile(found.delays, 0.99):.2f} s",
+        f"{percentile(found.delays, 0.5):.3f}, {percentile(found.delays, 0.99):.3f} s",
         " / ".join(f"{each:.0%}" for each in lost) if found.drained else "still coming",
     ]
 
@@ -827,7 +840,7 @@ COLUMNS: Final = (
     "many",
     "large",
     "innocent: delivered of due",
-    "its p99",
+    "its p50, p99",
     "lost: equals / many / large / innocent",
 )
 

@@ -37,7 +37,14 @@ from ..transports._input import (
     InputLimits,
 )
 from ..transports._link import Link
-from ..transports._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ..transports._listener import (
+    UNSENT_BYTES,
+    Listener,
+    ListenError,
+    ListenURL,
+    ListenURLError,
+    open_listeners,
+)
 from ..transports._otel_export import check_exporter, open_provider
 from ..transports._server import Server
 from ..transports.mqtt.server._server import MqttServer
@@ -467,8 +474,11 @@ async def serve_relay(
         for url in urls:
             listeners += await open_listeners(url)
         for listener in listeners:
+            unsent = settings.unsent_bytes
             if _moves_limits(settings):
-                listener.keep_little_unsent()
+                unsent = UNSENT_BYTES if unsent is None else min(unsent, UNSENT_BYTES)
+            if unsent is not None:
+                listener.keep_little_unsent(unsent)
             if settings.tcp_keep_alive is not None:
                 listener.keep_alive(settings.tcp_keep_alive)
         async with open_flusher() as flusher, open_persistence(settings, flusher) as persistence:

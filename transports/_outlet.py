@@ -6,8 +6,10 @@ Rules of this file:
    publisher that happened to be sending.
 3. However the connection ends, everything held here is settled.
 4. One send is capped: a backlog goes out piece by piece, with other tasks in between.
-5. While it is behind (`_outlet_backlog.py`) `queue` has only the bytes that are being sent: so
-   `hold` can join a loan there without asking whether it is behind.
+5. While it is behind (`_outlet_backlog.py`), or is fair and blocked, `queue` has only the bytes
+   that are being sent: so `hold` can join a loan there without asking whether it is.
+6. A fair outlet that is blocked serves accounts in turn (`FairQueue`). Until then it is first in
+   first out, and nothing is asked.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import trio
 from ..access._subscription_policies import PolicyRule
 from ..accounts import (
     DEFAULT_PATIENCE,
+    JOIN_BYTES,
     Account,
     Holder,
     Ledger,
@@ -32,10 +35,11 @@ from ..accounts import (
     StuckPolicy,
     Symptoms,
 )
+from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
 from ..sockets._layer import Connected
 from ._flusher import SENDING, Flusher
-from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, rules_of
+from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, look_at, rules_of
 from ._tcp_counters import read_counters
 
 logger = logging.getLogger("clearfunds.transports")
@@ -43,6 +47,10 @@ logger = logging.getLogger("clearfunds.transports")
 SEND_BYTES = 256 << 10
 """Most bytes of one send. Without a cap, releasing a backlog of 1 GB froze a relay for 3 seconds;
 256 KiB are half a millisecond."""
+
+PIECES = SEND_BYTES // JOIN_BYTES
+"""Most sends of a fair outlet in a row, a run each: no more is begun than must be, so that a
+message that comes meanwhile goes next; and to wait after each would cost a quarter more CPU."""
 
 FRAMING_BYTES = 16
 """Bytes that framing may add to an event's charged size; MQTT adds 9 at the most."""
@@ -76,7 +84,10 @@ class Outlet(LoanQueue):
 
     Attributes:
         sock: The socket.
-        diverted: Whether it is closed or behind: new events are not simply queued.
+        diverted: Whether it is closed, behind, or fair and blocked: new events are not simply
+            queued.
+        fair: Whether it serves accounts in turn while it is blocked: a message then waits for no
+            more than one round of the others. False: the order of all is kept, whoever's they are.
         framing_bytes: Bytes that framing may add to each event's charged size.
         on_flowing: Called when it is not blocked any more, nor behind; does nothing unless it is
             set.
@@ -85,9 +96,9 @@ class Outlet(LoanQueue):
     """
 
     __slots__ = (
-        "_begun", "_blocked", "_consumer_policy", "_dirty", "_flusher", "_frame", "_lagging",
-        "_never_begun", "_on_broken", "_rest", "_scope", "_sending", "_unbegun", "diverted",
-        "framing_bytes", "on_flowing", "sock", "spare",
+        "_begun", "_blocked", "_consumer_policy", "_dirty", "_flows", "_flusher", "_frame",
+        "_lagging", "_never_begun", "_on_broken", "_rest", "_scope", "_sending", "_unbegun",
+        "diverted", "fair", "framing_bytes", "on_flowing", "sock", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -119,11 +130,14 @@ class Outlet(LoanQueue):
         self._dirty = False
         self._blocked = False
         self.diverted = False
+        self.fair = False
+        # What waits behind the bytes that are being sent, while it is fair and blocked.
+        self._flows: FairQueue | None = None
         self._lagging: OutletBacklog | None = None
         # The treatments of the messages in the last, incomplete send.
         self._begun: set[PolicyRule] | frozenset[PolicyRule] = NO_RULES
-        # The same for those after it, as far as somebody has asked.
-        self._unbegun: Found | None = None
+        # The same for those after it, line by line, as far as somebody has asked.
+        self._unbegun: list[Found] | None = None
         self._scope: trio.CancelScope | None = None
         # The rest of the last, incomplete send, and the number of loans at the front in it.
         self._rest: memoryview | None = None
@@ -131,7 +145,7 @@ class Outlet(LoanQueue):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "blocked" if self._blocked else "open"
-        return f"<Outlet {self.name}: {state}, {len(self.queue)} loans>"
+        return f"<Outlet {self.name}: {state}, {self.waiting} loans>"
 
     @property
     def blocked(self) -> bool:
@@ -199,13 +213,7 @@ class Outlet(LoanQueue):
         if consumer_policy is None or consumer_policy.rules.only is not None:
             return None
         if self._lagging is None:
-            if self._unbegun is None or not self._blocked:
-                # An outlet that is not blocked may send all, and nothing of an earlier scan is
-                # left.
-                self._unbegun = Found()
-            found = self._begun.union(
-                self._unbegun.look(consumer_policy, islice(self.queue, self._sending, None), self)
-            )
+            found = self._look(consumer_policy)
         else:
             # Some of the messages that are still waited for may be under way.
             found = self._lagging.rules_aside().union(self._begun)
@@ -224,6 +232,16 @@ class Outlet(LoanQueue):
             ),
         )
 
+    def _look(self, consumer_policy: ConsumerPolicy) -> set[PolicyRule]:
+        """Return the treatments of all messages here; those seen before are not scanned again."""
+        if self._unbegun is None or not self._blocked:
+            # An outlet that is not blocked may send all, and nothing of an earlier scan is left.
+            self._unbegun = []
+        lines: Iterable[Iterable[LoanedItem[Any]]] = (islice(self.queue, self._sending, None),)
+        if self._flows is not None:
+            lines = self._flows.lines()  # until one is taken off, new ones come last
+        return look_at(self._unbegun, consumer_policy, lines, self).union(self._begun)
+
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         consumer_policy = self._consumer_policy
         if consumer_policy is None or not self.policy.relieves:
@@ -241,6 +259,9 @@ class Outlet(LoanQueue):
                 )
                 self.give_up(why)
             return
+        if self._flows is not None:
+            self.queue.extend(self._flows.clear())
+            self._flows = None
         progressed_at = self.progressed_at
         backlog = self._lagging = self.backlog = OutletBacklog(self, consumer_policy, why, fields)
         self.diverted = self.lagging = True
@@ -262,7 +283,18 @@ class Outlet(LoanQueue):
     @property
     def unsent(self) -> bool:
         """Whether something has not gone out yet."""
-        return bool(self.queue) or self._lagging is not None
+        return bool(self.queue or self._flows) or self._lagging is not None
+
+    @property
+    def waiting(self) -> int:
+        """Number of loans that have not gone out yet, without those of a backlog (`relieve`)."""
+        return len(self.queue) + (0 if self._flows is None else len(self._flows))
+
+    def keep_order(self) -> None:
+        """Let all that is here go before whatever comes later, also if it is fair."""
+        if self._flows is not None:
+            self._flows.in_order()
+            self._unbegun = None
 
     def soon(self) -> None:
         """Mark it for the next flush."""
@@ -297,7 +329,9 @@ class Outlet(LoanQueue):
                 tail.bytes += nbytes
                 return
         elif self.diverted:
-            if self._lagging is not None:
+            if self._flows is not None:
+                self._flows.hold(account, chunk, items, nbytes, now, self)
+            elif self._lagging is not None:
                 self._lagging.hold(account, chunk, items, nbytes, now)
             else:
                 account.repay(items, nbytes, Outcome.DROPPED, self)
@@ -341,13 +375,18 @@ class Outlet(LoanQueue):
     def forward(self, loan: LoanedItem[list[Any]]) -> None:
         """Send the bytes of a loan that another holder keeps, and settles when they are acked.
 
-        Its `item` is a list of bytes. It goes out in order with everything else.
+        Its `item` is a list of bytes. It goes out in order with everything else; while the outlet
+        is fair and blocked, in order with everything else that is forwarded: such packets may refer
+        to earlier ones (topic aliases), and one publisher's may be on several accounts (at rest).
         """
         if self.closed:
             return
         loan.grows_to = 0
         if self._lagging is not None:
             self._lagging.put(loan)
+            return
+        if self._flows is not None:
+            self._flows.put(loan)
             return
         if not self.queue:
             self.progressed_at = self.ledger.clock()
@@ -364,11 +403,13 @@ class Outlet(LoanQueue):
         """
         if self._lagging is not None:
             return []
-        queue = self.queue
-        begun = list(islice(queue, self._sending))
-        rest = list(islice(queue, self._sending, None))
-        queue.clear()
-        queue.extend(begun)
+        queue, begun = self.queue, self._sending
+        if self._flows is not None:
+            self.keep_order()
+            queue, begun = self._flows.first, 0
+        rest = list(islice(queue, begun, None))
+        while len(queue) > begun:
+            queue.pop()
         queue.extend(loan for loan in rest if loan.holder is not holder)
         return [loan for loan in rest if loan.holder is holder]
 
@@ -381,10 +422,12 @@ class Outlet(LoanQueue):
         if self.closed:
             return iter(self._never_begun)
         unbegun = islice(self.queue, self._sending, None)
+        if self._flows is not None:
+            return chain(unbegun, self._flows)
         return unbegun if self._lagging is None else chain(unbegun, self._lagging.aside)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        for loan in self.queue:
+        for loan in self.queue if self._flows is None else chain(self.queue, self._flows):
             # Leave objects that are not loans to the audit.
             if not isinstance(loan, LoanedItem) or loan.holder is self:  # pyright: ignore[reportUnnecessaryIsInstance]
                 yield loan
@@ -408,6 +451,9 @@ class Outlet(LoanQueue):
     def settle_all(self, outcome: Outcome) -> None:
         """See `LoanQueue.settle_all`; loans that were only forwarded are not this holder's."""
         queue = self.queue
+        flows, self._flows = self._flows, None
+        if flows is not None:
+            queue.extend(flows.clear())
         self._rest = None
         self._sending = 0
         while queue:
@@ -546,8 +592,8 @@ class Outlet(LoanQueue):
         chunks: list[bytes] = []
         size = taken = 0
         for loan in self.queue:
-            # While it is behind, all that is here goes next.
-            if taken and size + loan.bytes > SEND_BYTES and self._lagging is None:
+            # While it is diverted, all that is here goes next.
+            if taken and size + loan.bytes > SEND_BYTES and not self.diverted:
                 break
             taken += 1
             size += loan.bytes
@@ -566,27 +612,44 @@ class Outlet(LoanQueue):
 
     def _block(self) -> None:
         self._blocked = True
+        if self.fair:
+            queue, sending = self.queue, self._sending
+            self._flows = FairQueue(islice(queue, sending, None))
+            while len(queue) > sending:
+                queue.pop()
+            self.diverted = True
         self._scope = trio.CancelScope()
         self._flusher.nursery.start_soon(self._drain, self._scope, name=f"drain {self.name}")
 
     async def _drain(self, scope: trio.CancelScope) -> None:
         with scope:
             try:
-                while not self.closed and (self.queue or self._lagging is not None):
+                while not self.closed and self.unsent:
                     if not self.queue and not await self._refilled():
                         continue
                     await trio.lowlevel.wait_writable(self.sock)
                     if not self.closed and self.queue:
                         self._send_some()
+                    for _ in range(PIECES - 1):
+                        if self.queue or not self._flows:
+                            break
+                        self.queue = self._flows.take(JOIN_BYTES)
+                        self._send_some()
             except Exception as exc:  # noqa: BLE001 (the nursery is of all)
                 self.ledger.faults.note(self, SENDING, exc)
                 return  # it stays blocked until it is closed
         self._blocked = False
+        self._flows = None
+        self.diverted = self.closed
         self._scope = None
         self.ledger.faults.call(self, SENDING, self.on_flowing)
 
     async def _refilled(self) -> bool:
         """Take the next bytes to send from the backlog; False: call again if there is a backlog."""
+        if self._flows is not None:
+            self.queue = self._flows.take(JOIN_BYTES)
+            self._gather()
+            return True
         backlog = self._lagging
         assert backlog is not None
         if backlog.refill(SEND_BYTES):

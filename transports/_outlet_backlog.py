@@ -499,6 +499,21 @@ class Found:
         return found
 
 
+def look_at(
+    found: list[Found],
+    consumer_policy: ConsumerPolicy,
+    lines: Iterable[Iterable[LoanedItem[Any]]],
+    outlet: Outlet,
+) -> set[PolicyRule]:
+    """Return the treatments of the messages in several lines; what is `found` is noted there."""
+    rules: set[PolicyRule] = set()
+    for place, line in enumerate(lines):
+        if place == len(found):
+            found.append(Found())
+        rules |= found[place].look(consumer_policy, line, outlet)
+    return rules
+
+
 def rules_of(
     consumer_policy: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
 ) -> set[PolicyRule]:

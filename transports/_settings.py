@@ -44,6 +44,7 @@ from ..dataspace import (
 )
 from ..ranges.sink import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._input import DEFAULT_ADDRESS_INPUT_LIMIT, DEFAULT_INPUT_LIMIT, DEFAULT_USER_INPUT_LIMIT
+from ._listener import DEFAULT_UNSENT_BYTES
 from ._origins import origins_of
 from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
 from ._units import Between, Count, Seconds, ShareOrSize, Size, Text, above_nothing
@@ -189,6 +190,10 @@ class PatienceSettings:
     publishers go on waiting; drop_oldest: publishers go on, and without room the oldest
     unacknowledged messages are dropped until the reader has caught up; disconnect: the same, and
     disconnect the reader."""
+    fair: bool = True
+    """Serve publishers in rounds where an MQTT subscriber does not keep up (deficit round robin, by
+    the tenants' weights), so that a message does not wait behind other publishers' backlog. The
+    order of each publisher's messages is kept. --no-fair: first in, first out."""
     slow_wait: Seconds | None = DEFAULT_SLOW_WAIT
     """Log threshold for blocked publishers, in seconds: then the log names the holders that block a
     publisher, and finally the total wait; none: not logged."""
@@ -249,6 +254,10 @@ class PeerSettings:
     tcp_keep_alive: Seconds | None = attrs.field(default=60.0, validator=above_nothing)
     """TCP keep-alive, in seconds: when to disconnect a peer whose machine has gone; none: no
     keep-alive."""
+    unsent_bytes: Size | None = DEFAULT_UNSENT_BYTES
+    """Unsent bytes that the kernel may keep for one peer over TCP (TCP_NOTSENT_LOWAT), besides what
+    is on its way; with --limit-latency at most 16 KiB. Less of it lets a message overtake more of
+    other publishers' backlog, and costs CPU. none: as much as the system's send buffers take."""
     max_packet_size: Size = 2 << 20
     """Maximum packet size, in bytes."""
     # Its sender has not authenticated yet. Most have less than 300 bytes, one with a token as its

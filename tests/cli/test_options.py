@@ -171,6 +171,8 @@ KINDS = {
     "behind_items": (["--behind-items", "11"], "none", "13", 11, None, 13),
     "behind_bytes": (["--behind-bytes", "1KiB"], "2KiB", '"none"', 1024, 2048, None),
     "behind_limit": (["--behind-limit", "none"], "2MiB", "3", None, 2 << 20, 3),
+    "fair": (["--no-fair"], "true", "false", False, True, False),
+    "unsent_bytes": (["--unsent-bytes", "none"], "64KiB", "3", None, 64 << 10, 3),
     "slow_wait": (["--slow-wait", "0.5"], "none", "2", 0.5, None, 2.0),
     "max_connections": (["--max-connections", "41"], "42", "43", 41, 42, 43),
     "connect_timeout": (["--connect-timeout", "7"], "8", "9", 7.0, 8.0, 9.0),

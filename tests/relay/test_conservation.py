@@ -44,6 +44,8 @@ SETTINGS: dict[str, Any] = {
     "limit_items": 3,
     "max_inflight": 2,
     "grace": 0.0,
+    # While one of them is waited for, the kernel has room for what the others do not read.
+    "unsent_bytes": None,
 }
 
 

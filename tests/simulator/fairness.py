@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit
 from tests.simulator.books import Books, EventLog
-from tests.simulator.world import Box, run
+from tests.simulator.world import Box, Wire, event_of, run, size_of
 
 SETTLING_SECONDS = 20.0
 """Before anything is measured."""
@@ -52,6 +52,8 @@ class Source:
     """Who takes what it publishes."""
     begins: float = 0.0
     """When."""
+    limit: Limit = NO_LIMIT
+    """Of its own account."""
 
 
 @attrs.frozen
@@ -71,6 +73,8 @@ class Taker:
     bytes_per_s: float = float("inf")
     stuck: bool = False
     """Whether it takes nothing at all."""
+    fair: bool | None = None
+    """Whether it is sent in rounds, or as it came; None: it has a mailbox, and takes as it came."""
 
 
 @attrs.frozen
@@ -83,6 +87,8 @@ class Measured:
     """Bytes a second."""
     waited: dict[str, float]
     """The part of the time in which its readers waited, added up."""
+    ages: dict[str, list[float]]
+    """Seconds from when each of its messages was sent until it was taken, in order; of wires."""
 
 
 class Contest:
@@ -104,7 +110,14 @@ class Contest:
         self.sources = tuple(sources)
         self.server = self.ledger.open("server", limit=limit, shared=True)
         self.takers = {"all": Taker()} if takers is None else takers
-        self.boxes = {name: Box(self.ledger, name, n) for n, name in enumerate(self.takers)}
+        self.boxes: dict[str, Box | Wire] = {
+            name: Box(self.ledger, name, n)
+            if taker.fair is None
+            else Wire(self.ledger, name, n, fair=taker.fair)
+            for n, (name, taker) in enumerate(self.takers.items())
+        }
+        self.sent: dict[bytes, float] = {}
+        self.ages: dict[str, list[float]] = {source.name: [] for source in self.sources}
         self.accounts: dict[str, Account] = {}
         levels = {} if levels is None else levels
         for source in self.sources:
@@ -118,20 +131,26 @@ class Contest:
                     )  # fmt: skip
                 parent = self.accounts[name]
             self.accounts[source.name] = self.ledger.open(
-                source.name, limit=NO_LIMIT, parent=parent, weight=source.weight
+                source.name, limit=source.limit, parent=parent, weight=source.weight
             )
 
     async def run(self, seconds: float) -> Measured:
         """Let them compete, and measure for so long once they have settled."""
         async with trio.open_nursery() as nursery:
             for name, taker in self.takers.items():
-                nursery.start_soon(self.take, self.boxes[name], taker)
+                box = self.boxes[name]
+                if isinstance(box, Wire):
+                    nursery.start_soon(self.send, box, taker)
+                else:
+                    nursery.start_soon(self.take, box, taker)
             for source in self.sources:
                 for reader in range(source.readers):
                     nursery.start_soon(self.publish, source, reader)
             await trio.sleep(SETTLING_SECONDS)
             items, nbytes = dict(self.books.paid_items), dict(self.books.paid)
             waited = self.waited()
+            for ages in self.ages.values():
+                ages.clear()
             for _ in range(20):
                 await trio.sleep(seconds / 20)
                 self.check()
@@ -141,6 +160,7 @@ class Contest:
                 {s.name: (self.books.paid[s.name] - nbytes.get(s.name, 0)) / seconds
                  for s in self.sources},
                 {name: (each - waited[name]) / seconds for name, each in self.waited().items()},
+                self.ages,
             )  # fmt: skip
             nursery.cancel_scope.cancel()
         for box in self.boxes.values():
@@ -163,13 +183,18 @@ class Contest:
         chance = Random(f"{self.seed}/{source.name}/{reader}")
         account, box = self.accounts[source.name], self.boxes[source.box]
         left = source.burst
+        number = 0
         await trio.sleep(source.begins)
         while True:
             await account.ensure_clear_funds()
             with account.turn(items=source.batch) as turn:
                 for _ in range(source.batch):
                     size = chance.randint(*source.sizes)
-                    turn.send(box, b"", nbytes=size)
+                    number += 1
+                    event = event_of(f"{source.name} {reader}", number, "all", size)
+                    if isinstance(box, Wire):
+                        self.sent[event.payload] = trio.current_time()
+                    turn.send(box, event, nbytes=size)
             left -= source.batch
             if source.rate:
                 await trio.sleep(source.batch / source.rate)
@@ -193,6 +218,20 @@ class Contest:
                         await trio.sleep(spent)
                         spent = 0.0
                     loan.settle(1, nbytes=size if loan.items > 1 else loan.bytes)
+
+    async def send(self, wire: Wire, taker: Taker) -> None:
+        """Let a wire's peer take one message after the other."""
+        spent = 0.0
+        while await wire.offer():
+            event = wire.sent()
+            if event is None:
+                return
+            name = event.payload.partition(b" ")[0].decode()
+            self.ages[name].append(trio.current_time() - self.sent.pop(event.payload))
+            spent += 1 / taker.items_per_s + size_of(event) / taker.bytes_per_s
+            if spent > PAUSE_SECONDS:
+                await trio.sleep(spent)
+                spent = 0.0
 
 
 def compete(

@@ -60,7 +60,7 @@ class SubscriberPlan:
 
     name: str
     kind: str
-    """`mailbox`, `worker` (who answers what it gets) or `wire`."""
+    """`mailbox`, `worker` (who answers what it gets), `wire`, or `fair` (a wire, in rounds)."""
     filters: tuple[str, ...]
     seconds_per_item: float
     policy: StuckPolicy
@@ -186,8 +186,8 @@ def _subscriber(plan: Plan, number: int) -> SubscriberPlan:
         for _ in range(chance.choice([1, 1, 3])):
             stalls.append((chance.uniform(0.1, 0.8) * scale.seconds, chance.uniform(1.0, 30.0)))
     policy = scale.policies[number % len(scale.policies)]
-    kind = chance.choices(["mailbox", "worker", "wire"], [6, 1, 3])[0]
-    if policy is StuckPolicy.SPILL and kind == "wire":
+    kind = chance.choices(["mailbox", "worker", "wire", "fair"], [6, 1, 1.5, 1.5])[0]
+    if policy is StuckPolicy.SPILL and kind in {"wire", "fair"}:
         kind = "mailbox"
     return SubscriberPlan(
         name=name,

@@ -1,7 +1,8 @@
 """Fairness: who gets how much when a shared account's limit is less than what all want together.
 
 What counts is what was dealt with: one consumer at the end takes the oldest first, whoever's it is,
-so that each gets of its rate what it has of the debt.
+so that each gets of its rate what it has of the debt. Or it is sent in rounds, and each gets its
+turn, whatever it owes.
 """
 
 from __future__ import annotations
@@ -197,3 +198,68 @@ def test_the_innocent_keep_their_rate_beside_a_stuck_one(
     assert beside.pop(STUCK.name) == 0.0
     assert all(rate >= 0.95 * alone[name] for name, rate in beside.items())
     assert sum(alone.values()) >= 0.98 * min(100.0, 60.0 if innocent == "steady" else 100.0)
+
+
+# -- in rounds -------------------------------------------------------------------------------------
+
+FAST = 2_000_000
+"""Bytes a second: a round of seven is a quarter of a second."""
+
+ROUNDS = Limit(items=None, bytes=8 * FAST)
+"""What all may owe: eight seconds' worth."""
+
+LUMPS = (5_000, 15_000)
+
+
+def in_rounds(fair: bool) -> dict[str, Taker]:
+    return {"all": Taker(items_per_s=float("inf"), bytes_per_s=FAST, fair=fair)}
+
+
+@pytest.mark.parametrize("fair", [True, False])
+def test_an_innocent_one_does_not_wait_behind_the_others_debt(fair: bool) -> None:
+    greedy = [Source(f"greedy/{n}", sizes=LUMPS, readers=n + 1) for n in range(6)]
+    innocent = Source("innocent", sizes=(100, 200), rate=20.0)
+    got = compete([*greedy, innocent], limit=ROUNDS, takers=in_rounds(fair), seconds=10.0)
+    assert got.items["innocent"] >= 0.9 * 20.0
+    ages = sorted(got.ages["innocent"])
+    assert len(ages) > 150
+    if fair:
+        # It has a turn before all others, after the one whose turn it is.
+        assert ages[-2] <= 0.1
+    else:
+        assert ages[0] >= 3.0
+    assert sum(got.bytes.values()) >= 0.98 * FAST
+
+
+@pytest.mark.parametrize("fair", [True, False])
+def test_in_rounds_what_each_gets_is_not_what_it_owes(fair: bool) -> None:
+    """Nobody waits for a share here: each has a limit of its own, of which one is much higher."""
+    limits = [Limit(items=None, bytes=FAST * (4 if n == 3 else 1) // 2) for n in range(4)]
+    sources = [
+        Source(f"equal/{n}", sizes=LUMPS, readers=4, limit=limit) for n, limit in enumerate(limits)
+    ]
+    got = compete(sources, limit=attrs.evolve(ROUNDS, bytes=1 << 30), takers=in_rounds(fair))
+    assert (jain(list(got.bytes.values())) >= 0.999) == fair
+
+
+def test_rounds_are_by_weight_at_each_level() -> None:
+    levels = {"t1": Level(weight=2.0), "t2": Level()}
+    own = Limit(items=None, bytes=FAST)
+    sources = [
+        Source("a", ("t1",), weight=3.0, sizes=LUMPS, limit=own),
+        Source("b", ("t1",), sizes=LUMPS, limit=own, readers=9),
+        Source("c", ("t2",), sizes=LUMPS, limit=own, readers=3),
+    ]
+    got = compete(
+        sources,
+        limit=attrs.evolve(ROUNDS, bytes=1 << 30),
+        takers=in_rounds(True),
+        levels=levels,
+        seconds=60.0,
+    )
+    everything = sum(got.bytes.values())
+    assert {name: each / everything for name, each in got.bytes.items()} == {
+        "a": pytest.approx(1 / 2, rel=0.05),
+        "b": pytest.approx(1 / 6, rel=0.05),
+        "c": pytest.approx(1 / 3, rel=0.05),
+    }

@@ -8,7 +8,7 @@ Time is a `MockClock`'s; what is left to chance is drawn from the seed, Trio's s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count, islice
 from math import inf
@@ -39,6 +39,7 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from clearfunds.accounts._backlog import LAGGING
+from clearfunds.accounts._fair_queue import FairQueue
 from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._shares import HARD
 from clearfunds.accounts.watch._patience import WATCH_SECONDS
@@ -145,18 +146,23 @@ class Box(Needed, Mailbox):
 class Wire(Needed, LoanQueue):
     """As an outlet: the oldest first, one at a time, whatever loan it is of.
 
-    What its peer has been offered a part of has to be finished, whatever becomes of the rest.
+    What its peer has been offered a part of has to be finished, whatever becomes of the rest. One
+    that is fair takes loans in rounds, as a fair outlet that is blocked; `queue` is then the one of
+    which some have been offered.
     """
 
-    __slots__ = ("arrivals", "given_up", "offered", "serial")
+    __slots__ = ("arrivals", "flows", "given_up", "offered", "serial")
 
     kind = "wire"
 
     policies = frozenset(StuckPolicy) - {StuckPolicy.SPILL}
 
-    def __init__(self, ledger: Ledger, name: str, serial: int, **options: Any) -> None:
+    def __init__(
+        self, ledger: Ledger, name: str, serial: int, *, fair: bool = False, **options: Any
+    ) -> None:
         self.serial = serial
         super().__init__(ledger, name, **options)
+        self.flows = FairQueue() if fair else None
         self.arrivals = trio.lowlevel.ParkingLot()
         self.given_up = False
         self.offered = False
@@ -177,11 +183,42 @@ class Wire(Needed, LoanQueue):
         """See `Holder.ready`."""
         self.arrivals.unpark_all()
 
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Holder.hold`."""
+        if self.flows is None or self.closed or self.lagging:
+            super().hold(account, item, items, nbytes, now)
+            return
+        if not self.queue and not self.flows:
+            self.progressed_at = now
+        self.flows.hold(account, item, items, nbytes, now, self)
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.loans`."""
+        yield from self.queue
+        if self.flows is not None:
+            yield from self.flows
+
+    def settle_all(self, outcome: Outcome) -> None:
+        """See `LoanQueue.settle_all`."""
+        self._take_all()
+        super().settle_all(outcome)
+
+    def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """See `LoanQueue.relieve`."""
+        self._take_all()
+        super().relieve(why, fields)
+
+    def _take_all(self) -> None:
+        if self.flows is not None:
+            self.queue.extend(self.flows.clear())
+
     async def offer(self) -> bool:
         """Wait until the peer has been offered something; false: it is closed."""
         await trio.lowlevel.checkpoint()
-        while not self.queue and not self.closed:
+        while not self.queue and not self.flows and not self.closed:
             await self.arrivals.park()
+        if self.flows and not self.queue:
+            self.queue.append(self.flows.pop())
         self.offered = not self.closed
         return self.offered
 
@@ -308,28 +345,48 @@ class Inbox:
     done: int = 0
     """Events it has dealt with."""
     places: dict[bytes, int] = attrs.field(factory=dict[bytes, int])
-    """The number of each event among all that were sent to it, those that it has got left out."""
-    latest: int = -1
-    """The number of the latest it has got."""
-    latest_of: dict[str, int] = attrs.field(factory=dict[str, int])
-    """By topic."""
-    sent_of: dict[str, int] = attrs.field(factory=dict[str, int])
-    """The number of the latest that was sent to it, by topic."""
+    """The number of each event in its line, those that it has got left out."""
+    numbers: Counter[str] = attrs.field(factory=Counter[str])
+    """How many were sent to it, by line."""
+    latest: dict[str, int] = attrs.field(factory=dict[str, int])
+    """The number of the latest it has got, by line."""
+    latest_of: dict[str, tuple[str, int]] = attrs.field(factory=dict[str, tuple[str, int]])
+    """The latest it has got, by topic: its line, and its number there."""
+    sent_of: dict[tuple[str, str], int] = attrs.field(factory=dict[tuple[str, str], int])
+    """The number of the latest that was sent to it, by topic and line."""
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether it gets in order only what is of the same publisher."""
+        return isinstance(self.holder, Wire) and self.holder.flows is not None
+
+    def line_of(self, event: Publication) -> str:
+        """Return the line in which an event keeps its place: that of all, or its publisher's."""
+        return event.payload.partition(b" ")[0].decode() if self.is_fair else ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has got the latest that was sent, in each line."""
+        return self.latest == {line: number - 1 for line, number in self.numbers.items()}
 
     def note(self, event: Publication) -> None:
         """Note that it ought to get this."""
-        self.places[event.payload] = self.sent_of[event.topic] = self.items
+        line = self.line_of(event)
+        self.places[event.payload] = self.sent_of[event.topic, line] = self.numbers[line]
+        self.numbers[line] += 1
         self.items += 1
 
     def got(self, event: Publication) -> int:
         """Note that it has got this; how many that were sent before it has never got.
 
-        In the order of sending, or this fails.
+        In the order of sending, in its line, or this fails.
         """
+        line = self.line_of(event)
         place = self.places.pop(event.payload)
-        gap = place - self.latest - 1
+        gap = place - self.latest.get(line, -1) - 1
         assert gap >= 0, (self, event)
-        self.latest = self.latest_of[event.topic] = place
+        self.latest[line] = place
+        self.latest_of[event.topic] = line, place
         return gap
 
 
@@ -607,9 +664,9 @@ class World:
         """Make the holder of a connection, and where it spills to."""
         spool: Spool | None = None
         holder: Box | Wire
-        if plan.kind == "wire":
+        if plan.kind in {"wire", "fair"}:
             holder = Wire(
-                self.ledger, name, next(self.serials),
+                self.ledger, name, next(self.serials), fair=plan.kind == "fair",
                 patience=plan.patience, policy=plan.policy, retain_limit=plan.retain_limit,
             )  # fmt: skip
         else:
@@ -761,13 +818,17 @@ class World:
         ) >= ROOMY_BYTES
         if not policy.relieves or policy is StuckPolicy.SPILL:
             self.caught_up[policy] += 1
-            assert inbox.latest == inbox.items - 1, inbox
+            assert inbox.is_complete, inbox
         elif policy is StuckPolicy.DROP_OLDEST and roomy:
             self.caught_up[policy] += holder.relief.dropped_items > 0
-            assert inbox.latest == inbox.items - 1, inbox
+            # In rounds, the latest of all need not be the last that stands there.
+            assert inbox.is_fair or inbox.is_complete, inbox
         elif policy is StuckPolicy.CONFLATE and roomy:
             self.caught_up[policy] += holder.relief.dropped_items > 0
-            assert inbox.latest_of == inbox.sent_of, inbox
+            assert set(inbox.latest_of) == {topic for topic, _ in inbox.sent_of}, inbox
+            # In rounds, of one of its publishers it is the latest.
+            for topic, (line, place) in inbox.latest_of.items():
+                assert inbox.sent_of[topic, line] == place, inbox
 
     def check_inbox(self, inbox: Inbox) -> None:
         """Look whether all that was ever sent to somebody is accounted for."""

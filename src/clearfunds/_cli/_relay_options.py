@@ -66,7 +66,6 @@ _FORMS: Final[dict[Any, Any]] = {
     units.Seconds | None: types.OptionalSeconds,
     units.ShareOrSize | None: types.OptionalShareOrSize,
     units.Text | None: types.OptionalText,
-    bool: Annotated[bool, Parameter(negative=())],
     tuple[str, ...]: Annotated[tuple[str, ...], Parameter(negative=())],
     tuple[AccountLimit, ...]: AccountLimits,
     tuple[AccountRate, ...]: AccountRates,
@@ -108,6 +107,8 @@ _READERS: Final[dict[str, Callable[[Path], object]]] = {
 def _as_option(field: "attrs.Attribute[Any]", group: Group) -> "attrs.Attribute[Any]":
     form = Path | None if field.name in _READERS else _FORMS.get(field.type, field.type)
     said: dict[str, Any] = {"group": group}
+    if field.default is False:
+        said["negative"] = ()  # --no-NAME is for what is on by default
     if field.default is False or field.default == ():
         said["show_default"] = False
     if field.name == "sturdy_key":  # A key itself would stand in the list of processes.

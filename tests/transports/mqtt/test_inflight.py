@@ -371,3 +371,74 @@ async def test_a_lower_qos_changes_nothing_else() -> None:
             turn.send(AtLeastOnce(s.inflight), publication)
         assert got == [attrs.evolve(publication, qos=1)]
         assert got[0].was_retained
+
+
+# -- in rounds -------------------------------------------------------------------------------------
+
+
+async def sent_in_turn(s: Subscriber, count: int) -> list[bytes]:
+    """Acknowledge one after the other; return what came."""
+    came: list[bytes] = []
+    while len(came) < count:
+        s.outlet.ready()
+        for packet in s.received():
+            came.append(packet.payload)
+            s.inflight.acknowledged(packet.packet_id)
+            s.ledger.audit()
+    return came
+
+
+def from_two(s: Subscriber) -> tuple[list[bytes], list[bytes]]:
+    """Let one publisher have a backlog, and another one publish a little; return their payloads."""
+    noisy = [b"noisy %02d" % n + bytes(1_000) for n in range(60)]
+    quiet = [b"quiet %d" % n for n in range(5)]
+    account, other = s.account, s.ledger.open("b")
+    for payload in noisy:
+        s.publish(1, payload)
+    s.account = other
+    for payload in quiet:
+        s.publish(1, payload)
+    s.account = account
+    return noisy, quiet
+
+
+@pytest.mark.parametrize("fair", [True, False])
+async def test_publishers_are_served_in_rounds(fair: bool) -> None:
+    async with subscriber(window=3) as s:
+        s.inflight.fair = fair
+        noisy, quiet = from_two(s)
+        assert len(s.inflight) == 65
+        s.ledger.audit()
+        came = await sent_in_turn(s, 65)
+        assert [x for x in came if x.startswith(b"noisy")] == noisy
+        assert [x for x in came if x.startswith(b"quiet")] == quiet
+        # Those before them had waited already when nobody else did, or are of the same rounds.
+        last = max(n for n, x in enumerate(came) if x.startswith(b"quiet"))
+        assert (last < 20) == fair
+        # Later it is as ever.
+        s.publish(1, b"later")
+        assert await sent_in_turn(s, 1) == [b"later"]
+        assert not s.inflight.is_backlogged
+
+
+async def test_there_are_no_rounds_where_the_order_has_to_be_kept() -> None:
+    async with subscriber(window=3) as s:
+        s.inflight.fair = True
+        account = s.account
+        from_two(s)
+        s.inflight.keep_order()
+        s.account = s.ledger.open("c")
+        s.publish(1, b"last")
+        s.account = account
+        assert (await sent_in_turn(s, 66))[-1] == b"last"
+
+
+async def test_closed_with_a_backlog_of_several_it_owes_nothing() -> None:
+    async with subscriber(window=3) as s:
+        s.inflight.fair = True
+        from_two(s)
+        assert s.inflight.is_backlogged
+        assert not s.inflight.room.has_room
+        s.inflight.close()
+        s.ledger.audit()
+        assert not s.ledger.statistics().debt_items

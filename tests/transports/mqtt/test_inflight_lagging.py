@@ -118,10 +118,11 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS)
+@given(steps=STEPS, fair=st.booleans())
 @settings(max_examples=60, deadline=None)
-async def test_all_of_it_comes_once_and_in_order(steps: list[tuple[Any, ...]]) -> None:
+async def test_all_of_it_comes_once_and_in_order(steps: list[tuple[Any, ...]], fair: bool) -> None:
     async with client() as c:
+        c.inflight.fair = fair
         for step in steps:
             if step[0] == "publish":
                 c.publish(step[1], step[2])

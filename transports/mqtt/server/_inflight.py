@@ -28,6 +28,7 @@ from ....accounts import (
     Symptoms,
     UnfitPolicyError,
 )
+from ....accounts._fair_queue import FairQueue
 from ....dataspace import Publication
 from ....dataspace.queues import Delivery, PrefetchWindow
 from ....persistence._spool import OpenSpool, Spool
@@ -91,7 +92,9 @@ class _Room(PrefetchWindow):
     def has_room(self) -> bool:
         """See `PrefetchWindow.has_room`: what waits here goes first."""
         inflight = self._inflight
-        return not (inflight.closed or inflight.lagging or inflight.queue) and inflight.has_room
+        if inflight.closed or inflight.lagging or inflight.queue or inflight.is_backlogged:
+            return False
+        return inflight.has_room
 
 
 class Inflight(LoanQueue):
@@ -113,14 +116,17 @@ class Inflight(LoanQueue):
         framing: Makes the packets of publications; by default as MQTT 3.1.1 has them.
 
     Attributes:
+        fair: Whether publishers' messages that wait for the window go in rounds (`FairQueue`), each
+            publisher's in order. They are framed when it is their turn: so topic aliases are in
+            order.
         unacked: What was sent and has not been acknowledged, by packet identifier.
         handed: The same of what groups have handed over, and hold.
         releasing: Identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
     """
 
     __slots__ = (
-        "_framing", "_ids", "_on_broken", "_open_spool", "_outlet", "_room", "_spool",
-        "_window", "handed", "releasing", "unacked",
+        "_flows", "_framing", "_ids", "_on_broken", "_open_spool", "_outlet", "_room", "_spool",
+        "_window", "fair", "handed", "releasing", "unacked",
     )  # fmt: skip
 
     kind = "inflight"
@@ -147,6 +153,9 @@ class Inflight(LoanQueue):
         self._framing = Framing() if framing is None else framing
         self._ids = PacketIds()
         self._spool: Spool | None = None
+        self.fair = False
+        # What waits to be served in rounds, behind `queue`.
+        self._flows: FairQueue | None = None
         # The loan, and its QoS.
         self.unacked: dict[int, tuple[LoanedItem[list[Any]], int]] = {}
         self.releasing: set[int] = set()
@@ -167,6 +176,11 @@ class Inflight(LoanQueue):
         return len(self.unacked) + len(self.releasing) + len(self.handed) < self._window
 
     @property
+    def is_backlogged(self) -> bool:
+        """Whether publishers' messages wait to be served in rounds."""
+        return bool(self._flows)
+
+    @property
     def room(self) -> PrefetchWindow:
         """See `Taker.room`."""
         if self._room is None:
@@ -175,7 +189,8 @@ class Inflight(LoanQueue):
 
     @property
     def _unsent(self) -> int:
-        return len(self.queue) + (0 if self._spool is None else len(self._spool))
+        waiting = len(self.queue) + (0 if self._flows is None else len(self._flows))
+        return waiting + (0 if self._spool is None else len(self._spool))
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Holder.hold`; `item` is a `Publication`."""
@@ -185,13 +200,35 @@ class Inflight(LoanQueue):
         if self.lagging:
             self.hold_lagging(account, item, items, nbytes, now)
             return
-        if not self.unacked and not self.queue:
+        if not (self.unacked or self.queue or self._flows):
             self.progressed_at = now
-        self.queue.append(LoanedItem(account, [item], items, nbytes, self, now, charged=True))
+        loan = LoanedItem(account, [item], items, nbytes, self, now, charged=True)
+        if self._flows is None:
+            self.queue.append(loan)
+        else:
+            self._flows.add(loan)
         try:
             self._fill()
         except Exception as exc:  # noqa: BLE001 (whatever it is: it has been taken)
             self.ledger.faults.note(self, SENDING, exc)
+        if self.fair and self.queue and self._flows is None:
+            self._flows = FairQueue(self.queue)
+            self.queue.clear()
+
+    def keep_order(self) -> None:
+        """Let all that is here go before whatever comes later, also if it is fair."""
+        if self._flows is not None:
+            self._flows.in_order()
+
+    def settle_all(self, outcome: Outcome) -> None:
+        """See `LoanQueue.settle_all`."""
+        self._flatten()
+        super().settle_all(outcome)
+
+    def _flatten(self) -> None:
+        flows, self._flows = self._flows, None
+        if flows is not None:
+            self.queue.extend(flows.clear())
 
     def ready(self) -> None:
         """See `Holder.ready`."""
@@ -206,6 +243,8 @@ class Inflight(LoanQueue):
         for loan, _ in self.unacked.values():
             yield loan
         yield from self.queue
+        if self._flows is not None:
+            yield from self._flows
         if self._spool is not None:
             yield from self._spool.loans()
 
@@ -245,6 +284,8 @@ class Inflight(LoanQueue):
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         """See `LoanQueue.relieve`."""
+        if self.policy.relieves:
+            self._flatten()
         super().relieve(why, fields)
         if self._spool is not None:
             self._spool.write(now=True)
@@ -386,6 +427,11 @@ class Inflight(LoanQueue):
 
     def _fill(self) -> None:
         while len(self.unacked) + len(self.releasing) + len(self.handed) < self._window:
+            if self._flows is not None and not self.queue:
+                if self._flows:
+                    self.queue.append(self._flows.pop())
+                else:
+                    self._flows = None
             if not self.queue and not self._take_back():
                 return
             loan = self.queue[0]

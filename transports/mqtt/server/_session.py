@@ -106,6 +106,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Until it has said who it is, it is known by where it comes from.
         super().__init__(server, link, link.peer, frame=frame)
         settings = server.settings
+        self.outlet.fair = settings.fair
         self._listener = listener
         self._connection = Connection(
             Role.SERVER,

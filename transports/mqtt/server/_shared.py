@@ -163,7 +163,7 @@ class SharedMember(Member):
     def debt(self) -> tuple[int, int]:
         """Its debt, as `Member.debt`: publications in flight, and loans that wait to be sent."""
         under_way = 0 if self._taker is None else len(self._taker)
-        return under_way + len(self._outlet.queue), self.window.used_bytes
+        return under_way + self._outlet.waiting, self.window.used_bytes
 
     def take(self, delivery: Delivery) -> None:
         publication: Publication = delivery.event

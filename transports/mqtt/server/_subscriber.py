@@ -22,6 +22,7 @@ from ..codec._packets import (
 from ..codec._properties import NO_PROPERTIES
 from ..codec._reasons import Reason, ReasonedError
 from ..codec._topics import is_shared, shared_fault
+from ._inflight import Inflight
 from ._permissions import lost_shares, not_readable
 from ._persistent_inflight import PersistentInflight
 from ._shared import stop
@@ -65,7 +66,17 @@ class Subscriber:
         """Send some of the retained publications that are to be sent: see `Replays.step`."""
         client = self._client
         retained, recipient = client.server.dataspace.retained, self.subscriptions.recipient
+        # They are the client's debt, but their publishers' messages: those before them on a topic
+        # are to go first, and those after them later.
+        self._keep_order()
         self._replays.step(retained, client.account, recipient, client.rights)
+        self._keep_order()
+
+    def _keep_order(self) -> None:
+        self._client.outlet.keep_order()
+        inflight = self.subscriptions.inflight
+        if isinstance(inflight, Inflight):
+            inflight.keep_order()
 
     def subscribe(self, packet: Subscribe) -> Iterator[trio.Event | None]:
         """Subscribe to one filter in each step; say so when all have been."""

@@ -121,6 +121,7 @@ class VolatileSubscriptions:
             framing=client.framing,
         )
         inflight.owner = client.sender.account
+        inflight.fair = outlet.fair
         return inflight
 
     def unsubscribe(self, text: str) -> Observation | Assertion | None:
