@@ -214,7 +214,6 @@ class Spool:
             # Reading it back, from RAM or from disk, makes a new copy.
             for loan in loans:
                 loan.item = []
-            loans[0].item = [payload]
             ticket = self._shelf.put(Message(seq, event, nbytes, True, time.time()))
             self._unsynced[seq] = ticket, loans
             self._unsynced_items += items

@@ -12,6 +12,7 @@ Source: glibc, malloc_trim(3) and mallopt(3). Redis (`MEMORY PURGE`) and MariaDB
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,11 @@ import trio
 TRIM_SECONDS: Final = 5.0
 """The least interval between trims: a GB of free memory takes some 50 ms of a core, in a thread
 beside the loop."""
+
+TRIM_OFTEN_SECONDS: Final = 30.0
+TRIM_BYTES: Final = 32 << 20
+"""Also far from an alarm, twice a minute, memory is given back if so much more is resident than at
+the start: what a burst took need not stay for ever."""
 
 MMAP_THRESHOLD: Final = 128 << 10
 """Bytes from which on each object has pages of its own, which go back when it does. It is glibc's
@@ -86,6 +92,7 @@ class MemoryInUse:
         self._trim = trim
         self._clock = clock
         self._trimmed_at = -TRIM_SECONDS
+        self._at_start = math.inf
 
     async def measure(self) -> int:
         """Return the bytes in use.
@@ -99,7 +106,11 @@ class MemoryInUse:
         trim = self._trim
         if trim is None:
             return found
-        if found > self.enough and self._clock() - self._trimmed_at >= TRIM_SECONDS:
+        self._at_start = min(self._at_start, found)
+        idle = self._clock() - self._trimmed_at
+        if (found > self.enough and idle >= TRIM_SECONDS) or (
+            found > self._at_start + TRIM_BYTES and idle >= TRIM_OFTEN_SECONDS
+        ):
             await trio.to_thread.run_sync(trim, abandon_on_cancel=True)
             self._trimmed_at = self._clock()
             found = self._used()

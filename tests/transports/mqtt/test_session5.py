@@ -753,7 +753,9 @@ async def test_who_goes_while_its_queue_is_full_of_its_own_takes_nothing_with_it
 @pytest.mark.parametrize("alias", [0, 3])
 async def test_a_tenant_pays_for_a_topic_by_whatever_name(alias: int) -> None:
     limit = 100
-    async with running(tenant=(Tenant(name="a", topic=("a/#",)),), limit_items=limit) as relay:
+    async with running(
+        tenant=(Tenant(name="a", topic=("a/#",)),), profile="lossless", limit_items=limit
+    ) as relay:
         async with connected5(relay.port, "p") as publisher, connected5(relay.port, "s") as slow:
             await slow.subscribe("#")
             said = Properties(topic_alias=alias) if alias else Properties()

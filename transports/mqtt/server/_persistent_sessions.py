@@ -769,8 +769,6 @@ class PersistentSessions:
             for tenant in tree.rules.tenants.values()
             if tenant.kept is not None
         }
-        # Above messages spilled to memory, once there have been some.
-        self._spilled: Account | None = None
         self.backing = backing
         self._queue = queue
         self.take_back: Callable[[str, Account, Steps], object] = _run_to_end
@@ -791,18 +789,20 @@ class PersistentSessions:
         """Return the account above those of messages at rest for one client."""
         return self.at_rest_of_peer(peer_of(name, printable(client_id)))
 
-    def spilled_of(self, name: str, client_id: str) -> tuple[Account, int]:
-        """Return the account above messages spilled for one client, and what part it may fill.
+    def open_spill(self, name: str, of: str, client_id: str) -> tuple[Account, int]:
+        """Open an account for messages spilled for a client.
 
-        A half where queues are below it, too: that is promised to them.
+        Returns:
+            The account, and 1 / the part that the accounts above it may be filled to: a half where
+            queues are below them, too, which are promised the rest.
         """
-        above = self.at_rest_of(name, client_id)
+        limit = Limit(items=None, bytes=self.settings.spill_limit)
+        above = self.at_rest_of(of, client_id)
         if self.outlives or above is not self.at_rest:
-            return above, 2
-        if self._spilled is None:
-            limit = Limit(items=None, bytes=self.settings.spill_limit)
-            self._spilled = self.ledger.open(SPILLED, limit=limit, at_rest="ram")
-        return self._spilled, 1
+            return self.ledger.open(name, limit=limit, parent=above), 2
+        # It lasts as long as there is an account below it.
+        with self.ledger.open(SPILLED, limit=limit, at_rest="ram") as above:
+            return self.ledger.open(name, limit=limit, parent=above), 1
 
     def at_rest_of_peer(self, peer: Peer) -> Account:
         """Return the account above those of messages at rest for a peer."""
@@ -1133,6 +1133,4 @@ class PersistentSessions:
             session.queue.account.close()
         for account in self._at_rest_of.values():
             account.close()
-        if self._spilled is not None:
-            self._spilled.close()
         self.at_rest.close()

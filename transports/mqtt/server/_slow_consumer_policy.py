@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ....access._subscription_policies import PolicyRule, PolicyRules, SubscriptionPolicies
 from ....access._topic_rules import EVERY_TOPIC
-from ....accounts import Holder, Limit, Profile
+from ....accounts import Holder, Profile
 from ....dataspace import TopicFilter
 from ....persistence._spool import SPOOL_PREFIX, Spool
 from ..._outlet_backlog import ConsumerPolicy
@@ -91,10 +91,7 @@ class ConsumerPolicies:
             (each.client_id for each in self._server.sessions.values() if each.name == holder.name),
             "",
         )
-        above, part = sessions.spilled_of(holder.name, client_id)
-        account = self._server.ledger.open(
-            name, limit=Limit(items=None, bytes=settings.spill_limit), parent=above
-        )
+        account, part = sessions.open_spill(name, holder.name, client_id)
         return Spool(
             holder,
             sessions.persistence,
