@@ -47,7 +47,7 @@ WINDOW_SECONDS: Final = 10.0
 """Duration that a cause is found from: the latest seconds, so that a new cause shows."""
 
 OBSERVED_SECONDS: Final = 0.4
-"""Least duration; below it nothing is said. Less than one interval of the watch."""
+"""Least duration; below it nothing is said."""
 
 NO_ANSWER_SECONDS: Final = 3.0
 """Silence of the peer's TCP that counts as no answer. Linux has then sent four times, after 0.2,

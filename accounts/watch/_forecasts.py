@@ -143,8 +143,13 @@ class Forecasts:
         before = ledger.clock() - STILL_SECONDS
         for holder in list(ledger.holders):
             yield
-            if holder.progressed_at <= before and not holder.lagging and _matters(holder):
-                still.append(holder)
+            if holder.progressed_at > before or holder.lagging:
+                continue
+            try:
+                if _matters(holder):
+                    still.append(holder)
+            except Exception as exc:  # noqa: BLE001 (one holder's fault is not the others')
+                ledger.faults.note(holder, "looking at what it holds", exc)
         paces: dict[Holder, dict[Account, _Pace]] = {}
         for holder in nsmallest(HOLDERS_MAX, still, key=attrgetter("progressed_at")):
             parts = yield from _parts(holder)

@@ -27,7 +27,7 @@ from ._core_shares import SLOW_WAITS_SHARE
 from ._slow_waits import Held, add_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from .._account import Account
     from .._ledger import Ledger
@@ -125,16 +125,19 @@ class OverLimitWatch:
         """Find the largest holder of each; return the CPU time that it took, in seconds."""
         began = time.thread_time()
         away = 0.0
-        held: dict[Account, dict[str, Held]] = {account: {} for account in self._stands}
-        for _ in add_up(self._ledger, held):
+        for _ in self._look_in_steps():
             left = time.thread_time()
             await trio.lowlevel.checkpoint()
             away += time.thread_time() - left
+        return time.thread_time() - began - away
+
+    def _look_in_steps(self) -> Generator[None, None, None]:
+        held: dict[Account, dict[str, Held]] = {account: {} for account in self._stands}
+        yield from add_up(self._ledger, held)
         for account, there in held.items():
             stand = self._stands.get(account)
             if stand is not None:
                 stand.largest = max(there.values(), key=lambda each: each.bytes, default=None)
-        return time.thread_time() - began - away
 
     def seconds(self, account: Account) -> float:
         """Return for how long an account has stood, in seconds; 0 if it does not."""

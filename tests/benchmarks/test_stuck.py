@@ -203,13 +203,25 @@ def test_the_evidence_has_claims_about_the_relay_alone() -> None:
         return [claim.word for claim in SECTION.render(data_of(*runs)).claims]
 
     good = {"gap": 3.4, "stuck_lost": 0}
-    assert words(**good) == ["held"] * 3
-    assert words(**good | {"gap": 3.6}) == ["MISSED", "held", "held"]
-    assert words(**good | {"others_lost": 1}) == ["held", "MISSED", "held"]
-    assert words(**good | {"stuck_lost": 1}) == ["held", "held", "MISSED"]
-    unknown = SECTION.render(data_of(found(server="nats")))
-    assert [claim.word for claim in unknown.claims] == ["not measured"] * 3
-    assert unknown.beside["one stuck of nine: silence of the others"] == {"nats": "5.2 s"}
+    unknown = ["not measured"] * 4  # those about the relay as it comes
+    assert words(**good) == [*unknown, "held", "held", "held"]
+    assert words(**good | {"gap": 3.6}) == [*unknown, "MISSED", "held", "held"]
+    assert words(**good | {"others_lost": 1}) == [*unknown, "held", "MISSED", "held"]
+    assert words(**good | {"stuck_lost": 1}) == [*unknown, "held", "held", "MISSED"]
+
+    def default(**values: Any) -> list[str]:
+        run = found(server=AS_IT_COMES, **values)
+        return [claim.word for claim in SECTION.render(data_of(run)).claims][:4]
+
+    good = {"gap": 0.5, "share": 0.96, "stuck_lost": 0, "memory": 100.0}
+    assert default(**good) == ["held"] * 4
+    assert default(**good | {"gap": 1.6}) == ["MISSED", "held", "held", "held"]
+    assert default(**good | {"share": 0.94}) == ["held", "MISSED", "held", "held"]
+    assert default(**good | {"stuck_lost": 1}) == ["held", "held", "MISSED", "held"]
+    assert default(**good | {"memory": 150.0}) == ["held", "held", "held", "MISSED"]
+    unmeasured = SECTION.render(data_of(found(server="nats")))
+    assert [claim.word for claim in unmeasured.claims] == ["not measured"] * 7
+    assert unmeasured.beside["one stuck of nine: silence of the others"] == {"nats": "5.2 s"}
 
 
 def test_the_picture_has_a_place_for_each_server() -> None:

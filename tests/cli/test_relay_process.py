@@ -96,8 +96,8 @@ def test_what_is_owed_is_delivered_before_the_end(start_relay: StartRelay) -> No
             came += len(piece)
         assert relay.wait() == 0
     # As many bytes as the limit allows were owed when the publisher had to wait, and the kernel had
-    # taken some, too: together more than ten thousand messages.
-    assert came > 10_000 * len(PUBLISH) > DEFAULT_LIMIT_BYTES
+    # taken some, too: together more than 8,500 messages.
+    assert came > 8_500 * len(PUBLISH) > DEFAULT_LIMIT_BYTES
     assert came % len(PUBLISH) == 0
     assert not any("not delivered" in line for line in relay.log)
 

@@ -143,7 +143,7 @@ async def test_as_fast_as_it_can(papers: Papers) -> None:
 
 
 async def test_a_subscriber_that_stalls(papers: Papers) -> None:
-    async with secure(papers, limit_items=50) as relay:
+    async with secure(papers, limit_items=50, profile="lossless") as relay:
         result = await measured(
             relay.port, papers, subscribers=2, slow=1, slow_stalls=parse_stalls("0.3:2.5"),
             rate=Profile.parse("200"), size=Sizes.parse("60000"), seconds=3.0, drain=20.0,

@@ -96,13 +96,15 @@ async def test_log_and_pages_say_it(caplog: pytest.LogCaptureFixture) -> None:
         assert re.fullmatch(why, each["why"])
 
 
-async def test_by_default_who_falls_behind_is_told_of_with_the_cause(
+async def test_who_falls_behind_is_told_of_with_the_cause(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its backlog is spilled after half a second, which is enough to know."""
+    """Its backlog is spilled after a second, which is enough to know."""
     caplog.set_level(logging.WARNING)
     async with (
-        running(http="127.0.0.1:0", limit_items=20, slow_wait=None) as relay,
+        running(
+            http="127.0.0.1:0", limit_items=20, slow_wait=None, stuck="spill", patience=1.0
+        ) as relay,
         blocked(relay, stopped),
     ):
         await until(lambda: lines_of(caplog, "behind"))
