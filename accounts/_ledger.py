@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -391,7 +392,7 @@ class Ledger:
 
     def tell_stalls(self) -> None:
         """Bring the recorder up to date about the waits that are still going on."""
-        for waiter in self.waiters:
+        for waiter in sorted(self.waiters, key=attrgetter("ticket", "account.name")):
             if waiter.at is not None and waiter.at.line is not None:
                 waiter.at.line.tell_stall(waiter)
 
