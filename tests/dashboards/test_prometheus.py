@@ -160,7 +160,7 @@ async def reader(port: int) -> None:
     """Subscribe to the same and read all of it; come back if the machine was too busy for that."""
     while True:
         async with connected(port, "screen") as client:
-            await client.subscribe("weather/#")
+            await client.send(Subscribe(9, (("weather/#", 0),)))  # as above
             while await client.receive() is not None:
                 pass
 
