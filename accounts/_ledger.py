@@ -8,7 +8,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -392,7 +391,7 @@ class Ledger:
 
     def tell_stalls(self) -> None:
         """Bring the recorder up to date about the waits that are still going on."""
-        for waiter in sorted(self.waiters, key=attrgetter("ticket", "account.name")):
+        for waiter in self.waiters:
             if waiter.at is not None and waiter.at.line is not None:
                 waiter.at.line.tell_stall(waiter)
 

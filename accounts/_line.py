@@ -7,6 +7,7 @@ rules of the line. An account has no `Line` until a reader waits.
 from __future__ import annotations
 
 import math
+import weakref
 from bisect import insort
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,7 @@ class Line:
         self.mark = 0.0
         self.blame: dict[str, float] = {}
         self.readers: list[Waiter] = []
-        self.passer = 0
+        self.passer: weakref.ref[trio.lowlevel.Task] | None = None
         self.waits = 0
         self.waited = [0.0] * len(REASONS)
 
@@ -251,7 +252,7 @@ async def wait_for_clear_funds(account: Account) -> None:
             await line.until_woken(waiter, gate)
             gate = closed_to(account, waiter.ticket)
         clear = True
-        account.passed, own.passer = waiter.ticket, id(trio.lowlevel.current_task())
+        account.passed, own.passer = waiter.ticket, weakref.ref(trio.lowlevel.current_task())
     finally:
         if waiter.at is not None:
             line_of(waiter.at).step_out(waiter)

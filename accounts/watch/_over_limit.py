@@ -14,12 +14,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
+from .._cooperative import with_pauses
 from .._gate import gate_of
 from .._line import readers_of
 from .._waiters import ALARM, BLOCKED, RATE, SHARE
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from .._account import Account
     from .._ledger import Ledger
+
+STRETCH_SECONDS: Final = 0.002
+"""Longest walk before other tasks may run."""
 
 LOOK_SECONDS: Final = 1.0
 """Least interval between two searches for holders; as the live page's."""
@@ -87,7 +90,7 @@ class OverLimitWatch:
                 if not self._stands:
                     self._more = trio.Event()
                     await self._more.wait()
-                took = await self._look()
+                _, took = await with_pauses(self._look_in_steps(), STRETCH_SECONDS)
                 await trio.sleep(max(LOOK_SECONDS, took / SLOW_WAITS_SHARE))
         finally:
             self._start_soon = None
@@ -121,17 +124,8 @@ class OverLimitWatch:
             if self._stands.get(stand.account) is stand:
                 del self._stands[stand.account]
 
-    async def _look(self) -> float:
-        """Find the largest holder of each; return the CPU time that it took, in seconds."""
-        began = time.thread_time()
-        away = 0.0
-        for _ in self._look_in_steps():
-            left = time.thread_time()
-            await trio.lowlevel.checkpoint()
-            away += time.thread_time() - left
-        return time.thread_time() - began - away
-
-    def _look_in_steps(self) -> Generator[None, None, None]:
+    def _look_in_steps(self) -> Generator[None]:
+        """Find the largest holder of each."""
         held: dict[Account, dict[str, Held]] = {account: {} for account in self._stands}
         yield from add_up(self._ledger, held)
         for account, there in held.items():

@@ -16,6 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
 from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts._line import readers_of
+from clearfunds.accounts._waiters import NOBODY, ticket_of
 from tests.accounts.conftest import run_seeded
 
 pytestmark = pytest.mark.rule(6)
@@ -448,3 +449,30 @@ def test_each_goes_first_at_its_place_in_line(monkeypatch: pytest.MonkeyPatch) -
 
     for seed in SEEDS:
         run_seeded(partial(main, random.Random(seed)), seed, monkeypatch)
+
+
+async def test_a_ticket_is_not_kept_for_a_task_that_comes_later_at_the_same_address() -> None:
+    """It is its reader's alone: of the task that was let through."""
+    alice = Ledger().open("alice", limit=TEN)
+    at: list[int] = []
+
+    async def read() -> None:
+        at.append(id(trio.lowlevel.current_task()))
+        await alice.ensure_clear_funds()
+        assert ticket_of(alice) != NOBODY
+
+    async def come_later() -> None:
+        at.append(id(trio.lowlevel.current_task()))
+        assert ticket_of(alice) == NOBODY
+
+    loan = alice.lend("", items=11)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        loan.settle()
+    for _ in range(100):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come_later)
+        if at[-1] == at[0]:
+            break
+    assert at.count(at[0]) == 2  # or nothing has been tried

@@ -96,8 +96,6 @@ class Scale:
     shared: bool = True
     """Whether the server's limit and the tenants' are shared by weights."""
     policies: tuple[StuckPolicy, ...] = tuple(StuckPolicy)
-    refused: float = 0.25
-    """The part of the publishers whose work is refused above their limits."""
 
 
 @attrs.frozen
@@ -172,7 +170,7 @@ def _publisher(scale: Scale, number: int) -> PublisherPlan:
         batch=batch,
         sizes=sizes,
         sessions=_sessions(scale, chance),
-        refused=chance_of(scale, f"{name} is refused").random() < scale.refused,
+        refused=chance_of(scale, f"{name} is refused").random() < 0.25,
     )
 
 

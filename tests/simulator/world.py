@@ -7,7 +7,6 @@ Time is a `MockClock`'s; what is left to chance is drawn from the seed, Trio's s
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -40,7 +39,6 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from clearfunds.accounts._backlog import LAGGING
-from clearfunds.accounts._cooperative import run_to_end
 from clearfunds.accounts._fair_queue import FairQueue
 from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._shares import HARD
@@ -86,23 +84,15 @@ def same_again(seed: int) -> Generator[None]:
     Trio runs a batch of tasks in a random order; what it shuffles is first brought into the order
     in which the tasks were made, as Hypothesis has it done. Two deadlines that are over at the same
     time wake tasks of the same batch. Holders that get the same event do so in the order of their
-    serial numbers, and not of their places in memory. Garbage is not collected meanwhile: when that
-    happens depends on what this process has done before.
+    serial numbers, and not of their places in memory.
     """
     looks = count()
-    gc.collect()
-    collects = gc.isenabled()
-    gc.disable()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trio._core._run._r", Random(seed))
         patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         patch.setattr("clearfunds.accounts._cooperative.perf_counter", lambda: next(looks) * 1e-5)
         patch.setattr("clearfunds.dataspace._routes.id", attrgetter("serial"), raising=False)
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+        yield
 
 
 def run(scenario: Callable[[MockClock], Awaitable[Any]], seed: int) -> Any:
@@ -422,14 +412,6 @@ class CameIn:
         self.bytes += nbytes
 
 
-class Refusals(OverLimitWatch):
-    """Stands in line for publishers that are refused; looks take no time, as by the clock."""
-
-    async def _look(self) -> float:
-        run_to_end(self._look_in_steps())
-        return 0.0
-
-
 class World:
     """All of it.
 
@@ -461,7 +443,7 @@ class World:
         self.came_in: dict[str, CameIn] = {}
         self.largest: dict[str, tuple[int, int]] = {}
         self.longest_wait = 0.0
-        self.refusals = Refusals(self.ledger)
+        self.refusals = OverLimitWatch(self.ledger)
         self.refused = 0
         # How many have caught up in the end, by policy, of those that lost something on the way.
         self.caught_up: Counter[StuckPolicy] = Counter()
