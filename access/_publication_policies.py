@@ -14,19 +14,10 @@ import attrs
 from ..accounts import OverLimitPolicy
 from ..dataspace import TopicFilter
 from ._patterns import Patterns
-from ._topic_rules import TopicRules
+from ._topic_rules import TopicRules, check_client, check_filter
 
 OverLimitWord = Literal["wait", "refuse", "shed"]
 """A policy for publishers above their limits: the values of `OverLimitPolicy`."""
-
-
-def _check_client(_: object, __: object, value: str) -> None:
-    if not value:
-        raise ValueError("the client of a publication policy is empty; * matches every client")
-
-
-def _check_filter(_: object, __: object, value: str) -> None:
-    TopicFilter(value)
 
 
 @attrs.frozen(slots=True)
@@ -37,10 +28,10 @@ class PublicationPolicy:
         ValueError: If it is no rule.
     """
 
-    client: str = attrs.field(validator=_check_client)
+    client: str = attrs.field(validator=check_client("a publication policy"))
     """A pattern for the client's account, as `mqtt:1883/press/ticker`, or for its client
     identifier; as `AccountLimit.pattern`."""
-    filter: str = attrs.field(validator=_check_filter)
+    filter: str = attrs.field(validator=check_filter)
     """A topic filter; `#` matches topics that begin with `$`, too."""
     policy: OverLimitPolicy = attrs.field(converter=OverLimitPolicy)
     """The policy."""

@@ -17,22 +17,13 @@ import attrs
 from ..accounts import Profile, StuckPolicy
 from ..dataspace import TopicFilter
 from ._patterns import Patterns
-from ._topic_rules import EVERY_TOPIC, TopicRules
+from ._topic_rules import EVERY_TOPIC, TopicRules, check_client, check_filter
 
 StuckWord = Literal["wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill"]
 """A policy for slow consumers: the values of `StuckPolicy`."""
 
 ProfileWord = Literal["balanced", "lossless", "live"]
 """A profile: the values of `Profile`."""
-
-
-def _check_client(_: object, __: object, value: str) -> None:
-    if not value:
-        raise ValueError("the client of a subscription policy is empty; * matches every client")
-
-
-def _check_filter(_: object, __: object, value: str) -> None:
-    TopicFilter(value)
 
 
 def _check_patience(_: object, __: object, value: float | None) -> None:
@@ -56,10 +47,10 @@ class SubscriptionPolicy:
         ValueError: If it is no rule.
     """
 
-    client: str = attrs.field(validator=_check_client)
+    client: str = attrs.field(validator=check_client("a subscription policy"))
     """A pattern for the client's account, as `mqtt:1883/press/ticker`, or for its client identifier
     (MQTT) or address (Syndicate); as `AccountLimit.pattern`."""
-    filter: str = attrs.field(validator=_check_filter)
+    filter: str = attrs.field(validator=check_filter)
     """A topic filter. Only `#` matches messages without a topic, such as all messages to
     Syndicate's peers."""
     policy: StuckPolicy | Profile = attrs.field(converter=_policy_of)

@@ -14,18 +14,10 @@ import attrs
 
 from ..dataspace import TopicFilter
 from ._patterns import Patterns
+from ._topic_rules import check_client, check_filter
 
 LONGEST_PREFIX: Final = 200
 """Characters of a topic that name an account; as of a pattern from a peer (`_patterns.py`)."""
-
-
-def _check_client(_: object, __: object, value: str) -> None:
-    if not value:
-        raise ValueError("the client of a topic account is empty; * matches every client")
-
-
-def _check_filter(_: object, __: object, value: str) -> None:
-    TopicFilter(value)
 
 
 @attrs.frozen(slots=True)
@@ -36,10 +28,10 @@ class TopicAccount:
         ValueError: If it is no rule.
     """
 
-    client: str = attrs.field(validator=_check_client)
+    client: str = attrs.field(validator=check_client("a topic account"))
     """A pattern for the client's account, or for its client identifier; as
     `AccountLimit.pattern`."""
-    filter: str = attrs.field(validator=_check_filter)
+    filter: str = attrs.field(validator=check_filter)
     """A topic filter."""
 
     def __str__(self) -> str:

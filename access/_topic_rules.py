@@ -13,6 +13,23 @@ EVERY_TOPIC: Final = "#"
 MAX_CACHED: Final = 4_096
 """Topics of one connection whose rule is remembered; long ones are not."""
 
+
+def check_client(of: str) -> Callable[[object, object, str], None]:
+    """Return a validator (attrs) for the pattern of clients in `of`: words for what the rule is."""
+
+    def check(_: object, __: object, value: str) -> None:
+        if not value:
+            msg = f"the client of {of} is empty; * matches every client"
+            raise ValueError(msg)
+
+    return check
+
+
+def check_filter(_: object, __: object, value: str) -> None:
+    """Validate (attrs) a topic filter."""
+    TopicFilter(value)
+
+
 RuleT = TypeVar("RuleT", bound=Hashable)
 
 

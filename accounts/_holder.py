@@ -218,7 +218,7 @@ class Holder(Recipient):
     def symptoms(self) -> Symptoms | None:
         """Return a reading that may show why it is slow, or None if there is nothing to read.
 
-        Called twice a second while readers wait for its loans, and not otherwise (`Causes`).
+        Called four times a second while readers wait for its loans, and not otherwise (`Causes`).
         """
         return None
 

@@ -92,7 +92,7 @@ class Spool:
     """
 
     __slots__ = (
-        "_closed", "_fresh", "_fresh_bytes", "_fresh_of", "_full_patience", "_holder", "_items",
+        "_closed", "_fresh", "_fresh_of", "_full_patience", "_holder", "_items",
         "_last", "_name", "_nbytes", "_next", "_on_more", "_on_over", "_part", "_persistence",
         "_read_next", "_ready", "_rest", "_said_full", "_said_over", "_shelf",
         "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
@@ -124,7 +124,6 @@ class Spool:
         # Messages not yet written; written and not durable, by number; durable, as one loan; and
         # read back.
         self._fresh: deque[LoanedItem[list[bytes]]] = deque()
-        self._fresh_bytes = 0
         self._fresh_of: Counter[Account] = Counter()
         self._unsynced: dict[int, tuple[int, list[LoanedItem[list[bytes]]]]] = {}
         self._unsynced_items = self._unsynced_bytes = 0
@@ -171,7 +170,6 @@ class Spool:
         self._items += items
         self._nbytes += nbytes
         self.spilled_items += items
-        self._fresh_bytes += nbytes
         fresh = self._fresh
         if fresh:
             tail = fresh[-1]
@@ -240,8 +238,8 @@ class Spool:
         """Whether the new messages are few, and no publisher has to wait until they are spilled."""
         fresh = self._fresh
         return (
-            self._fresh_bytes < SHORT_BYTES
-            and len(fresh) <= SHORT_LOANS
+            len(fresh) <= SHORT_LOANS
+            and sum(loan.bytes for loan in fresh) < SHORT_BYTES
             and all(loan.account.debt_is_clear() for loan in fresh)
         )
 
@@ -259,7 +257,6 @@ class Spool:
 
     def _take_fresh(self) -> LoanedItem[list[bytes]]:
         loan = self._fresh.popleft()
-        self._fresh_bytes -= loan.bytes
         self._fresh_of[loan.account] -= 1
         if not self._fresh_of[loan.account]:
             del self._fresh_of[loan.account]
@@ -428,7 +425,6 @@ class Spool:
         self._ready.clear()
         self._fresh.clear()
         self._fresh_of.clear()
-        self._fresh_bytes = 0
         self._unsynced.clear()
         self._rest.loan = None
         self._items = self._nbytes = 0

@@ -159,10 +159,10 @@ def check_definitions(db: sqlite3.Connection) -> None:
             "CAST(sql AS BLOB) FROM sqlite_schema"
         ).fetchall()
     except UnicodeDecodeError as error:  # SQLite's error quotes them.
-        raise corrupt(_DEFINITIONS) from error
+        raise corruption(_DEFINITIONS) from error
     right = [(row[0], *(word.encode() for word in row[1:])) for row in _definitions()]
     if found and found != right:
-        raise corrupt(_DEFINITIONS)
+        raise corruption(_DEFINITIONS)
 
 
 def mend_definitions(db: sqlite3.Connection) -> None:
@@ -179,7 +179,7 @@ def mend_definitions(db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM sqlite_schema WHERE rowid > ?", (len(_definitions()),))
 
 
-def corrupt(what: str) -> sqlite3.DatabaseError:
+def corruption(what: str) -> sqlite3.DatabaseError:
     """Return an error for a database that is not what was written."""
     error = sqlite3.DatabaseError(what)
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT

@@ -12,7 +12,7 @@ from ._database import (
     RUN,
     connect,
     connect_to_look,
-    corrupt,
+    corruption,
     mend_definitions,
     mend_header,
     prepare,
@@ -189,7 +189,7 @@ def _rows(
             return
         if found[0] is None or (at is not None and not _follows(at, found[0], backwards)):
             # It would go round for ever.
-            raise corrupt("the keys are out of order")
+            raise corruption("the keys are out of order")
         at = found[0]
         yield at, found[1:]
 

@@ -55,11 +55,6 @@ def is_corrupt(error: sqlite3.Error) -> bool:
     return code_of(error) in CORRUPT
 
 
-def damaged_header(where: str) -> str:
-    """Return the sentence for a database whose header is damaged."""
-    return f"cannot open the store in {where}: the header of its database is damaged; {_REPAIR}"
-
-
 def trouble(error: OSError | sqlite3.Error, doing: str, where: str) -> str:
     """Return the failure, the place and an advice in one sentence."""
     if isinstance(error, OSError):

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ._changes import Changes
-from ._database import IDLE_SECONDS, PAGE_BYTES, connect, has_sound_header, prepare
+from ._database import IDLE_SECONDS, PAGE_BYTES, connect, corruption, has_sound_header, prepare
 from ._directory import Directory
 from ._errors import Damage, StoreClosedError, StoreDiskError, StoreUsageError
 from ._pending import PendingChanges
@@ -29,7 +29,7 @@ from ._queue import StoredQueue
 from ._ranges import merged
 from ._reader import Connections, CorruptRow, Read
 from ._recovery import NEXT_QUEUE, Recovered, put_in_order, recover
-from ._sentences import damaged_header, logger, trouble
+from ._sentences import logger, trouble
 from ._settings import StoreSettings
 from ._statistics import StoreStatistics
 from ._writer import Writer
@@ -116,7 +116,7 @@ class Store:
         try:
             is_well = place.take()
             if not has_sound_header(place.database):
-                raise StoreDiskError(damaged_header(str(place.where)))
+                raise corruption("its header is damaged")
             db = connect(place.database, vfs=vfs)
             prepare(db)
             place.mark()

@@ -3,7 +3,7 @@
 Theory of operation. A connection's counters (Linux's `tcp_info`) tell how long the peer's receive
 window has held up the sender, how much was sent again, and what the kernel still has to send. Two
 readings a few seconds apart give shares of that time. They are taken only of holders that a reader
-waits for, twice a second, by `watch_patience`; nothing is counted anywhere else.
+waits for, four times a second, by `watch_patience`; nothing is counted anywhere else.
 
 1. The window was shut for most of the time, and the peer's kernel had acknowledged everything sent:
    it has no room, because its program does not read, or reads too slowly. A stopped process, a
@@ -63,7 +63,7 @@ STILL_SECONDS: Final = 1.0
 """A program that has taken nothing for so long does not read."""
 
 SURE_SECONDS: Final = 1.5
-"""Least duration for a share of what is lost, and for a pace: three intervals of the watch."""
+"""Least duration for a share of what is lost, and for a pace: six intervals of the watch."""
 
 MOST: Final = 0.5
 """Share of the time, or of the readings, from which something is the cause."""

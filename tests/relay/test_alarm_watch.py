@@ -20,7 +20,14 @@ from clearfunds.relay._alarms import (
     watch_alarms,
     watermarks,
 )
-from clearfunds.relay._memory import TRIM_SECONDS, MemoryInUse, give_back, memory_used
+from clearfunds.relay._memory import (
+    TRIM_BYTES,
+    TRIM_OFTEN_SECONDS,
+    TRIM_SECONDS,
+    MemoryInUse,
+    give_back,
+    memory_used,
+)
 
 
 class Machine:
@@ -236,6 +243,25 @@ async def test_free_memory_is_given_back_now_and_then_while_much_is_in_use() -> 
     now[0] = TRIM_SECONDS
     assert await memory.measure() == 130
     assert trims == [2]
+
+
+async def test_what_a_burst_took_is_given_back_far_from_an_alarm() -> None:
+    now, trims, used = [0.0], [0], [100]
+
+    def trim() -> None:
+        trims[0] += 1
+
+    memory = MemoryInUse(1 << 40, used=lambda: used[0], trim=trim, clock=lambda: now[0])
+    for seconds, size, expected in (
+        (0.0, 100, 0),
+        (100.0, 100 + TRIM_BYTES, 0),
+        (101.0, 101 + TRIM_BYTES, 1),
+        (100.5 + TRIM_OFTEN_SECONDS, 101 + TRIM_BYTES, 1),
+        (101.0 + TRIM_OFTEN_SECONDS, 101 + TRIM_BYTES, 2),
+    ):
+        now[0], used[0] = seconds, size
+        assert await memory.measure() == size
+        assert trims == [expected]
 
 
 def test_what_the_allocator_keeps_is_given_back() -> None:

@@ -5,7 +5,6 @@ from typing import Annotated, get_args
 
 from cyclopts import Parameter, Token
 
-from clearfunds.dataspace import PatternError
 from clearfunds.transports import OverLimitWord, PublicationPolicy
 
 from ._topic_rule import rules_of, split_rule
@@ -22,11 +21,7 @@ def _policy(text: str) -> PublicationPolicy:
             f'{", ".join(words)} ("sensor-* raw/#=shed").'
         )
         raise ValueError(msg)
-    try:
-        return PublicationPolicy(client, topic_filter, word)
-    except PatternError as error:
-        msg = f'"{text}" has no topic filter: {error}.'
-        raise ValueError(msg) from error
+    return PublicationPolicy(client, topic_filter, word)
 
 
 def _policies(_: object, tokens: Sequence[Token]) -> tuple[PublicationPolicy, ...]:

@@ -27,9 +27,8 @@ def _policy(text: str) -> SubscriptionPolicy:
     try:
         patience = float(seconds) if comma else None
         return SubscriptionPolicy(client, topic_filter, word, patience)
-    except PatternError as error:
-        msg = f'"{text}" has no topic filter: {error}.'
-        raise ValueError(msg) from error
+    except PatternError:
+        raise
     except ValueError as error:
         msg = f'"{text}": "{seconds}" is not a number of seconds, at least 0.'
         raise ValueError(msg) from error

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from clearfunds.dataspace import PatternError
 from clearfunds.transports import TopicAccount
 
 from ._topic_rule import rules_of
@@ -22,11 +21,7 @@ def _rule(text: str) -> TopicAccount:
             '("bridge-* jobs/#").'
         )
         raise ValueError(msg)
-    try:
-        return TopicAccount(client, topic_filter)
-    except PatternError as error:
-        msg = f'"{text}" has no topic filter: {error}.'
-        raise ValueError(msg) from error
+    return TopicAccount(client, topic_filter)
 
 
 def _rules(_: object, tokens: Sequence[Token]) -> tuple[TopicAccount, ...]:

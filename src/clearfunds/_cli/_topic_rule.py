@@ -5,6 +5,8 @@ from typing import TypeVar
 
 from cyclopts import CoercionError, Token
 
+from clearfunds.dataspace import PatternError
+
 T = TypeVar("T")
 
 
@@ -38,6 +40,9 @@ def rules_of(tokens: Sequence[Token], form: str, parse: Callable[[str], T]) -> t
         client = ""
         try:
             found.append(parse(text))
+        except PatternError as error:
+            msg = f'"{text}" has no topic filter: {error}.'
+            raise CoercionError(msg=msg, token=token) from error
         except ValueError as error:
             # Only here is it known which of several it was.
             raise CoercionError(msg=str(error), token=token) from error

@@ -70,9 +70,8 @@ class ConsumerPolicies:
             self._set_up(can_spill=can_spill)
         outlet.retain_limit = self._server.settings.retain_limit
         rule = PolicyRule.of(Profile.LIVE, self._server.settings.patience)
-        if len(live) > MAX_LIVE:
-            live = (EVERY_TOPIC,)
-        rules = self._policies.of(*names, more=[(TopicFilter(each), rule) for each in live])
+        filters = sorted(live) if len(live) <= MAX_LIVE else [EVERY_TOPIC]
+        rules = self._policies.of(*names, more=[(TopicFilter(each), rule) for each in filters])
         others = self._others
         outlet.deal_by(others if rules is others.rules else self._consumer_policy(rules))
 

@@ -29,7 +29,7 @@ from ._shared import stop
 from ._slow_consumer_policy import SLOW_CONSUMER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ..codec._packets import Packet, Subscribe, Unsubscribe
     from ._client import Client
@@ -59,8 +59,8 @@ class Subscriber:
         self._replays = replays
         self._version = version
         self.subscriptions = subscriptions
-        # Filters for which nobody is to wait for this client; None: there have been none.
-        self._live: set[str] | None = None
+        # Filters for which nobody is to wait for this client.
+        self._live: frozenset[str] = frozenset()
 
     def replay(self) -> None:
         """Send some of the retained publications that are to be sent: see `Replays.step`."""
@@ -86,7 +86,7 @@ class Subscriber:
         subscriptions = self.subscriptions
         mqtt5 = client.mqtt5
         identifier = next(iter(packet.properties.subscription_ids), 0)
-        live = (SLOW_CONSUMER, Profile.LIVE) in packet.properties.user
+        granted: list[str] = []
         faults: dict[str, tuple[str, int]] = {}
         # Of equal filters in one packet the last counts; to do what the others say first would let
         # one packet hold up everybody.
@@ -109,12 +109,14 @@ class Subscriber:
                     fault = subscriptions.subscribe(text, options, identifier)
                     if fault is None and not is_shared(text):
                         self._subscribed(text, options, new)
-                        self._set_live(text, live=live)
+                        granted.append(text)
             if fault is not None:
                 failed = SUBSCRIPTION_FAILED if mqtt5 is None else reason
                 # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
                 faults[text] = fault, options if self._version == PROTOCOL_LEVEL_31 else failed
             yield None
+        live = (SLOW_CONSUMER, Profile.LIVE) in packet.properties.user
+        self._set_live(granted, live=live)
         properties = NO_PROPERTIES
         if faults:
             count, (first, _) = len(faults), next(iter(faults.values()))
@@ -142,22 +144,15 @@ class Subscriber:
         ):
             self._replays.add(text, options & HIGHEST_QOS)
 
-    def _set_live(self, text: str, *, live: bool) -> None:
-        """Note whether somebody may have to wait for this client's messages of a filter."""
-        if self._live is None:
-            if not live:
-                return
-            self._live = set()
-        if (text in self._live) == live:
-            return
-        if live:
-            self._live.add(text)
-        else:
-            self._live.remove(text)
-        client = self._client
-        client.server.dealings.begin(
-            client.outlet, client.peer.name, client.peer.client, live=sorted(self._live)
-        )
+    def _set_live(self, filters: Iterable[str], *, live: bool) -> None:
+        """Note whether somebody may have to wait for this client's messages of some filters."""
+        before = self._live
+        self._live = before.union(filters) if live else before.difference(filters)
+        if self._live != before:
+            client = self._client
+            client.server.dealings.begin(
+                client.outlet, client.peer.name, client.peer.client, live=self._live
+            )
 
     def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
         """Say why a shared subscription is not granted, of what is wrong with its filter.
@@ -188,8 +183,8 @@ class Subscriber:
             if observation is not None:
                 with client.account.turn() as turn:
                     stop(client.server.dataspace, turn, observation)
-            self._set_live(text, live=False)
             yield None
+        self._set_live(packet.filters, live=False)
         said = () if client.mqtt5 is None else reasons
         yield from self._confirm(UnsubAck(packet.packet_id, said))
 
