@@ -21,12 +21,14 @@ from ._confirm import CountedConfirm as CountedConfirm
 from ._errors import AccountError as AccountError
 from ._errors import AuditError as AuditError
 from ._errors import ClosedAccountError as ClosedAccountError
+from ._errors import NoLoopError as NoLoopError
 from ._errors import NotALoanError as NotALoanError
 from ._errors import QuotaExceededError as QuotaExceededError
 from ._errors import SelfWaitError as SelfWaitError
 from ._errors import SettledError as SettledError
 from ._errors import TooManyDeliveriesError as TooManyDeliveriesError
 from ._errors import UnfitPolicyError as UnfitPolicyError
+from ._errors import WrongLoopError as WrongLoopError
 from ._faults import Faults as Faults
 from ._holder import Holder as Holder
 from ._holder import LoanQueue as LoanQueue

@@ -6,7 +6,7 @@ from heapq import merge
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import trio
+from ._loop import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -45,7 +45,7 @@ async def with_pauses(steps: Generator[None, None, T], stretch: float) -> tuple[
         took = perf_counter() - began
         if took >= stretch:
             worked += took
-            await trio.lowlevel.checkpoint()
+            await running().checkpoint()
             began = perf_counter()
 
 

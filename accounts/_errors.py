@@ -5,6 +5,14 @@ class AccountError(Exception):
     """Misuse of accounts, loans or turns; the base class of these errors."""
 
 
+class NoLoopError(AccountError, RuntimeError):
+    """A reader has to wait, or a ledger is watched, where no event loop runs."""
+
+
+class WrongLoopError(AccountError, RuntimeError):
+    """A ledger is used from a second event loop or thread, while the first one uses it."""
+
+
 class AuditError(AccountError):
     """The books do not balance.
 

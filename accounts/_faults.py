@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-import trio
+from ._loop import sleep
 
 logger = logging.getLogger("clearfunds.accounts")
 
@@ -112,4 +112,4 @@ class Faults:
                 self.note(None, doing, exc)
             else:
                 return
-            await trio.sleep(PAUSE_SECONDS)
+            await sleep(PAUSE_SECONDS)

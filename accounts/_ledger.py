@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 import weakref
@@ -11,18 +12,24 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import trio
 
 from ._account import Account, check_weight
 from ._backlog import Relief
 from ._cooperative import run_to_end
-from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
+from ._errors import (
+    AccountError,
+    AuditError,
+    ClosedAccountError,
+    SelfWaitError,
+    WrongLoopError,
+)
 from ._faults import Faults
 from ._gate import UNUSUAL
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
 from ._leaks import Gone, LeakLog
 from ._loan import LOOSE, LoanedItem
+from ._loop import TASKS, running
 from ._outcome import Outcome
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
 from ._turn import Turn
@@ -33,15 +40,19 @@ from .watch._audit import audit_in_steps
 from .watch._causes import Causes
 from .watch._forecasts import Forecasts
 from .watch._incidents import Incidents
+from .watch._profile import DEFAULT_PATIENCE
 from .watch._stuck_policy import StuckPolicy
 
 if TYPE_CHECKING:
     from ._confirm import Confirm
+    from ._loop import Loop
     from ._recorder import Recorder
     from .trace._trace_notes import LoanNotes, TraceNotes
     from .trace._tracer import Tracer
     from .watch._slow_waits import SlowWaits
     from .watch._used_up import UsedUp
+
+logger = logging.getLogger("clearfunds.accounts")
 
 STATES: tuple[str, ...] = ("clear", "owing", "throttled", "closing", "flow")
 
@@ -142,7 +153,10 @@ class Ledger:
         self.standings: weakref.WeakValueDictionary[str, Standing] = weakref.WeakValueDictionary()
         self.all_standing = AllStanding()
         # The tasks inside a loan's or a turn's block, and the accounts of those blocks.
-        self.inside: dict[trio.lowlevel.Task, list[Account]] = {}
+        self.inside: dict[object, list[Account]] = {}
+        # How to ask for the current task; and the loop that uses this ledger, once one did.
+        self._current_task = TASKS[0]
+        self._token: object = None
         self._tickets = count()
         # Accounts in `UNUSUAL` states: few, and so found without a walk over all accounts.
         self.unusual: set[Account] = set()
@@ -150,6 +164,7 @@ class Ledger:
         # Holders with less patience than the interval of `watch_patience`, and how to wake it.
         self.impatient: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.on_wait: Callable[[], object] | None = None
+        self.warned_unwatched = False
         # Holders that were left alone when their patience was over.
         self.used_up: weakref.WeakKeyDictionary[Holder, UsedUp] = weakref.WeakKeyDictionary()
         # Logs long waits, while `watch_slow_waits` runs.
@@ -316,23 +331,66 @@ class Ledger:
         """Draw a place in the line of waiting readers."""
         return next(self._tickets)
 
-    def new_event(self) -> trio.Event:
-        """Return an event for one wait."""
-        return trio.Event()
+    def warn_unwatched(self, account: Account) -> None:
+        """Log, once, that a reader waits and no `watch_patience` runs: nobody else will say so."""
+        self.warned_unwatched = True
+        logger.warning(
+            "%s has waited for %g s, and nothing watches for slow consumers: start "
+            "watch_patience(ledger) in a task, or it may wait for ever",
+            account.name,
+            DEFAULT_PATIENCE,
+            extra={"event": "unwatched", "account": account.name, "seconds": DEFAULT_PATIENCE},
+        )
 
-    def enter(self, account: Account) -> trio.lowlevel.Task | None:
+    def loop(self) -> Loop:
+        """Return the running event loop, for a task that has to wait.
+
+        Raises:
+            NoLoopError: None is running.
+            WrongLoopError: Readers wait in another one: one ledger is of one loop, in one thread.
+        """
+        loop = running()
+        token = loop.token()
+        if token is not self._token:
+            if self.waiters:
+                msg = (
+                    f"{len(self.waiters)} readers of this ledger wait in another event loop: use a "
+                    "ledger in one loop, and one thread, and make one for each"
+                )
+                raise WrongLoopError(msg)
+            self._token = token
+        return loop
+
+    def task(self) -> object | None:
+        """Return the current task of the running loop; None where there is none."""
+        try:
+            return self._current_task()
+        except RuntimeError:
+            pass
+        for current_task in TASKS:
+            try:
+                task = current_task()
+            except RuntimeError:
+                continue
+            self._current_task = current_task
+            return task
+        return None
+
+    def enter(self, account: Account) -> object | None:
         """Note that the current task is inside a block of a loan or turn of `account`.
 
         Returns the task, for `leave`: a block inside a generator may be left by another one.
         """
         try:
-            task = trio.lowlevel.current_task()
-        except RuntimeError:  # no event loop: the engine is plain functions
+            task = self._current_task()
+        except RuntimeError:
+            task = self.task()
+        if task is None:  # no event loop: the engine is plain functions
             return None
         self.inside.setdefault(task, []).append(account)
         return task
 
-    def leave(self, account: Account, task: trio.lowlevel.Task | None) -> None:
+    def leave(self, account: Account, task: object | None) -> None:
         """Note that a block of a loan or turn of `account`, which `task` entered, has been left."""
         accounts = None if task is None else self.inside.get(task)
         if task is None or accounts is None or account not in accounts:
@@ -347,11 +405,7 @@ class Ledger:
         Raises:
             SelfWaitError: If so. Only sources wait (rule 5).
         """
-        try:
-            task = trio.lowlevel.current_task()
-        except RuntimeError:  # as above
-            return
-        for open_account in self.inside.get(task, ()):
+        for open_account in self.inside.get(self.task(), ()):
             if any(a in open_account.chain for a in account.limited or (account,)):
                 msg = (
                     f"ensure_clear_funds() of {account.name} inside an open loan or turn of "

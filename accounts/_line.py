@@ -11,11 +11,10 @@ import weakref
 from bisect import insort
 from typing import TYPE_CHECKING
 
-import trio
-
 from ._gate import closed_to, gate_of
 from ._waiters import NOBODY, RATE, REASONS, Waiter, ticket_of
 from .limits._rate_limit import RATE_LIMIT
+from .watch._profile import DEFAULT_PATIENCE
 from .watch._stalls import Stalls
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from ._account import Account
     from ._gate import Gate
+    from ._loop import Loop
 
 MAX_BLAMED = 64
 """How many holders an account's statement names; the rest are summed up as `OTHERS`. As many as an
@@ -75,7 +75,7 @@ class Line:
         self.mark = 0.0
         self.blame: dict[str, float] = {}
         self.readers: list[Waiter] = []
-        self.passer: weakref.ref[trio.lowlevel.Task] | None = None
+        self.passer: weakref.ref[object] | None = None
         self.waits = 0
         self.waited = [0.0] * len(REASONS)
 
@@ -89,7 +89,7 @@ class Line:
     def wake_head(self) -> None:
         """Wake the first reader in line, which then checks again."""
         if self.waiters:
-            self.waiters[0].event.set()
+            self.waiters[0].wake()
 
     # -- standing in line -----------------------------------------------------------------------
 
@@ -133,18 +133,24 @@ class Line:
                     waiter.blame[name] = waiter.blame.get(name, 0.0) + blamed
         gate.settle()
 
-    async def until_woken(self, waiter: Waiter, gate: Gate) -> None:
+    async def until_woken(self, waiter: Waiter, gate: Gate, loop: Loop) -> None:
         """Wait until `waiter` has to check again."""
-        if gate.cause != RATE:
-            await waiter.event.wait()
-            return
         seconds = math.inf
         # Nothing else wakes readers when there are tokens again, so the first in line uses a
         # timeout, for all that stand here. Another closed gate wakes them when it opens.
-        if gate.bucket is not None and self.waiters[0] is waiter:
+        if gate.cause == RATE and gate.bucket is not None and self.waiters[0] is waiter:
             seconds = gate.bucket.wait(self.account.ledger.clock())
-        with trio.move_on_after(seconds):
-            await waiter.event.wait()
+        event = waiter.event = loop.event()
+        ledger = self.account.ledger
+        watched = ledger.on_wait is not None or gate.cause == RATE or ledger.warned_unwatched
+        if not watched:
+            seconds = min(seconds, DEFAULT_PATIENCE)
+        if seconds == math.inf:
+            await event.wait()
+            return
+        await loop.wait_until(event, loop.now() + seconds)
+        if not watched and ledger.clock() - waiter.since >= DEFAULT_PATIENCE:
+            ledger.warn_unwatched(waiter.account)
 
     # -- who is to blame ------------------------------------------------------------------------
 
@@ -222,6 +228,7 @@ async def wait_for_clear_funds(account: Account) -> None:
     if ledger.leaked:
         ledger.drain()
     now = ledger.clock()
+    loop = ledger.loop()
     ticket = ticket_of(account)
     waiter = Waiter(ledger.next_ticket() if ticket == NOBODY else ticket, account, now, now)
     gate = closed_to(account, waiter.ticket)
@@ -248,11 +255,10 @@ async def wait_for_clear_funds(account: Account) -> None:
                 if waiter.at is not None:
                     line_of(waiter.at).step_out(waiter)
                 line.step_in(waiter)
-            waiter.event = ledger.new_event()
-            await line.until_woken(waiter, gate)
+            await line.until_woken(waiter, gate, loop)
             gate = closed_to(account, waiter.ticket)
         clear = True
-        account.passed, own.passer = waiter.ticket, weakref.ref(trio.lowlevel.current_task())
+        account.passed, own.passer = waiter.ticket, weakref.ref(ledger.task())
     finally:
         if waiter.at is not None:
             line_of(waiter.at).step_out(waiter)

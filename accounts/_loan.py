@@ -12,8 +12,6 @@ from ._outcome import Outcome, outcome_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trio.lowlevel import Task
-
     from ._account import Account
     from ._holder import Holder
     from ._turn import Turn
@@ -65,7 +63,7 @@ class LoanedItem(Generic[T_co]):
         "opened", "trace",
     )  # fmt: skip
 
-    _entered: tuple[Account, Task | None]
+    _entered: tuple[Account, object | None]
     trace: LoanNotes | None
 
     def __init__(

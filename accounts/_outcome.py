@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import cast
 
-import trio
+from ._loop import is_cancellation
 
 
 class Outcome(enum.IntEnum):
@@ -44,11 +44,11 @@ def outcome_of(exc: BaseException | None) -> Outcome:
     """Return the outcome of a block left with `exc`: delivered, cancelled or rejected."""
     if exc is None:
         return Outcome.DELIVERED
-    if isinstance(exc, trio.Cancelled):
+    if is_cancellation(exc):
         return Outcome.CANCELLED
     if isinstance(exc, BaseExceptionGroup):
         # Nurseries wrap exceptions: it is a cancellation if nothing else is inside.
         group = cast("BaseExceptionGroup[BaseException]", exc)
-        if group.split(trio.Cancelled)[1] is None:
+        if group.split(is_cancellation)[1] is None:
             return Outcome.CANCELLED
     return Outcome.REJECTED

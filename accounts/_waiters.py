@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import attrs
-import trio
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ._account import Account
+    from ._loop import Event
 
 
 REASONS: Final = ("account", "parent", "alarm", "share", "rate", "blocked")
@@ -52,10 +52,16 @@ class Waiter:
     since: float
     stretch: float
     """When its current stretch began: at its current place, for its current reason."""
-    event: trio.Event = attrs.field(factory=trio.Event)
+    event: Event | None = None
+    """Wakes it, while it waits."""
     at: Account | None = None
     blame_before: dict[str, float] = attrs.field(factory=dict[str, float])
     blame: dict[str, float] = attrs.field(factory=dict[str, float])
+
+    def wake(self) -> None:
+        """Let it check again."""
+        if self.event is not None:
+            self.event.set()
 
     @property
     def why(self) -> int:
@@ -72,9 +78,8 @@ def ticket_of(account: Account) -> int:
     line = account.line
     if account.passed == NOBODY or line is None:
         return NOBODY
-    try:
-        task = trio.lowlevel.current_task()
-    except RuntimeError:  # no event loop: nobody has waited
+    task = account.ledger.task()
+    if task is None:  # no event loop: nobody has waited
         return NOBODY
     # The same task: not one that came after it, at its place in memory.
     passer = None if line.passer is None else line.passer()

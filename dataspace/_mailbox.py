@@ -21,6 +21,7 @@ from ..accounts import (
     Part,
     StuckPolicy,
 )
+from ..accounts._loop import Lot, checkpoint
 from ._bag import identity
 from ._errors import GivenUpError, MailboxClosedError
 from ._events import Asserted, Batch, Retracted
@@ -112,7 +113,7 @@ class Mailbox(LoanQueue):
         self._spilling: Spilling | None = None
         super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
         self._key = key
-        self._lot = trio.lowlevel.ParkingLot()
+        self._lot = Lot()
         self._taken: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
         self._given_up: str | None = None
         # The number of events missing before each loan, and after the last one.
@@ -166,7 +167,7 @@ class Mailbox(LoanQueue):
             MailboxClosedError: When the mailbox is closed.
             GivenUpError: When it was closed because it made no progress (rule 11).
         """
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         while not self.queue:
             self._raise_if_closed()
             self._see_whether_caught_up()

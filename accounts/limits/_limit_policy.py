@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
-import trio
 
 from .._cooperative import STEP
+from .._loop import checkpoint, sleep
 from ._limit import Limit
 
 if TYPE_CHECKING:
@@ -108,5 +108,5 @@ async def watch_limits(ledger: Ledger, *, every: float = TICK_SECONDS) -> None:
                 account.control.tick(ledger.clock())
                 moved += 1
                 if not moved % STEP:
-                    await trio.lowlevel.checkpoint()
-        await trio.sleep(max(every, moved * LOOK_SECONDS / TICK_SHARE))
+                    await checkpoint()
+        await sleep(max(every, moved * LOOK_SECONDS / TICK_SHARE))

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
-import trio
-
 from .._cooperative import run_to_end
+from .._loop import checkpoint, running
 from ._label import label_of
 from ._trace_notes import TraceNotes
 from ._traced import trace_run
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from .._account import Account
     from .._holder import Recipient
     from .._ledger import Ledger
+    from .._loop import Event
     from ._trace import Trace
 
 DEFAULT_TRACED_LOANS: Final = 5_000
@@ -86,7 +86,7 @@ class Tracer:
         self._wanted = events
         self._going: list[TraceNotes] = []
         self._ended: deque[TraceNotes] = deque()
-        self._arrived = trio.Event()
+        self._arrived: Event | None = None
         self.armed = 0
 
     def __repr__(self) -> str:
@@ -167,7 +167,8 @@ class Tracer:
     def _at_end(self, notes: TraceNotes) -> None:
         self._going.remove(notes)
         self._ended.append(notes)
-        self._arrived.set()
+        if self._arrived is not None:
+            self._arrived.set()
 
     def _is_nothing(self, notes: TraceNotes) -> None:
         self._going.remove(notes)
@@ -182,9 +183,9 @@ class Tracer:
 
         Cancellation: always a checkpoint, before anything is taken, so no trace is lost.
         """
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         while not self._ended:
-            self._arrived = trio.Event()
+            self._arrived = running().event()
             await self._arrived.wait()
         return self._ended.popleft().told(self._shown)
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import attrs
-import trio
 
 from .._cooperative import with_pauses
 from .._gate import gate_of
+from .._loop import sleep
 from ..limits._limit import UNLIMITED
 from ._causes import short_name
 from ._core_shares import SLOW_WAITS_SHARE
@@ -264,7 +264,7 @@ async def watch_forecasts(ledger: Ledger, *, every: float = LOOK_SECONDS) -> Non
     pause = every
     try:
         while True:
-            await trio.sleep(pause)
+            await sleep(pause)
             new, busy = await with_pauses(forecasts.look_in_steps(ledger), STRETCH_SECONDS)
             pause = max(every, busy / SLOW_WAITS_SHARE)
             for _, forecast in new[:NAMED_MAX]:

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import attrs
-import trio
 
 from .._account import Account
 from .._cooperative import STEP, run_to_end, with_pauses
 from .._gate import closed_to, gate_of
 from .._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from .._ledger import Ledger
+from .._loop import checkpoint
 from .._outcome import Outcome
 from .._ticker import following
 from ._clearing_rate import ClearingRates, Slow
@@ -452,7 +452,7 @@ class _Watch:
         while (best := await self._with_pauses(order.pop_in_steps())) is not None:
             number += 1
             if not number % DEALT_A_STEP:
-                await trio.lowlevel.checkpoint()
+                await checkpoint()
             each = best.what
             holder = each.holder
             if holder not in self.ledger.holders or (
@@ -666,23 +666,23 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     anew, unless they are on a ring again.
     """
     watch = _Watch(ledger)
-    somebody_waits = trio.Event()
+    loop = ledger.loop()
+    somebody_waits = loop.event()
     ledger.on_wait = lambda: somebody_waits.set()
     if ledger.waiters:
         somebody_waits.set()  # readers were waiting before the watch began
     try:
-        due = following(trio.current_time(), every)
+        due = following(loop.now(), every)
         soon = math.inf  # next check of holders with little patience
         while True:
-            with trio.move_on_at(min(due, soon)):
-                await somebody_waits.wait()
-            now = trio.current_time()
+            await loop.wait_until(somebody_waits, min(due, soon))
+            now = loop.now()
             impatient = list(ledger.impatient)
             shortest = watch.shortest_patience(impatient)
             if now >= soon:
                 soon = now + max(shortest, PAUSE_SECONDS) if ledger.waiters else math.inf
             if somebody_waits.is_set():
-                somebody_waits = trio.Event()
+                somebody_waits = loop.event()
                 soon = min(soon, now + shortest + TICK_SECONDS)
             if now >= due:
                 watch.busy_seconds = 0.0

@@ -20,12 +20,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-import trio
 
 from .._errors import AccountError
 from .._gate import gate_of
 from .._line import blame_of
 from .._loan import LOOSE, LoanedItem
+from .._loop import checkpoint, sleep
 from .._waiters import REASONS
 from ..limits._limit import UNLIMITED
 from ..limits._rate_limit import RATE_LIMIT
@@ -155,7 +155,7 @@ class SlowWaits:
             held: dict[Account, dict[str, Held]] = {at: {} for at in places}
             for _ in add_up(self.ledger, held):
                 left = time.thread_time()
-                await trio.lowlevel.checkpoint()
+                await checkpoint()
                 away += time.thread_time() - left
             now = self.ledger.clock()
             for waiter in due:
@@ -431,7 +431,7 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
             slow_waits.began(waiter)
         pause = 0.0
         while True:
-            await trio.sleep(max(pause, slow_waits.pause(ledger.clock())))
+            await sleep(max(pause, slow_waits.pause(ledger.clock())))
             pause = await slow_waits.look() / SLOW_WAITS_SHARE
     finally:
         ledger.slow_waits = None

@@ -10,15 +10,20 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import attrs
 import trio
 
+from ...accounts._loop import running
 from .._errors import DataspaceError
 from ._coalesce import coalesce
+
+if TYPE_CHECKING:
+    from ...accounts._loop import Event
 
 DEFAULT_EVERY: Final = 10
 """Deliveries; "every 10 messages or up to 50ms", as in RabbitMQ's advice on acks. The same advice
@@ -80,8 +85,8 @@ class AckBatcher:
     """
 
     __slots__ = (
-        "_closed", "_first_at", "_last", "_lot", "_open", "_order", "_pending", "_send", "delay",
-        "every",
+        "_changed", "_closed", "_first_at", "_last", "_open", "_order", "_pending", "_send",
+        "delay", "every",
     )  # fmt: skip
 
     def __init__(
@@ -125,7 +130,8 @@ class AckBatcher:
         self._order: deque[int] = deque()
         self._pending: dict[int, Verdict] = {}
         self._first_at: float | None = None
-        self._lot = trio.lowlevel.ParkingLot()
+        # Wakes `run`, while that waits.
+        self._changed: Event | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -177,8 +183,8 @@ class AckBatcher:
         if len(self._pending) >= self.every:
             self.flush()
         elif self._first_at is None:
-            self._first_at = trio.current_time()
-            self._lot.unpark_all()
+            self._first_at = running().now()
+            self._wake()
 
     def flush(self) -> None:
         """Send the answers. If `send` fails, that answer and all after it stay."""
@@ -216,7 +222,7 @@ class AckBatcher:
                 if tag == ack.tag or (ack.multiple and tag < ack.tag and verdict is ack.verdict):
                     self._pending[tag] = verdict
         if self._first_at is None:
-            self._first_at = trio.current_time()
+            self._first_at = running().now()
 
     def close(self) -> None:
         """Send the answers and take nothing more; `run` ends. Idempotent.
@@ -225,7 +231,7 @@ class AckBatcher:
         """
         if not self._closed:
             self._closed = True
-            self._lot.unpark_all()
+            self._wake()
             self.flush()
 
     async def run(self) -> None:
@@ -233,16 +239,18 @@ class AckBatcher:
 
         Cancellation: answers stay until they are flushed.
         """
+        loop = running()
         while not self._closed:
             due = self._due()
-            if due is None:
-                await self._lot.park()
-                continue
-            with trio.move_on_at(due):
-                await self._lot.park()  # for the close
+            self._changed = loop.event()
+            await loop.wait_until(self._changed, math.inf if due is None else due)
             # The answers kept then may have left in the meantime, and those kept now be younger.
-            if self._due() == due:
+            if due is not None and self._due() == due:
                 self.flush()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
 
     def _due(self) -> float | None:
         return None if self._first_at is None else self._first_at + self.delay

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-import trio
-
+from ...accounts._loop import Lot, checkpoint
 from ._channel import Channel
 from ._errors import QueueDeletedError
 from ._prefetch import PrefetchWindow
@@ -35,7 +34,7 @@ class QueueStream:
         channel: Channel | None = None,
         exclusive: bool = False,
     ) -> None:
-        self._lot = trio.lowlevel.ParkingLot()
+        self._lot = Lot()
         self._deliveries: deque[Delivery] = deque()
         self._ended: str | None = None
         self._own_channel = channel is None
@@ -75,7 +74,7 @@ class QueueStream:
         Raises:
             QueueDeletedError: When the stream or its channel is closed, or the queue has ended it.
         """
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         while not self._deliveries:
             if self._ended is not None:
                 raise QueueDeletedError(self._ended)

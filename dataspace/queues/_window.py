@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 
+from ...accounts._loop import Lot, checkpoint
 from .._errors import DataspaceError
 
 DEFAULT_WINDOW: Final = 200
@@ -57,8 +58,8 @@ class InflightWindow:
         self._open: dict[int, None] = {}
         # No number below this one is open.
         self._floor = 1
-        self._lot = trio.lowlevel.ParkingLot()
-        self._answered = trio.lowlevel.ParkingLot()
+        self._lot = Lot()
+        self._answered = Lot()
         self._closed = False
 
     def __len__(self) -> int:
@@ -102,8 +103,8 @@ class InflightWindow:
             return self.acquire_nowait()
         except trio.WouldBlock:
             pass
-        # A task that is woken has been given a place, and a cancellation then comes too late.
-        await self._lot.park()
+        # A task that is woken has been given a place.
+        await self._lot.park(lost=self._lost)
         if self._closed:
             raise trio.ClosedResourceError(_CLOSED)
         return self._begin()
@@ -161,7 +162,7 @@ class InflightWindow:
         Raises:
             trio.ClosedResourceError: the window is closed before that.
         """
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         last = self.last
         # A number that is given back meanwhile was not published, and goes to another publication.
         while self._smallest_open() <= (last := min(last, self.last)):
@@ -184,6 +185,10 @@ class InflightWindow:
         self.last += 1
         self._open[self.last] = None
         return self.last
+
+    def _lost(self) -> None:
+        if not self._closed:
+            self._let_go(1)
 
     def _let_go(self, places: int) -> None:
         handed = min(places, len(self._lot))

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 import trio
@@ -23,6 +25,11 @@ from clearfunds.accounts import (
     Outcome,
     StuckPolicy,
 )
+from clearfunds.accounts._loop import Lot
+from tests.loops import loop_of_the_test as loop_of_the_test
+from tests.loops import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.loops import pytest_generate_tests as pytest_generate_tests
+from tests.loops import pytest_pyfunc_call as pytest_pyfunc_call
 
 
 @attrs.frozen
@@ -126,7 +133,7 @@ class Box(LoanQueue):
         self.heard = 0
         self.given_up: list[str] = []
         self.in_hand: weakref.WeakSet[LoanedItem[list[Any]]] = weakref.WeakSet()
-        self._arrivals = trio.lowlevel.ParkingLot()
+        self._arrivals = Lot()
 
     def ready(self) -> None:
         self.heard += 1
@@ -145,7 +152,7 @@ class Box(LoanQueue):
 
     async def receive(self) -> LoanedItem[list[Any]]:
         """Take the oldest loan, waiting for it; a checkpoint before anything is taken."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         while not self.queue:
             await self._arrivals.park()
         return self.take()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-from trio.testing import wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from anyio.abc import TaskGroup
 
 from clearfunds.accounts import Account, AccountStatistics, Ledger, LedgerStatistics
 from clearfunds.testing import Clock
@@ -38,7 +38,7 @@ class Place:
         if borrow:
             account.borrow(borrow, 0)
 
-    async def come(self, nursery: trio.Nursery, *accounts: Account, borrow: int = 0) -> None:
+    async def come(self, nursery: TaskGroup, *accounts: Account, borrow: int = 0) -> None:
         """Let a reader of each come, one after the other, and wait until none can go further."""
         for account in accounts:
             nursery.start_soon(self.read, account, borrow)

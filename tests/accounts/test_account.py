@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -97,7 +98,7 @@ async def test_readers_wait_above_the_limit_in_either_unit(
 ) -> None:
     account = ledger.open("a", limit=limit)
     loan = account.lend("", items=items, nbytes=nbytes) if items else None
-    with trio.move_on_after(0) as scope:
+    with anyio.move_on_after(0) as scope:
         await account.ensure_clear_funds()
     assert scope.cancelled_caught is not passes
     assert account.waits == (not passes)
@@ -109,7 +110,7 @@ async def test_it_wakes_at_the_lower_mark_in_both_units(ledger: Ledger) -> None:
     account = ledger.open("a", limit=Limit(items=10, bytes=100, low_items=2, low_bytes=80))
     few = account.lend("", items=1, nbytes=81)
     many = account.lend("", items=10, nbytes=1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         many.settle()  # (1, 81): the bytes are above their lower mark
@@ -122,11 +123,11 @@ async def test_it_wakes_at_the_lower_mark_in_both_units(ledger: Ledger) -> None:
 async def test_clear_funds_are_no_checkpoint(ledger: Ledger) -> None:
     """It is called more often than anything is read: said so in its docstring."""
     account = ledger.open("a", parent=ledger.open("server"))
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         scope.cancel()
         await account.ensure_clear_funds()
-        with trio.testing.assert_no_checkpoints():
-            await account.ensure_clear_funds()
+        with pytest.raises(StopIteration):
+            account.ensure_clear_funds().send(None)
     assert not scope.cancelled_caught
     assert account.waits == 0
 
@@ -134,7 +135,7 @@ async def test_clear_funds_are_no_checkpoint(ledger: Ledger) -> None:
 async def test_a_wait_that_has_to_be_is_a_checkpoint(ledger: Ledger) -> None:
     account = ledger.open("a", limit=Limit(items=0))
     loan = account.lend("")
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         scope.cancel()
         await account.ensure_clear_funds()
     assert scope.cancelled_caught
@@ -167,7 +168,7 @@ async def test_rule_9_cutting_a_run_by_arithmetic_admits_as_much_as_looking_at_e
     limit = Limit(items=57, bytes=2000)
     by_looking = Ledger().open("a", limit=limit)
     admitted = 0
-    with trio.move_on_after(0):
+    with anyio.move_on_after(0):
         while admitted < 10_000:
             await by_looking.ensure_clear_funds()
             by_looking.borrow(fan_out, fan_out * nbytes)
@@ -273,7 +274,7 @@ async def test_another_task_is_not_affected(ledger: Ledger) -> None:
         await account.ensure_clear_funds()
         went_on = True
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         with account.lend(""):
             nursery.start_soon(reader)
             await wait_all_tasks_blocked()
@@ -299,11 +300,11 @@ async def test_a_block_may_be_left_by_another_task(ledger: Ledger) -> None:
             with pytest.raises(SelfWaitError):
                 await other.ensure_clear_funds()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(finish, running[0])
     with pytest.raises(SelfWaitError):
         await account.ensure_clear_funds()
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(finish, running[1])
     await account.ensure_clear_funds()
     assert not ledger.inside
@@ -348,7 +349,7 @@ async def test_reconnecting_does_not_get_around_the_limit(ledger: Ledger) -> Non
     with ledger.open("alice", limit=Limit(items=5)) as account:
         publish(account, [box], items=6)
     with ledger.open("alice", limit=Limit(items=5)) as account:
-        with trio.move_on_after(0) as scope:
+        with anyio.move_on_after(0) as scope:
             await account.ensure_clear_funds()
         assert scope.cancelled_caught
         box.work(6)
@@ -472,7 +473,7 @@ async def test_an_account_is_not_forgotten_while_its_reader_waits() -> None:
     server = ledger.open("server", limit=Limit(items=1, low_items=0))
     account = ledger.open("a", limit=Limit(items=0), parent=server)
     loan, of_server = account.lend(""), server.lend("", items=2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         account.close()
@@ -504,7 +505,7 @@ async def test_the_statement() -> None:
     account = ledger.open("a", limit=Limit(items=4, low_items=1), parent=server)
     account.standing().add(2, 200)
     loan = account.lend("", items=5, nbytes=50)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(2)
@@ -545,7 +546,7 @@ async def test_blame_adds_up_to_the_time_waited() -> None:
     account = ledger.open("a", limit=Limit(items=2, low_items=0))
     fast, slow, unseen = boxes(ledger, 3)
     publish(account, [fast, slow, slow, slow])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(1)
@@ -581,7 +582,7 @@ async def test_what_an_ancestors_holders_kept_it_waiting_for_is_on_its_statement
     of_a, of_b = boxes(ledger, 2)
     publish(a, [of_a, of_a])
     publish(b, [of_b, of_b, of_b])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(a.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(1)
@@ -602,7 +603,7 @@ async def test_nobody_is_blamed_for_what_was_over_when_the_reader_came() -> None
     a, b, c = (ledger.open(name, limit=NO_LIMIT, parent=server) for name in "abc")
     first, second = boxes(ledger, 2)
     publish(server, [first, second])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(a.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(9)
@@ -611,7 +612,7 @@ async def test_nobody_is_blamed_for_what_was_over_when_the_reader_came() -> None
         clock.jump(1)
         first.work()
         clock.jump(2)
-        with trio.move_on_after(0):  # comes, and goes before anything is repaid
+        with anyio.move_on_after(0):  # comes, and goes before anything is repaid
             await c.ensure_clear_funds()
         second.work()
     assert a.statistics().blame == {first.name: 10.0, second.name: 2.0}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import anyio
 import pytest
 import trio
 import trio.testing
+from anyio.abc import TaskGroup
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,14 +46,14 @@ class Place:
         await account.ensure_clear_funds()
         self.went_on.append(account.name)
 
-    async def come(self, nursery: trio.Nursery, *accounts: Account) -> None:
+    async def come(self, nursery: TaskGroup, *accounts: Account) -> None:
         for account in accounts:
             nursery.start_soon(self.read, account)
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
 
     async def pass_(self, seconds: float) -> None:
         self.clock.now += seconds
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
 
 
 def waited(books: Account | Ledger) -> dict[str, float]:
@@ -69,7 +71,7 @@ async def test_readers_wait_until_the_last_alarm_is_over(server: Limit) -> None:
     place.server.halt(DISK)
     assert not place.alice.funds_are_clear()
     assert not place.server.funds_are_clear()
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, place.alice, place.bob)
         assert place.went_on == []
         place.server.resume(DISK)
@@ -132,7 +134,7 @@ async def test_a_reader_goes_on_only_when_neither_debt_nor_alarm_is_in_its_way()
         place = Place()
         place.alice.borrow(11, 0)
         place.server.halt(MEMORY)
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             await place.come(nursery, place.alice)
             steps: list[Any] = [lambda p=place: p.server.resume(MEMORY)]
             steps.insert(0 if not alarm_first else 1, lambda p=place: p.alice.repay(11, 0))
@@ -146,7 +148,7 @@ async def test_a_reader_goes_on_only_when_neither_debt_nor_alarm_is_in_its_way()
 async def test_a_cancelled_reader_leaves_nothing_behind() -> None:
     place = Place()
     place.server.halt(DISK)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, place.alice, place.bob)
         nursery.cancel_scope.cancel()
     assert place.server.waiting == place.alice.waiting == 0
@@ -169,7 +171,7 @@ async def test_waiting_for_an_alarm_inside_a_turn_is_refused() -> None:
 async def test_waits_for_an_alarm_are_counted_as_such() -> None:
     place = Place()
     place.server.halt(MEMORY)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, place.alice, place.bob)
         await place.pass_(3)
         assert waited(place.ledger) == {"alarm": 6.0}
@@ -188,7 +190,7 @@ async def test_a_wait_is_parted_where_an_alarm_goes_up_and_is_over() -> None:
     box, cellar = Box(place.ledger, "box"), Box(place.ledger, "cellar")
     publish(place.alice, [box], items=11)
     publish(place.bob, [cellar], items=21)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, place.alice)
         await place.pass_(1)
         box.work(11)
@@ -220,7 +222,7 @@ async def test_who_repays_during_an_alarm_is_not_to_blame() -> None:
     box = Box(place.ledger, "box")
     publish(place.bob, [box], items=4)
     place.server.halt(DISK)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, place.alice)
         for _ in range(4):
             await place.pass_(1)
@@ -237,7 +239,7 @@ async def test_repayments_are_waited_for_when_memory_is_short_and_not_when_the_d
         box = Box(place.ledger, "box", patience=20)
         publish(place.bob, [box], items=4)
         place.server.halt(alarm)
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             await place.come(nursery, place.alice)
             await place.pass_(21)
             stuck = overdue(place.ledger, place.clock.now)
@@ -252,18 +254,18 @@ async def test_repayments_are_waited_for_when_memory_is_short_and_not_when_the_d
 async def test_a_slow_wait_for_an_alarm_is_told_of_as_one(
     caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     server = ledger.open("server", limit=NO_LIMIT)
     alice = ledger.open("alice", parent=server)
     server.halt(MEMORY)
     with caplog.at_level(logging.INFO, logger="clearfunds.accounts"):
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(watch_slow_waits, ledger)
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
             nursery.start_soon(alice.ensure_clear_funds)
-            await trio.sleep(5)
+            await anyio.sleep(5)
             server.resume(MEMORY)
-            await trio.sleep(1)
+            await anyio.sleep(1)
             nursery.cancel_scope.cancel()
     began, ended = caplog.records
     assert "for an alarm (memory)" in began.getMessage()

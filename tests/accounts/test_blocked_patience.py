@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import NO_LIMIT, Ledger, overdue, rings, wait_for_graph
 from clearfunds.accounts._gate import gate_of
@@ -31,10 +32,10 @@ async def test_only_who_blocks_is_waited_on(autojump_clock: MockClock, timed: Le
     slow, other = boxes(timed, 2)
     publish(account, [slow, other], items=3, nbytes=30)
     gate_of(account).block(slow.name)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
-        await trio.sleep(slow.patience + 1)
+        await anyio.sleep(slow.patience + 1)
         (stuck,) = overdue(timed, timed.clock())
         assert stuck.holder is slow
         assert (stuck.waiting, stuck.items) == (("publisher",), 3)
@@ -56,10 +57,10 @@ async def test_who_blocks_and_has_others_messages_only_is_waited_on_as_well(
     publish(other, [full])
     gate_of(account).block(full.name)
     gate_of(account).block(empty.name)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
-        await trio.sleep(full.patience + 1)
+        await anyio.sleep(full.patience + 1)
         # Who holds nothing is not failing to make progress.
         (stuck,) = overdue(timed, timed.clock())
         assert (stuck.holder, stuck.waiting, stuck.items) == (full, ("publisher",), 0)
@@ -80,10 +81,10 @@ async def test_two_that_block_each_other_are_a_ring(
         publish(account, [outlet, elsewhere])
     gate_of(accounts[0]).block(outlets[1].name)
     gate_of(accounts[1]).block(outlets[0].name if way == "both" else elsewhere.name)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for account in accounts:
             nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(5)
+        await anyio.sleep(5)
         found = rings(timed)
         if way == "one":
             assert found == ()

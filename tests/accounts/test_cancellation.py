@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 import trio
@@ -24,7 +26,7 @@ class CancelAtStep(Instrument):
 
     def __init__(self, step: int) -> None:
         self.step = step
-        self.victim: Callable[[], trio.CancelScope | None] = lambda: None
+        self.victim: Callable[[], anyio.CancelScope | None] = lambda: None
         self.began = False
         self.done = False
 
@@ -47,7 +49,7 @@ class Shop:
     accounts: list[Account]
     desk: Box
     counter: Box
-    scopes: dict[str, trio.CancelScope] = attrs.field(factory=dict[str, trio.CancelScope])
+    scopes: dict[str, anyio.CancelScope] = attrs.field(factory=dict[str, anyio.CancelScope])
     read: int = 0
     packed: int = 0
 
@@ -63,7 +65,7 @@ class Shop:
         """A source: reads four packets, each of which causes two events."""
         for packet in range(4):
             await account.ensure_clear_funds()
-            await trio.lowlevel.checkpoint()  # reads
+            await anyio.lowlevel.checkpoint()  # reads
             with account.turn(items=2, nbytes=20) as turn:
                 turn.send(self.desk, packet, nbytes=10)
                 turn.send(self.desk, packet, nbytes=10)
@@ -75,7 +77,7 @@ class Shop:
             loan = await self.desk.receive()
             with loan as packets:
                 for packet in packets:
-                    await trio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()
                     with loan.turn() as turn:
                         turn.send(self.counter, packet, nbytes=5)
 
@@ -94,17 +96,17 @@ class Shop:
         with loan:
             if loan.items > 2:
                 with loan.split(1):
-                    await trio.lowlevel.checkpoint()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(trio.lowlevel.checkpoint)
-                await trio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()
+            async with anyio.create_task_group() as nursery:
+                nursery.start_soon(anyio.lowlevel.checkpoint)
+                await anyio.lowlevel.checkpoint()
             if loan.items > 1:
                 loan.settle(1)
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
         return n
 
     async def scoped(self, name: str, task: Callable[..., Any], *args: Any) -> None:
-        with trio.CancelScope() as self.scopes[name]:
+        with anyio.CancelScope() as self.scopes[name]:
             try:
                 await task(*args)
             finally:
@@ -112,17 +114,17 @@ class Shop:
 
     async def serve(self) -> None:
         """Run until all has been read that will be, and all of it is packed."""
-        async with trio.open_nursery() as workers:
+        async with anyio.create_task_group() as workers:
             self.scopes["everything"] = workers.cancel_scope
             workers.start_soon(self.scoped, "packer", self.packer)
             workers.start_soon(self.scoped, "hand 1", self.hand)
             workers.start_soon(self.scoped, "hand 2", self.hand)
-            async with trio.open_nursery() as readers:
+            async with anyio.create_task_group() as readers:
                 self.scopes["readers"] = readers.cancel_scope
                 for account in self.accounts:
                     readers.start_soon(self.scoped, account.name, self.reader, account)
             while self.tenant.debt_items:
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
             workers.cancel_scope.cancel()
 
     def nothing_is_left(self) -> None:
@@ -169,7 +171,7 @@ def test_cancelled_at_every_checkpoint(
         async def scenario(instrument: CancelAtStep = instrument, shop: Shop = shop) -> None:
             instrument.victim = lambda: shop.scopes.get(victim)
             instrument.began = True
-            with trio.fail_after(10):
+            with anyio.fail_after(10):
                 await shop.serve()
 
         run_seeded(scenario, seed, monkeypatch, instruments=[instrument])

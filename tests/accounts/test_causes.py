@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import anyio
 import attrs
 import pytest
-import trio
+from anyio import wait_all_tasks_blocked
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     CauseKind,
@@ -385,23 +386,23 @@ async def test_only_holders_that_readers_wait_for_are_read(
     archive, mirror = Sender(timed, "mqtt/archive"), Sender(timed, "mqtt/mirror")
     publish(pub, [archive], items=1)
     publish(other, [mirror], items=9)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        await trio.sleep(3)
+        await anyio.sleep(3)
         assert (archive.read, mirror.read, len(timed.causes)) == (0, 0, 0)
         publish(pub, [archive], items=2)
         nursery.start_soon(pub.ensure_clear_funds)
-        await trio.sleep(3.4)
+        await anyio.sleep(3.4)
         assert archive.read >= 5
         assert mirror.read == 0
         assert timed.causes.sentence(mirror) is None
         why = timed.causes.sentence(archive)
         assert why == "archive's program does not read (window shut 98 % of 3 s)"
         archive.work(3)
-        await trio.sleep((MISSED_MAX + 2) * 0.5)
+        await anyio.sleep((MISSED_MAX + 2) * 0.5)
         read = archive.read
         assert len(timed.causes) == 0
-        await trio.sleep(3)
+        await anyio.sleep(3)
         assert archive.read == read
         assert timed.causes.sentence(archive) is None
         nursery.cancel_scope.cancel()
@@ -413,13 +414,13 @@ async def test_short_waits_cost_nothing(autojump_clock: MockClock, timed: Ledger
 
     async def work() -> None:
         while True:
-            await trio.sleep(0.04)
+            await anyio.sleep(0.04)
             archive.work(archive.items)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(work)
-        while trio.current_time() < 20:
+        while anyio.current_time() < 20:
             await pub.ensure_clear_funds()
             publish(pub, [archive], items=3)
         nursery.cancel_scope.cancel()
@@ -434,15 +435,15 @@ async def test_another_connection_begins_anew(
     pub = timed.open("pub", limit=Limit(items=2))
     archive = Sender(timed, "archive")
     publish(pub, [archive], items=3)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
-        await trio.sleep(5)
+        await anyio.sleep(5)
         symptoms = archive.symptoms()
         assert symptoms is not None
         assert symptoms.tcp is not None
         archive.tcp = attrs.evolve(symptoms.tcp, **last)
-        await trio.sleep(0.6)
+        await anyio.sleep(0.6)
         assert (timed.causes.of(archive) is None) is bool(last)
         nursery.cancel_scope.cancel()
 
@@ -451,10 +452,10 @@ async def test_the_latest_seconds_count(autojump_clock: MockClock, timed: Ledger
     pub = timed.open("pub", limit=Limit(items=2))
     archive = Sender(timed, "archive", patience=math.inf)
     publish(pub, [archive], items=3)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
-        await trio.sleep(300)
+        await anyio.sleep(300)
         why = timed.causes.sentence(archive)
         assert why == f"archive's program does not read (window shut 98 % of {WINDOW_SECONDS:g} s)"
         nursery.cancel_scope.cancel()
@@ -467,11 +468,11 @@ async def test_a_bounded_number_is_observed_the_stillest_first(
     boxes = [Sender(timed, f"s{number}", patience=math.inf) for number in range(HOLDERS_MAX + 5)]
     for box in reversed(boxes):
         publish(pub, [box], items=1)
-        await trio.sleep(0.01)
-    async with trio.open_nursery() as nursery:
+        await anyio.sleep(0.01)
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
-        await trio.sleep(2)
+        await anyio.sleep(2)
         assert len(timed.causes) == HOLDERS_MAX
         assert [timed.causes.of(box) is None for box in boxes[:6]] == [True] * 5 + [False]
         nursery.cancel_scope.cancel()
@@ -485,11 +486,11 @@ async def test_a_line_about_a_slow_wait_has_the_cause(
     archive, box = Sender(timed, "mqtt/archive"), Box(timed, "box")
     publish(pub, [archive], items=9)
     publish(pub, [box], items=1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(partial(watch_slow_waits, timed, seconds=2.7))
         nursery.start_soon(pub.ensure_clear_funds)
-        await trio.sleep(3)
+        await anyio.sleep(3)
         nursery.cancel_scope.cancel()
     (line,) = [each for each in caplog.records if getattr(each, "event", None) == "slow_wait"]
     why = "archive's program does not read (window shut 98 % of 2 s)"
@@ -515,13 +516,13 @@ async def test_a_holder_that_cannot_tell_does_not_hold_up_the_others(
     timed.faults.ends.append(ends_nothing)
     holders = [Faulty(timed, "faulty"), Box(timed, "box"), Sender(timed, "archive", patience=3.5)]
     publish(pub, holders, items=3)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
-        await trio.sleep(2)
+        await anyio.sleep(2)
         assert [timed.causes.of(each) is None for each in holders] == [True, True, False]
         assert "looking why it is slow" in caplog.text
-        await trio.sleep(2)
+        await anyio.sleep(2)
         nursery.cancel_scope.cancel()
     (line,) = [each for each in caplog.records if getattr(each, "holder", None) == "archive"]
     assert line.getMessage() == (

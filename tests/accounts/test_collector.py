@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
-import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
@@ -147,9 +146,9 @@ async def test_its_counters_never_fall() -> None:
     async def read(account: Account) -> None:
         await account.ensure_clear_funds()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(read, account)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert scraper.samples()["waiting_readers",] == 1
         assert look()["throttle_events_total", "account"] == 1
         now = 2.5
@@ -266,9 +265,9 @@ async def test_histograms_are_told_with_their_sums() -> None:
     async def read() -> None:
         await alice.ensure_clear_funds()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(read)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         now = 0.7
         box.settle_all(Outcome.DELIVERED)
     seen = scraper.samples()
@@ -369,10 +368,10 @@ async def test_rings_are_counted() -> None:
     async def read(account: Account) -> None:
         await account.ensure_clear_funds()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(read, alice)
         nursery.start_soon(read, bob)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert scraper.samples()["rings",] == 0  # Nothing has stood still for long enough.
         now = 5.0
         assert scraper.samples()["rings",] == 1

@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.lowlevel
 import attrs
 import pytest
-import trio
 from trio.testing import MockClock
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit
@@ -87,7 +88,7 @@ class World:
         seconds: float = SECONDS,
     ) -> None:
         self.seconds = seconds
-        self.ledger = Ledger(clock=trio.current_time)
+        self.ledger = Ledger(clock=anyio.current_time)
         self.server = self.ledger.open("server", limit=LIMIT, shared=shared)
         self.siblings = siblings
         for number, each in enumerate(siblings):
@@ -112,12 +113,12 @@ class World:
             each.burst -= READ if each.pause else 0
             if each.burst <= 0:
                 each.burst = 200
-                await trio.sleep(each.pause)
-            await trio.lowlevel.checkpoint()
+                await anyio.sleep(each.pause)
+            await anyio.lowlevel.checkpoint()
 
     async def publish_a_little(self, account: Account) -> None:
         while True:
-            await trio.sleep(self.random.uniform(0, 0.5))
+            await anyio.sleep(self.random.uniform(0, 0.5))
             await account.ensure_clear_funds()
             publish(account, [self.box])
 
@@ -125,26 +126,26 @@ class World:
         while True:
             await account.ensure_clear_funds()
             publish(account, [self.stuck_box])
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
 
     async def work(self) -> None:
-        began = trio.current_time()
+        began = anyio.current_time()
         while True:
-            await trio.sleep(TICK)
+            await anyio.sleep(TICK)
             owed = [each.account.debt_items for each in self.siblings]
             left = round(RATE * TICK)
             while left and self.box.queue:
                 some = min(left, self.box.queue[0].items)
                 self.box.work(some)
                 left -= some
-            if trio.current_time() - began > WARM_SECONDS:
+            if anyio.current_time() - began > WARM_SECONDS:
                 for each, before in zip(self.siblings, owed, strict=True):
                     each.got += before - each.account.debt_items
 
     async def run(self) -> list[float]:
         """Return what each sibling got for its weight; 1.0 is the mean."""
-        with trio.move_on_after(WARM_SECONDS + self.seconds):
-            async with trio.open_nursery() as nursery:
+        with anyio.move_on_after(WARM_SECONDS + self.seconds):
+            async with anyio.create_task_group() as nursery:
                 for each in self.siblings:
                     nursery.start_soon(self.publish_all, each)
                 for account in self.small:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
 from trio.testing import MockClock
 
 from clearfunds.accounts import Account, Faults, Ledger, commit_run
@@ -101,8 +102,8 @@ async def test_a_task_that_fails_begins_anew(autojump_clock: MockClock) -> None:
     began: list[float] = []
 
     async def run(most: int) -> None:
-        began.append(trio.current_time())
-        await trio.lowlevel.checkpoint()
+        began.append(anyio.current_time())
+        await anyio.lowlevel.checkpoint()
         if len(began) < most:
             raise ConfirmedError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+import anyio
 import pytest
-import trio
 from trio.testing import MockClock
 
 from clearfunds.accounts import (
@@ -42,7 +42,7 @@ async def send(account: Account, boxes: Sequence[Box], a_second: float, nbytes: 
     while True:
         await account.ensure_clear_funds()
         publish(account, list(boxes), nbytes=nbytes)
-        await trio.sleep(1 / a_second)
+        await anyio.sleep(1 / a_second)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -63,19 +63,19 @@ async def test_a_holder_that_takes_nothing_is_named_in_time(
 ) -> None:
     sensor = timed.open("mqtt:1883/-/sensor-0133", limit=limit)
     viewer = Box(timed, "mqtt:1883/-/viewer-0333", patience=60.0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [viewer], 5.0, nbytes)
         while not timed.forecasts.latest:  # noqa: ASYNC110
-            await trio.sleep(0.5)
+            await anyio.sleep(0.5)
         (forecast,) = timed.forecasts.latest
-        began = trio.current_time()
+        began = anyio.current_time()
         assert forecast.idle_seconds >= STILL_SECONDS
         # It says when, to within a second.
         while not sensor.waiting:  # noqa: ASYNC110
-            await trio.sleep(0.1)
-        assert trio.current_time() - began == pytest.approx(forecast.seconds, abs=1.0)
-        await trio.sleep(10)
+            await anyio.sleep(0.1)
+        assert anyio.current_time() - began == pytest.approx(forecast.seconds, abs=1.0)
+        await anyio.sleep(10)
         # Who waits already is no forecast.
         assert timed.forecasts.latest == ()
         nursery.cancel_scope.cancel()
@@ -104,15 +104,15 @@ async def test_it_is_named_again_when_it_has_taken_some_meanwhile(
 ) -> None:
     sensor = timed.open("sensor", limit=Limit(items=200))
     viewer = Box(timed, "viewer")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [viewer], 2.0)
-        await trio.sleep(60)
+        await anyio.sleep(60)
         assert len(lines(caplog)) == 1
         viewer.work(viewer.items)
-        await trio.sleep(3)
+        await anyio.sleep(3)
         assert timed.forecasts.latest == ()
-        await trio.sleep(60)
+        await anyio.sleep(60)
         assert len(lines(caplog)) == 2
         nursery.cancel_scope.cancel()
     assert timed.forecasts.latest == ()
@@ -133,13 +133,13 @@ async def test_a_holder_that_takes_something_is_not_named(
     slow, far, full = Box(timed, "slow"), Box(timed, "far"), Box(timed, "full")
     soon = Relieved(timed, "soon", policy=StuckPolicy.DROP_OLDEST, patience=PATIENCE_MIN - 0.5)
     publish(quiet, [full], items=50)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [slow], 3.0)
         nursery.start_soon(send, calm, [far], 3.0)
         nursery.start_soon(send, short, [soon], 3.0)
         for _ in range(20):
-            await trio.sleep(3)
+            await anyio.sleep(3)
             slow.work(1)
         nursery.cancel_scope.cancel()
     assert lines(caplog) == []
@@ -150,12 +150,12 @@ async def test_a_wait_beyond_the_horizon_is_no_forecast(
 ) -> None:
     sensor = timed.open("sensor", limit=Limit(items=200))
     viewer = Box(timed, "viewer")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [viewer], 2.0)
-        await trio.sleep(100 - HORIZON_SECONDS - 5)
+        await anyio.sleep(100 - HORIZON_SECONDS - 5)
         assert lines(caplog) == []
-        await trio.sleep(15)
+        await anyio.sleep(15)
         assert len(lines(caplog)) == 1
         nursery.cancel_scope.cancel()
 
@@ -163,12 +163,12 @@ async def test_a_wait_beyond_the_horizon_is_no_forecast(
 async def test_all_below_an_account_will_wait(autojump_clock: MockClock, timed: Ledger) -> None:
     server = timed.open("server", limit=Limit(items=300))
     viewer = Box(timed, "viewer")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         for n in range(10):
             sensor = timed.open(f"sensor-{n}", parent=server)
             nursery.start_soon(send, sensor, [viewer], 1.0)
-        await trio.sleep(15)
+        await anyio.sleep(15)
         (forecast,) = timed.forecasts.latest
         assert (forecast.account, forecast.shared) == ("server", True)
         nursery.cancel_scope.cancel()
@@ -179,10 +179,10 @@ async def test_numbers_are_bounded(
 ) -> None:
     sensor = timed.open("sensor", limit=Limit(items=3000))
     viewers = [Box(timed, f"v{n}") for n in range(HOLDERS_MAX + 10)]
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, viewers, 2.0)
-        await trio.sleep(10)
+        await anyio.sleep(10)
         assert len(timed.forecasts.latest) == HOLDERS_MAX
         # What they hold grows together: each alone would take far longer.
         assert timed.forecasts.latest[0].seconds < 3000 / (2 * HOLDERS_MAX)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -26,23 +28,23 @@ async def test_who_waits_for_tokens_sleeps_when_there_are_some_but_too_much_is_o
     autojump_clock: MockClock,
 ) -> None:
     """What another reader of the account causes meanwhile closes it for debt as well."""
-    place = Place(trio.current_time)
+    place = Place(anyio.current_time)
     looks = 0
 
     def clock() -> float:
         nonlocal looks
         looks += 1
         assert looks < 1000, "it looks again and again"
-        return trio.current_time()
+        return anyio.current_time()
 
     place.ledger.clock = clock
     account = place.ledger.open("account", limit=Limit(items=10))
     account.rate = RateLimit(items_per_s=1, burst_items=1)
     charge_rates(account, 2, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, account, account)
         account.borrow(50, 0)
-        await trio.sleep(30)
+        await anyio.sleep(30)
         assert place.went_on == []
         assert account.waiting == 2
         account.repay(50, 0)
@@ -57,12 +59,12 @@ async def test_who_stands_behind_the_first_for_tokens_is_not_told_of_each(
     autojump_clock: MockClock,
 ) -> None:
     """What thousands wait for does not change with each token that one of them gets."""
-    place = Place(trio.current_time)
+    place = Place(anyio.current_time)
     tenant = place.ledger.open("tenant", limit=NO_LIMIT)
     tenant.rate = RateLimit(items_per_s=1, burst_items=1)
     accounts = [place.ledger.open(f"a{i}", limit=NO_LIMIT, parent=tenant) for i in range(4)]
     charge_rates(tenant, 2, 0)
-    began = trio.current_time()
+    began = anyio.current_time()
     stretches: list[float] = []
 
     async def read(number: int) -> None:
@@ -71,16 +73,16 @@ async def test_who_stands_behind_the_first_for_tokens_is_not_told_of_each(
         charge_rates(accounts[number], 1, 0)
         stretches.extend(waiter.stretch for waiter in place.ledger.waiters)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for number in range(4):
             nursery.start_soon(read, number)
             await wait_all_tasks_blocked()
     assert place.went_on == ["a0", "a1", "a2", "a3"]
     assert stretches == pytest.approx([began] * 6)
-    assert trio.current_time() - began == pytest.approx(4, abs=0.01)
+    assert anyio.current_time() - began == pytest.approx(4, abs=0.01)
     for number, account in enumerate(accounts, 1):
         assert waited(account) == {"rate": pytest.approx(number, abs=0.01)}
-    await trio.sleep(2)
+    await anyio.sleep(2)
     assert tenant.funds_are_clear()
     assert not gate_of(tenant).closed
 
@@ -107,7 +109,7 @@ async def test_a_tenant_that_wants_no_more_parts_its_own_limit_again() -> None:
     red = place.ledger.open("red", limit=Limit(items=60), parent=server, shared=True)
     blue = place.ledger.open("blue", limit=NO_LIMIT, parent=server)
     one, two = (place.ledger.open(n, limit=NO_LIMIT, parent=red) for n in ("one", "two"))
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         one.borrow(35, 0)
         two.borrow(35, 0)
         blue.borrow(60, 0)
@@ -153,7 +155,7 @@ async def test_what_is_borrowed_below_an_account_whose_limit_moves_breaks_nothin
     above.limit_by(LatencyLimit(1.0, floor=Limit(items=10), ceiling=Limit(items=1000)))
     one, two = (place.ledger.open(n, limit=NO_LIMIT, parent=above) for n in ("one", "two"))
     one.borrow(20, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, one, two)
         await place.pass_(0.5)
         one.repay(16, 0)
@@ -198,7 +200,7 @@ async def test_who_was_let_through_and_looks_again_does_not_make_room_for_those_
 
     If they let those behind them go first, these would do the same, and none would go on.
     """
-    place = Place(trio.current_time)
+    place = Place(anyio.current_time)
     limit = NO_LIMIT if gate == "rate" else Limit(items=10)
     above = place.ledger.open("above", limit=limit, shared=gate == "full")
     if gate == "rate":
@@ -214,18 +216,18 @@ async def test_who_was_let_through_and_looks_again_does_not_make_room_for_those_
                 waits += 1
                 await account.ensure_clear_funds()
                 for _ in range(late):
-                    await trio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()
             place.went_on.append(account.name)
             publish(account, [box])
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         publish(above, [box] * 30)
         for account in accounts:
             nursery.start_soon(read, account)
-        with trio.move_on_after(30):
+        with anyio.move_on_after(30):
             while True:
-                await trio.sleep(0.1)
+                await anyio.sleep(0.1)
                 box.work(min(1, box.items))
         nursery.cancel_scope.cancel()
     counts = [place.went_on.count(account.name) for account in accounts]
@@ -250,7 +252,7 @@ async def test_who_has_brought_something_in_stands_behind_those_who_wait() -> No
 
     publish(account, [box] * 11)
     for what in ("nothing", "a turn", "a run", "a loan"):
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(repay)
             await account.ensure_clear_funds()
         account.halt("disk")
@@ -260,7 +262,7 @@ async def test_who_has_brought_something_in_stands_behind_those_who_wait() -> No
             commit_run(account, [box], b"", 1, 1)
         elif what == "a loan":
             account.lend(None).settle()
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(repay)
         await account.ensure_clear_funds()
     # The second looks without having brought in anything: it is where it was.

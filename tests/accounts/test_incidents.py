@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -47,11 +48,11 @@ async def test_who_was_given_up_whose_events_are_lost_and_who_had_waited(
     (stuck,) = boxes(timed, 1)
     for number, account in enumerate(accounts, 2):
         publish(account, [stuck], items=number, nbytes=10 * number)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
         nursery.cancel_scope.cancel()
@@ -67,7 +68,7 @@ async def test_who_was_given_up_whose_events_are_lost_and_who_had_waited(
     assert (incident.waits, incident.cancelled) == (5, 0)
     assert 20.0 <= incident.seconds <= 20.5
     assert (len(incident.accounts), incident.accounts_more) == (NAMED, True)
-    assert incident.at == pytest.approx(trio.current_time(), abs=0.1)
+    assert incident.at == pytest.approx(anyio.current_time(), abs=0.1)
 
 
 async def test_a_wait_that_was_slow_is_told_with_its_culprit(
@@ -75,16 +76,16 @@ async def test_a_wait_that_was_slow_is_told_with_its_culprit(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=4, low_items=0))
     quick, slow = boxes(timed, 2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
         for seconds in (0.5, 3.0, 2.0):
             publish(account, [quick, slow], items=3)
-            async with trio.open_nursery() as readers:
+            async with anyio.create_task_group() as readers:
                 readers.start_soon(account.ensure_clear_funds)
-                await trio.sleep(0.1)
+                await anyio.sleep(0.1)
                 quick.work(3)
-                await trio.sleep(seconds)
+                await anyio.sleep(seconds)
                 slow.work(3)
         nursery.cancel_scope.cancel()
     incident = only(timed)
@@ -101,10 +102,10 @@ async def test_who_leaves_while_nothing_is_repaid_has_waited_for_who_held_most(
     few, many = boxes(timed, 2)
     publish(account, [few])
     publish(account, [many], items=2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
-        with trio.move_on_after(7):
+        with anyio.move_on_after(7):
             await account.ensure_clear_funds()
         nursery.cancel_scope.cancel()
     incident = only(timed)
@@ -121,13 +122,13 @@ async def test_those_that_the_log_only_counts_are_in_it_too(
     accounts = [timed.open(f"p{n}", limit=NO_LIMIT, parent=server) for n in range(50)]
     (box,) = boxes(timed, 1)
     publish(accounts[0], [box])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
-            await trio.sleep(3)
+            await anyio.sleep(3)
             box.work()
         assert timed.slow_waits is not None
         assert not timed.slow_waits.suspects
@@ -144,12 +145,12 @@ async def test_a_ring_that_was_parted_is_told_as_one(
     for_a.owner, for_b.owner = a, b
     publish(a, [for_b], items=5)
     publish(b, [for_a], items=5)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for account in (a, b):
                 readers.start_soon(account.ensure_clear_funds)
-            await trio.sleep(21)
+            await anyio.sleep(21)
             (left,) = (box for box in (for_a, for_b) if not box.given_up)
             left.work(5)
         nursery.cancel_scope.cancel()
@@ -164,9 +165,9 @@ async def test_who_may_take_for_ever_is_not_given_up(
     account = timed.open("publisher", limit=Limit(items=0))
     box = Box(timed, "patient", patience=2.0, policy=StuckPolicy.WAIT)
     publish(account, [box])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        with trio.move_on_after(9):
+        with anyio.move_on_after(9):
             await account.ensure_clear_funds()
         nursery.cancel_scope.cancel()
     assert timed.incidents.latest() == []

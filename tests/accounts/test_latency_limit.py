@@ -13,6 +13,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import anyio
 import attrs
 import pytest
 import trio
@@ -149,13 +150,13 @@ class World:
         return self
 
     async def _main(self, seconds: float) -> None:
-        began = trio.current_time()
-        ledger = Ledger(clock=lambda: trio.current_time() - began)
+        began = anyio.current_time()
+        ledger = Ledger(clock=lambda: anyio.current_time() - began)
         consumer = Consumer(ledger, "consumer")
         self.cleared = consumer.cleared
         others = [Fast(ledger, f"fast {number}") for number in range(self.fast)]
-        with trio.move_on_after(seconds):
-            async with trio.open_nursery() as nursery:
+        with anyio.move_on_after(seconds):
+            async with anyio.create_task_group() as nursery:
                 nursery.start_soon(watch_limits, ledger)
                 nursery.start_soon(self._consume, ledger, consumer)
                 for number in range(self.sources):
@@ -171,7 +172,7 @@ class World:
     async def _consume(self, ledger: Ledger, consumer: Consumer) -> None:
         step = self.target / 32 if self.lump is None else self.lump
         while True:
-            await trio.sleep(step)
+            await anyio.sleep(step)
             now = ledger.clock()
             consumer.clear(self.rate(now) * step, now)
             for account in self.accounts:
@@ -200,7 +201,7 @@ class World:
     async def _publish(
         self, account: Account, consumers: tuple[Consumer, ...], late: float
     ) -> None:
-        await trio.sleep(late)
+        await anyio.sleep(late)
         turns = 0
         while True:
             await account.ensure_clear_funds()
@@ -212,7 +213,7 @@ class World:
                 for consumer in consumers:
                     turn.send(consumer, None, items=batch, nbytes=batch * size)
             turns += 1
-            await trio.sleep(self.pause(turns))
+            await anyio.sleep(self.pause(turns))
 
     # -- what came of it --------------------------------------------------------------------------
 
@@ -462,17 +463,17 @@ async def test_the_age_stays_a_number_while_a_consumer_is_stuck() -> None:
         with account.turn(items=200, nbytes=20_000) as turn:
             turn.send(consumer, None, items=200, nbytes=20_000)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(4):
             publish()
             nursery.start_soon(account.ensure_clear_funds)
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
             now += TARGET
             consumer.clear(200, now)
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
         publish()
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert account.control is not None
         for targets in range(1, 2_000):
             now += TARGET
@@ -509,8 +510,8 @@ def test_where_nobody_waits_it_is_idle_and_out_of_the_way() -> None:
 async def test_a_limit_that_has_stopped_nobody_falls_to_twice_what_is_owed(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    began = trio.current_time()
-    ledger = Ledger(clock=lambda: trio.current_time() - began)
+    began = anyio.current_time()
+    ledger = Ledger(clock=lambda: anyio.current_time() - began)
     account = ledger.open("source")
     account.limit_by(LatencyLimit(TARGET, floor=Limit(items=10, bytes=10)))
     control = account.control
@@ -519,9 +520,9 @@ async def test_a_limit_that_has_stopped_nobody_falls_to_twice_what_is_owed(
     for _ in range(6):
         account.borrow(1_000, 10)
         assert not account.funds_are_clear()
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(account.ensure_clear_funds)
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
             mock_clock.jump(TARGET)
             account.repay(1_000, 10)
     assert (account.limit.items or 0) > 300
@@ -572,8 +573,8 @@ def test_a_fixed_limit_is_no_more_than_a_limit() -> None:
 async def test_the_new_limit_is_in_force_before_anybody_goes_on(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    began = trio.current_time()
-    ledger = Ledger(clock=lambda: trio.current_time() - began)
+    began = anyio.current_time()
+    ledger = Ledger(clock=lambda: anyio.current_time() - began)
     account = ledger.open("source")
     account.limit_by(LatencyLimit(TARGET, floor=Limit(items=1, bytes=1), ceiling=HIGH))
     account.limit = Limit(items=1_000, bytes=None)
@@ -584,14 +585,14 @@ async def test_the_new_limit_is_in_force_before_anybody_goes_on(
         await account.ensure_clear_funds()
         went_on.append(account.debt_items)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(read)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         while account.debt_items:
             # 10 in a target: what the limit of 1,000 would let go on at 500 is 50 targets' worth.
             mock_clock.jump(TARGET)
             account.repay(min(10, account.debt_items), 0)
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
     assert len(went_on) == 1
     assert went_on[0] <= 10
 
@@ -698,13 +699,13 @@ def test_more_accounts_are_looked_at_less_often(accounts: int, every: float) -> 
             raise AssertionError
 
     async def main() -> None:
-        began = trio.current_time()
-        ledger = Ledger(clock=lambda: trio.current_time() - began)
+        began = anyio.current_time()
+        ledger = Ledger(clock=lambda: anyio.current_time() - began)
         for number in range(accounts):
             ledger.open(f"source {number}").limit_by(LatencyLimit(1.0))
         ledger.accounts["source 0"].control = Looked()
         ledger.open("not moved")
-        with trio.move_on_after(2.01):
+        with anyio.move_on_after(2.01):
             await watch_limits(ledger)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -6,9 +6,10 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -105,7 +106,7 @@ async def test_the_totals() -> None:
     gone.close()
     a.standing().add(4, 400)
     b.standing().add(1, 100)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(a.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(3)
@@ -325,8 +326,8 @@ async def test_a_fan_out_of_ten_thousand_with_a_limit_of_a_hundred(ledger: Ledge
             read.append(i)
             publish(account, peers, nbytes=1)
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(reader)
             for i in range(3):
                 await wait_all_tasks_blocked()

@@ -7,8 +7,8 @@ import threading
 import weakref
 from typing import Any
 
+import anyio
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -193,8 +193,8 @@ def test_a_block_that_raises_rejects(ledger: Ledger) -> None:
 async def test_a_block_that_is_cancelled_says_so(ledger: Ledger) -> None:
     """Rule 4."""
     account = ledger.open("a")
-    with trio.move_on_after(0), account.lend(""):
-        await trio.sleep_forever()
+    with anyio.move_on_after(0), account.lend(""):
+        await anyio.sleep_forever()
     assert ledger.statistics().repaid_items["cancelled"] == 1
     assert not ledger.inside
 
@@ -367,9 +367,9 @@ async def test_a_leak_does_not_keep_readers_waiting(ledger: Ledger) -> None:
         await account.ensure_clear_funds()
         went_on = True
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(reader)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         loans.clear()
         with pytest.warns(ResourceWarning), bystander.turn():
             pass

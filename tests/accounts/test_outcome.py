@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
-import trio
-import trio.testing
 
 from clearfunds.accounts import Ledger, Outcome
 from clearfunds.accounts._outcome import outcome_of
@@ -27,18 +26,18 @@ def test_an_error_rejects_and_nothing_delivers() -> None:
 
 
 async def test_a_cancellation_is_one_however_deep_in_groups() -> None:
-    cancelled: list[trio.Cancelled] = []
+    cancelled: list[BaseException] = []
 
     async def work() -> None:
         try:
-            await trio.sleep_forever()
-        except trio.Cancelled as exc:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class() as exc:
             cancelled.append(exc)
             raise
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(work)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     alone = BaseExceptionGroup("", cancelled)
     assert outcome_of(cancelled[0]) is Outcome.CANCELLED
@@ -56,13 +55,13 @@ async def test_turns_and_loans_agree_about_it(ledger: Ledger) -> None:
     publish(account, [box])
 
     async def two_tasks() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            nursery.start_soon(trio.sleep_forever)
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(anyio.sleep_forever)
+            nursery.start_soon(anyio.sleep_forever)
 
-    with trio.move_on_after(0), box.take():
+    with anyio.move_on_after(0), box.take():
         await two_tasks()
-    with trio.move_on_after(0), account.turn(items=3):
+    with anyio.move_on_after(0), account.turn(items=3):
         await two_tasks()
     assert ledger.repaid_items[Outcome.CANCELLED] == 4
     assert ledger.repaid_items[Outcome.REJECTED] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 import trio
 import trio.testing
@@ -27,31 +28,31 @@ def send(account: Account, box: Box) -> None:
 
 async def looked() -> None:
     """Let the watch look for holders."""
-    await trio.sleep(1.1)
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.sleep(1.1)
+    await anyio.wait_all_tasks_blocked()
 
 
 @pytest.mark.rule(11)
 async def test_it_stands_in_line_until_its_funds_are_clear(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     box = Box(ledger, "box")
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=2))
     watch.note(alice)
     assert len(watch) == 0  # nothing runs
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         for _ in range(4):
             send(alice, box)
         for _ in range(3):
             watch.note(alice)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert alice.waiting == 1
         assert len(watch) == 1
-        await trio.sleep(7)
+        await anyio.sleep(7)
         held = watch.largest(alice)
         assert held is not None
         assert (held.holder, held.items) == ("box", 4)
@@ -59,7 +60,7 @@ async def test_it_stands_in_line_until_its_funds_are_clear(
         assert watch.reason(alice).startswith("box has 40 bytes of yours outstanding, for 7 s")
         ledger.audit()
         box.settle_all(Outcome.DELIVERED)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert alice.waiting == 0
         assert len(watch) == 0
         nursery.cancel_scope.cancel()
@@ -68,20 +69,20 @@ async def test_it_stands_in_line_until_its_funds_are_clear(
 
 @pytest.mark.rule(11)
 async def test_a_slow_consumer_is_given_up_for_it(autojump_clock: trio.testing.MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     box = Box(ledger, "box", patience=2, policy=StuckPolicy.DISCONNECT)
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
         nursery.start_soon(watch_patience, ledger)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         for _ in range(3):
             send(alice, box)
-        await trio.sleep(10)
+        await anyio.sleep(10)
         assert alice.debt_items == 3  # nobody waits
         watch.note(alice)
-        await trio.sleep(10)
+        await anyio.sleep(10)
         assert alice.debt_items == 0
         assert ledger.repaid_items[Outcome.WRITTEN_OFF] == 3
         nursery.cancel_scope.cancel()
@@ -89,22 +90,22 @@ async def test_a_slow_consumer_is_given_up_for_it(autojump_clock: trio.testing.M
 
 
 async def test_who_has_gone_stands_no_more(autojump_clock: trio.testing.MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     box = Box(ledger, "box")
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         for _ in range(3):
             send(alice, box)
         watch.note(alice)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         alice.close()
         watch.forget(alice)
         watch.forget(alice)
         assert watch.seconds(alice) == 0
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert not ledger.waiters
         box.settle_all(Outcome.DELIVERED)
         assert "alice" not in ledger.accounts
@@ -113,17 +114,17 @@ async def test_who_has_gone_stands_no_more(autojump_clock: trio.testing.MockCloc
 
 
 async def test_cancelled_it_leaves_nobody_in_line(autojump_clock: trio.testing.MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     box = Box(ledger, "box")
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         for _ in range(3):
             send(alice, box)
         watch.note(alice)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert not ledger.waiters
     assert len(watch) == 0
@@ -134,7 +135,7 @@ async def test_cancelled_it_leaves_nobody_in_line(autojump_clock: trio.testing.M
 
 
 async def test_the_reason_says_which_gate_is_closed(autojump_clock: trio.testing.MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     box = Box(ledger, "box")
     watch = OverLimitWatch(ledger)
     server = ledger.open("server", limit=Limit(items=3))
@@ -145,9 +146,9 @@ async def test_the_reason_says_which_gate_is_closed(autojump_clock: trio.testing
     dave = ledger.open("dave")
     erin = ledger.open("erin")
     erin.rate = RateLimit(items_per_s=0.001)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert "messages (0 bytes) of yours are outstanding" in watch.reason(alice)
         for account in (bob, carol):
             for _ in range(4):

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -58,21 +60,21 @@ async def test_a_stuck_holder_is_given_up_and_the_rest_go_on(
     async def publisher() -> None:
         for _ in range(3):
             await account.ensure_clear_funds()
-            went_on.append(trio.current_time())
+            went_on.append(anyio.current_time())
             publish(account, [good, stuck], items=3, nbytes=30)
 
     async def worker() -> None:
         while True:
             with await good.receive():
-                await trio.sleep(0.1)
+                await anyio.sleep(0.1)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(worker)
-        begin = trio.current_time()
-        with trio.fail_after(60):
+        begin = anyio.current_time()
+        with anyio.fail_after(60):
             await publisher()
-        await trio.sleep(0.2)
+        await anyio.sleep(0.2)
         nursery.cancel_scope.cancel()
 
     # The first goes through; the second waits for the patience, to within one look.
@@ -122,16 +124,16 @@ async def test_a_queue_that_keeps_what_it_has_was_not_given_up(
     account = timed.open("publisher", limit=Limit(items=1, low_items=0))
     queue = Keeper(timed, "Q", patience=5.0)
     publish(account, [queue], items=3, nbytes=30)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(6)
+        await anyio.sleep(6)
         assert len(queue.given_up) == 1
         (message,) = warnings_of(caplog)
         assert message.endswith("waits for; giving it up, it has to make room")
         assert timed.incidents.latest() == []
         queue.lets_go = True
-        await trio.sleep(6)
+        await anyio.sleep(6)
         (incident,) = timed.incidents.latest()
         assert incident.given_up is not None
         assert (incident.given_up.kind, incident.given_up.items) == ("queue", 3)
@@ -150,19 +152,19 @@ async def test_who_moves_while_rings_are_looked_for_is_let_off(
         yield
         return ()
 
-    async def in_between() -> None:
+    async def in_between(_: object) -> None:
         # As if others had taken their time.
-        await trio.sleep(0.1)
+        await anyio.sleep(0.1)
         if first.queue:
             first.work(3)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(watch_patience, timed)
-        await trio.sleep(19.9)
+        await anyio.sleep(19.9)
         monkeypatch.setattr("clearfunds.accounts.watch._patience.rings_in_steps", in_two_steps)
-        monkeypatch.setattr(trio.lowlevel, "checkpoint", in_between)
-        await trio.sleep(5.0)
+        monkeypatch.setattr(type(running()), "checkpoint", in_between)
+        await anyio.sleep(5.0)
         monkeypatch.undo()
         nursery.cancel_scope.cancel()
     assert (len(first.given_up), len(second.given_up)) == (0, 1)
@@ -175,9 +177,9 @@ async def test_the_log_names_all_who_wait(
     accounts = [timed.open(f"p{i:02}", limit=NO_LIMIT, parent=server) for i in range(25)]
     (box,) = boxes(timed, 1)
     publish(accounts[0], [box], items=4, nbytes=40)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for account in accounts[1:3]:
                 readers.start_soon(account.ensure_clear_funds)
         nursery.cancel_scope.cancel()
@@ -188,9 +190,9 @@ async def test_the_log_names_all_who_wait(
     caplog.clear()
     (box,) = boxes(timed, 1, "again ")
     publish(accounts[0], [box], items=4)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
         nursery.cancel_scope.cancel()
@@ -209,22 +211,22 @@ async def test_with_wait_it_is_waited_for_and_named_once_a_patience(
     account = timed.open("publisher", limit=Limit(items=0))
     box = Box(timed, "patient", patience=10.0, policy=StuckPolicy.WAIT)
     publish(account, [box], items=2)
-    begin = trio.current_time()
-    async with trio.open_nursery() as nursery:
+    begin = anyio.current_time()
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(account.ensure_clear_funds)
-            await trio.sleep(35)
+            await anyio.sleep(35)
             assert len(warnings_of(caplog)) == 3  # at 10, 20 and 30 s
             box.work()
-            await trio.sleep(9)
+            await anyio.sleep(9)
             assert len(warnings_of(caplog)) == 3  # it made progress
-            await trio.sleep(2)
+            await anyio.sleep(2)
             assert len(warnings_of(caplog)) == 4
             assert account.waiting == 1
             box.work()
         nursery.cancel_scope.cancel()
-    assert trio.current_time() - begin == 46
+    assert anyio.current_time() - begin == 46
     assert not box.given_up
     assert warnings_of(caplog)[0] == (
         "box patient made no progress for 10.0 s (patience 10 s) and holds 2 items, 0 bytes that "
@@ -243,11 +245,11 @@ async def test_nobody_waits_nothing_happens(
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
     publish(account, [box])
-    with trio.move_on_after(1000):
+    with anyio.move_on_after(1000):
         await watch_patience(timed)
     assert not caplog.records
     assert not box.given_up
-    assert overdue(timed, trio.current_time()) == []
+    assert overdue(timed, anyio.current_time()) == []
     box.work()
 
 
@@ -257,16 +259,16 @@ async def test_patience_begins_when_somebody_begins_to_wait(
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
     publish(account, [box])
-    await trio.sleep(1000)
-    async with trio.open_nursery() as nursery:
+    await anyio.sleep(1000)
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(19)
-        assert overdue(timed, trio.current_time()) == []
-        await trio.sleep(1)
-        (stuck,) = overdue(timed, trio.current_time())
+        await anyio.sleep(19)
+        assert overdue(timed, anyio.current_time()) == []
+        await anyio.sleep(1)
+        (stuck,) = overdue(timed, anyio.current_time())
         assert (stuck.holder, stuck.waiting, stuck.items) == (box, ("publisher",), 1)
         assert stuck.idle_seconds == 20
-        assert overdue(timed, trio.current_time(), []) == []
+        assert overdue(timed, anyio.current_time(), []) == []
         box.work()
 
 
@@ -279,15 +281,15 @@ async def test_little_patience_is_over_when_it_is(
     account = timed.open("publisher", limit=Limit(items=0))
     (stuck,) = boxes(timed, 1)
     stuck.patience = 0.1
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         if watches_first:
             nursery.start_soon(watch_patience, timed)
-        await trio.sleep(begins)
+        await anyio.sleep(begins)
         publish(account, [stuck])
         if not watches_first:
             nursery.start_soon(watch_patience, timed)
         await account.ensure_clear_funds()
-        assert trio.current_time() == pytest.approx(begins + 0.1, abs=0.002)
+        assert anyio.current_time() == pytest.approx(begins + 0.1, abs=0.002)
         nursery.cancel_scope.cancel()
 
 
@@ -297,16 +299,16 @@ async def test_who_moved_is_looked_at_again_as_soon_as_its_patience_is_over(
     account = timed.open("publisher", limit=Limit(items=0))
     (slow,) = boxes(timed, 1)
     slow.patience = 0.1
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         publish(account, [slow], items=3)
         nursery.start_soon(account.ensure_clear_funds)
         for _ in range(2):
-            await trio.sleep(0.09)
+            await anyio.sleep(0.09)
             slow.work()
         await account.ensure_clear_funds()
         # It last moved at 0.18.
-        assert 0.28 <= trio.current_time() < 0.4
+        assert 0.28 <= anyio.current_time() < 0.4
         nursery.cancel_scope.cancel()
 
 
@@ -315,14 +317,14 @@ async def test_patience_that_is_lost_while_somebody_waits(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     (stuck,) = boxes(timed, 1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         publish(account, [stuck])
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(1.02)
+        await anyio.sleep(1.02)
         stuck.patience = 0.1  # it was over long ago
         await account.ensure_clear_funds()
-        assert trio.current_time() == pytest.approx(1.02)
+        assert anyio.current_time() == pytest.approx(1.02)
         nursery.cancel_scope.cancel()
 
 
@@ -332,12 +334,12 @@ async def test_a_holder_that_makes_progress_may_take_its_time(
     account = timed.open("publisher", limit=Limit(items=0))
     (slow,) = boxes(timed, 1)
     publish(account, [slow], items=10)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(account.ensure_clear_funds)
             for _ in range(10):
-                await trio.sleep(15)
+                await anyio.sleep(15)
                 slow.work()
         nursery.cancel_scope.cancel()
     assert not slow.given_up
@@ -348,7 +350,7 @@ async def test_a_holder_that_makes_progress_may_take_its_time(
 async def trickle(box: Box, seconds: float, times: int) -> None:
     """Take one event now and then."""
     for _ in range(times):
-        await trio.sleep(seconds)
+        await anyio.sleep(seconds)
         if box.given_up:
             return
         if box.queue:
@@ -363,13 +365,13 @@ async def test_a_sign_of_life_now_and_then_is_no_progress(
     good, slow = boxes(timed, 2)
     publish(account, [good, slow], items=1_000)
     good.work(1_000)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, slow, 18, 1_000)
-        began = trio.current_time()
+        began = anyio.current_time()
         await account.ensure_clear_funds()
         # Half a patience until it is suspected, and a whole one in which it is looked at.
-        assert 20 <= trio.current_time() - began <= 31
+        assert 20 <= anyio.current_time() - began <= 31
         nursery.cancel_scope.cancel()
     assert len(slow.given_up) == 1
     assert not good.given_up
@@ -385,12 +387,12 @@ async def test_who_clears_what_is_waited_for_in_time_is_left_alone(
     account = timed.open("publisher", limit=Limit(items=500))
     (slow,) = boxes(timed, 1)
     publish(account, [slow], items=1_000)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, slow, 1.5, 1_000)
         await account.ensure_clear_funds()
         nursery.cancel_scope.cancel()
-    assert trio.current_time() == pytest.approx(750 * 1.5)
+    assert anyio.current_time() == pytest.approx(750 * 1.5)
     assert not slow.given_up
     assert not caplog.records
 
@@ -404,12 +406,12 @@ async def test_who_waits_behind_what_others_sent_does_not_make_it_slow(
     (box,) = boxes(timed, 1)
     publish(crowd, [box], items=1_000)
     publish(account, [box], items=1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, box, 1, 1_001)
         await account.ensure_clear_funds()
         nursery.cancel_scope.cancel()
-    assert trio.current_time() == pytest.approx(1_001)
+    assert anyio.current_time() == pytest.approx(1_001)
     assert not box.given_up
     assert not caplog.records
 
@@ -426,13 +428,13 @@ async def test_what_comes_later_does_not_hide_that_nothing_moves(
     async def fill() -> None:
         while not box.given_up:
             publish(crowd, [box], items=100)
-            await trio.sleep(1)
+            await anyio.sleep(1)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(fill)
         nursery.start_soon(trickle, box, 10, 1_000)
-        with trio.fail_after(35):
+        with anyio.fail_after(35):
             await account.ensure_clear_funds()
         nursery.cancel_scope.cancel()
     assert len(box.given_up) == 1
@@ -445,11 +447,11 @@ async def test_a_slow_holder_that_is_to_be_waited_for_is_named_once_a_patience(
     (slow,) = boxes(timed, 1)
     slow.policy = StuckPolicy.WAIT
     publish(account, [slow], items=1_000)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, slow, 18, 1_000)
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(101)
+        await anyio.sleep(101)
         nursery.cancel_scope.cancel()
     assert 3 <= len(warnings_of(caplog)) <= 5
     assert not slow.given_up
@@ -463,10 +465,10 @@ async def test_who_holds_nothing_that_is_waited_for_is_left_alone(
     held, elsewhere, nothing = boxes(timed, 3)
     publish(waiting, [held])
     publish(other, [elsewhere], items=50)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(waiting.ensure_clear_funds)
-        await trio.sleep(100)
-        assert [s.holder for s in overdue(timed, trio.current_time())] == [held]
+        await anyio.sleep(100)
+        assert [s.holder for s in overdue(timed, anyio.current_time())] == [held]
         held.work()
     elsewhere.work(50)
     assert not nothing.queue
@@ -485,12 +487,12 @@ async def test_what_is_counted_is_what_is_waited_for(
     publish(a, [box], items=1, nbytes=1)
     publish(b, [box], items=7, nbytes=70)
     publish(stranger, [box], items=100)
-    now = trio.current_time
-    async with trio.open_nursery() as nursery:
+    now = anyio.current_time
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(a.ensure_clear_funds)  # at its own account
-        await trio.sleep(10)
+        await anyio.sleep(10)
         nursery.start_soon(b.ensure_clear_funds)  # at the tenant's
-        await trio.sleep(20)
+        await anyio.sleep(20)
         (stuck,) = overdue(timed, now())
         assert (stuck.waiting, stuck.items, stuck.bytes) == (("a", "b"), 8, 71)
         assert stuck.idle_seconds == 30  # since the first of them began
@@ -504,13 +506,13 @@ async def test_it_counts_from_the_first_of_several_readers(
     account: Account = timed.open("a", limit=Limit(items=3, low_items=0), parent=tenant)
     (box,) = boxes(timed, 1)
     publish(account, [box], items=2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)  # waits at the tenant's
-        await trio.sleep(15)
+        await anyio.sleep(15)
         publish(account, [box], items=2)
         nursery.start_soon(account.ensure_clear_funds)  # waits at its own
-        await trio.sleep(5)
-        (stuck,) = overdue(timed, trio.current_time())
+        await anyio.sleep(5)
+        (stuck,) = overdue(timed, anyio.current_time())
         assert (stuck.waiting, stuck.idle_seconds, stuck.items) == (("a",), 20, 4)
         box.close()
 
@@ -521,9 +523,9 @@ async def test_several_stuck_holders_at_once(
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     peers = boxes(timed, 9)
     publish(account, peers)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(account.ensure_clear_funds)
             await wait_all_tasks_blocked()
             for peer in peers[3:]:
@@ -543,15 +545,15 @@ async def test_what_leaked_is_not_waited_for_for_ever(
     loans = [account.lend(""), account.lend("")]
 
     async def wait_for_them() -> None:
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(watch_patience, timed)
-            async with trio.open_nursery() as readers:
+            async with anyio.create_task_group() as readers:
                 readers.start_soon(account.ensure_clear_funds)
                 await wait_all_tasks_blocked()
                 loans.clear()
             nursery.cancel_scope.cancel()
 
-    with trio.fail_after(1), pytest.warns(ResourceWarning, match="was never settled"):
+    with anyio.fail_after(1), pytest.warns(ResourceWarning, match="was never settled"):
         await wait_for_them()
     assert timed.statistics().leaked_loans == 2
 
@@ -561,7 +563,7 @@ async def test_who_is_about_to_wait_looks_for_leaks_first(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     account.lend("")
-    with pytest.warns(ResourceWarning, match="was never settled"), trio.fail_after(1):
+    with pytest.warns(ResourceWarning, match="was never settled"), anyio.fail_after(1):
         await account.ensure_clear_funds()
     assert account.waits == 0
 
@@ -573,14 +575,14 @@ async def test_a_holder_that_cannot_be_given_up_does_not_end_the_watch(
         def give_up(self, why: str) -> None:
             raise OSError("it will not")
 
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     one, two = (ledger.open(name, limit=Limit(items=1)) for name in ("one", "two"))
     stubborn, other = Stubborn(ledger, "stubborn"), Box(ledger, "other")
     for account, box in ((one, stubborn), (two, other)):
         with account.turn() as turn:
             turn.send(box, "a")
             turn.send(box, "b")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, ledger)
         nursery.start_soon(one.ensure_clear_funds)
         await two.ensure_clear_funds()
@@ -626,13 +628,13 @@ async def test_of_a_ring_one_is_given_up_and_the_other_goes_on(
     peers = Peers(timed, "a b")
     peers.owes("a", "b", 4)
     peers.owes("b", "a", 7)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(peers.read, "a")
             readers.start_soon(peers.read, "b")
-        assert 20.0 <= trio.current_time() <= 20.5
-        await trio.sleep(60)
+        assert 20.0 <= anyio.current_time() <= 20.5
+        await anyio.sleep(60)
         nursery.cancel_scope.cancel()
     # Of two that have been idle as long, the one that holds more.
     assert peers.given_up == ["a"]
@@ -654,16 +656,16 @@ async def test_of_a_ring_who_is_idle_the_longest_goes_first(
     for debtor, holder, items in (("a", "b", 8), ("c", "a", 8), ("b", "c", 4)):
         peers.owes(debtor, holder, items)
     peers.outlets["a"].patience = peers.outlets["b"].patience = 10.0
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in "abc":
                 readers.start_soon(peers.read, name)
-            await trio.sleep(9.9)
+            await anyio.sleep(9.9)
             peers.outlets["a"].work()
             peers.outlets["b"].work()
         # The patience of all three ran out between two looks.
-        assert 20.0 <= trio.current_time() <= 20.5
+        assert 20.0 <= anyio.current_time() <= 20.5
         nursery.cancel_scope.cancel()
     assert peers.given_up == ["c"]
 
@@ -673,7 +675,7 @@ async def test_a_ring_of_one(
 ) -> None:
     peers = Peers(timed, "a")
     peers.owes("a", "a")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         await peers.read("a")
         nursery.cancel_scope.cancel()
@@ -690,12 +692,12 @@ async def test_a_ring_that_moves_is_left_alone(
     peers = Peers(timed, "a b")
     peers.owes("a", "b", 100)
     peers.owes("b", "a", 100)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         for name in "ab":
             nursery.start_soon(peers.read, name)
         for _ in range(10):
-            await trio.sleep(19)
+            await anyio.sleep(19)
             peers.outlets["a"].work(2)
             peers.outlets["b"].work(2)
         assert not caplog.records
@@ -710,12 +712,12 @@ async def test_a_ring_whose_members_are_to_be_waited_for_is_named_once_a_patienc
     peers = Peers(timed, "a b", policy=StuckPolicy.WAIT, patience=10.0)
     peers.owes("a", "b")
     peers.owes("b", "a")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in "ab":
                 readers.start_soon(peers.read, name)
-            await trio.sleep(35)
+            await anyio.sleep(35)
             assert len(warnings_of(caplog)) == 3  # at 10, 20 and 30 s
             assert not peers.given_up
             peers.outlets["a"].work(4)
@@ -734,12 +736,12 @@ async def test_of_a_mixed_ring_only_who_may_be_given_up_is(
     peers.outlets["a"].policy, peers.outlets["a"].patience = StuckPolicy.WAIT, 5.0
     peers.owes("b", "a", 50)
     peers.owes("a", "b")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in "ab":
                 readers.start_soon(peers.read, name)
-            await trio.sleep(19.9)
+            await anyio.sleep(19.9)
             assert len(warnings_of(caplog)) == 3
             assert all("policy is to wait" in message for message in warnings_of(caplog))
         assert peers.given_up == ["b"]
@@ -756,18 +758,18 @@ async def test_who_is_left_over_of_a_ring_has_its_patience_anew(
     for debtor, holder, items in (("a", "b", 4), ("b", "c", 9), ("c", "a", 4)):
         peers.owes(debtor, holder, items)
     peers.owes("publisher", "a")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         for name in "abc":
             nursery.start_soon(peers.accounts[name].ensure_clear_funds)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(peers.accounts["publisher"].ensure_clear_funds)
-            await trio.sleep(21)
+            await anyio.sleep(21)
             assert peers.given_up == ["c"]
-            await trio.sleep(18)
+            await anyio.sleep(18)
             assert peers.given_up == ["c"]
         # The publisher still waited on `a`'s.
-        assert 40.0 <= trio.current_time() <= 41.0
+        assert 40.0 <= anyio.current_time() <= 41.0
         assert "a" in peers.given_up
         nursery.cancel_scope.cancel()
     for outlet in peers.outlets.values():
@@ -782,15 +784,15 @@ async def test_who_is_left_over_of_a_ring_and_on_another_has_not(
         peers.owes(debtor, holder, items)
     peers.owes("a", "c", 1)
     peers.owes("c", "a", 1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in "abcd":
                 readers.start_soon(peers.read, name)
-            await trio.sleep(20.2)
+            await anyio.sleep(20.2)
             assert peers.given_up == ["a"]
         # At the next look.
-        assert 20.25 <= trio.current_time() <= 20.5
+        assert 20.25 <= anyio.current_time() <= 20.5
         nursery.cancel_scope.cancel()
     assert peers.given_up == ["a", "c"]
 
@@ -807,12 +809,12 @@ async def test_of_a_ring_as_many_are_given_up_as_let_one_go_on(
         outlet.owner = account
     for n in range(20):
         peers.owes(f"{n}", f"{(n + 1) % 20}", 10 if n % 2 else 5)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in peers.accounts:
                 readers.start_soon(peers.read, name)
-        assert 20.0 <= trio.current_time() <= 20.5
+        assert 20.0 <= anyio.current_time() <= 20.5
         nursery.cancel_scope.cancel()
     # 150 are owed; at 50 they go on.
     assert len(peers.given_up) == 10
@@ -831,9 +833,9 @@ async def test_all_that_one_connection_holds_is_given_up_with_it(
     peers.owes("a", "b")
     peers.owes("b", "a", 8)
     publish(peers.accounts["b"], [second], items=1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in "ab":
                 readers.start_soon(peers.read, name)
         nursery.cancel_scope.cancel()
@@ -851,9 +853,9 @@ async def test_outside_of_the_ring_everybody_is_dealt_with_as_ever(
     publisher = timed.open("publisher", limit=Limit(items=1))
     stuck = boxes(timed, 3)
     publish(publisher, stuck)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(publisher.ensure_clear_funds)
             for name in "ab":
                 readers.start_soon(peers.read, name)
@@ -871,7 +873,7 @@ async def test_if_one_of_a_ring_cannot_be_given_up_another_is(
         def give_up(self, why: str) -> None:
             raise OSError("it will not")
 
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     peers = Peers(ledger, "a b")
     peers.outlets["a"].close()
     ledger.unregister(peers.outlets["a"])
@@ -879,10 +881,10 @@ async def test_if_one_of_a_ring_cannot_be_given_up_another_is(
     peers.outlets["a"].owner = peers.accounts["a"]
     peers.owes("a", "b", 4)
     peers.owes("b", "a", 9)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, ledger)
         nursery.start_soon(peers.read, "b")
-        with trio.fail_after(60):
+        with anyio.fail_after(60):
             await peers.read("a")
         nursery.cancel_scope.cancel()
     assert "stubborn could not be given up" in caplog.text
@@ -911,9 +913,9 @@ async def test_who_ends_itself_since_it_cannot_be_relieved_opens_the_ring(
         peers.outlets[name].owner = peers.accounts[name]
     peers.owes("a", "b", 4)
     peers.owes("b", "a", 7)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(peers.read, "a")
             readers.start_soon(peers.read, "b")
         nursery.cancel_scope.cancel()
@@ -929,7 +931,7 @@ async def test_while_many_are_dealt_with_others_go_on(
 ) -> None:
     """Who has taken something, or has ended, meanwhile is let off."""
     account = timed.open("publisher", limit=Limit(items=1))
-    began = trio.Event()
+    began = anyio.Event()
 
     class Telling(Box):
         def give_up(self, why: str) -> None:
@@ -949,13 +951,13 @@ async def test_while_many_are_dealt_with_others_go_on(
             if not spared:
                 moved, ended = [box for box in holders if not box.given_up][-2:]
                 spared.extend((moved, ended))
-                moved.progressed_at = trio.current_time() + 1
+                moved.progressed_at = anyio.current_time() + 1
                 ended.close()
                 timed.unregister(ended)
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
 
     publish(account, holders, items=1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(account.ensure_clear_funds)
         await others()

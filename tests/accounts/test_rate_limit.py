@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+import anyio
 import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -93,37 +93,37 @@ def test_no_more_comes_in_than_the_rate_the_burst_and_one_packet(
 
 
 async def test_in_the_long_run_no_more_comes_in_than_the_rate(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     server = ledger.open("server", limit=NO_LIMIT)
     fast = ledger.open("fast", limit=NO_LIMIT, parent=server)
     slow = ledger.open("slow", limit=NO_LIMIT, parent=server)
     slow.rate = RateLimit(items_per_s=10, burst_items=3)
-    began = trio.current_time()
+    began = anyio.current_time()
     for _ in range(100):
         await slow.ensure_clear_funds()
         publish(slow, [])
     # Three are there at the beginning; and a thousandth of a second is waited for each at most.
-    assert trio.current_time() - began == pytest.approx(9.7, abs=0.2)
-    assert trio.current_time() - began >= 9.6
+    assert anyio.current_time() - began == pytest.approx(9.7, abs=0.2)
+    assert anyio.current_time() - began >= 9.6
     for _ in range(100):
         await fast.ensure_clear_funds()
         publish(fast, [])
     assert waits(ledger).keys() == {"rate"}
-    assert waited(slow) == {"rate": pytest.approx(trio.current_time() - began)}
+    assert waited(slow) == {"rate": pytest.approx(anyio.current_time() - began)}
     assert slow.statistics().blame == {"(rate limit)": pytest.approx(waited(slow)["rate"])}
     assert waited(fast) == {}
 
 
 async def test_a_packet_is_never_split(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     account = ledger.open("account", limit=NO_LIMIT)
     account.rate = RateLimit(bytes_per_s=100)
     box = Box(ledger, "box")
     commit_run(account, [box, box], b"", 1, 1000)  # what comes in counts, not the copies
     assert account.room() == (-1, -1)
-    began = trio.current_time()
+    began = anyio.current_time()
     await account.ensure_clear_funds()
-    assert trio.current_time() - began == pytest.approx(9.0, abs=0.01)
+    assert anyio.current_time() - began == pytest.approx(9.0, abs=0.01)
     box.close()
 
 
@@ -139,7 +139,7 @@ async def test_the_room_is_what_tokens_there_are() -> None:
 async def test_those_below_a_rate_wait_in_one_line_in_their_order(
     autojump_clock: MockClock,
 ) -> None:
-    place = Place(trio.current_time)
+    place = Place(anyio.current_time)
     tenant = place.ledger.open("tenant", limit=NO_LIMIT)
     tenant.rate = RateLimit(items_per_s=1, burst_items=1)
     accounts = [place.ledger.open(f"a{i}", parent=tenant) for i in range(5)]
@@ -150,13 +150,13 @@ async def test_those_below_a_rate_wait_in_one_line_in_their_order(
         await accounts[number].ensure_clear_funds()
         place.went_on.append(accounts[number].name)
         publish(accounts[number], [])
-        times.append(trio.current_time())
+        times.append(anyio.current_time())
 
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
+    began = anyio.current_time()
+    async with anyio.create_task_group() as nursery:
         for number in (3, 1, 4, 0, 2):
             nursery.start_soon(read, number)
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
         assert accounts[4].statistics().waiting == 1
         assert gate_of(tenant).closed
         assert not gate_of(tenant).waits_for_repayment
@@ -170,41 +170,41 @@ async def test_those_below_a_rate_wait_in_one_line_in_their_order(
 async def test_a_wait_for_tokens_can_be_cancelled_and_the_next_in_line_takes_over(
     autojump_clock: MockClock,
 ) -> None:
-    place = Place(trio.current_time)
+    place = Place(anyio.current_time)
     account = place.ledger.open("account", limit=NO_LIMIT)
     account.rate = RateLimit(items_per_s=1)
     publish(account, [], items=11)
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        with trio.move_on_after(4):
+    began = anyio.current_time()
+    async with anyio.create_task_group() as nursery:
+        with anyio.move_on_after(4):
             await account.ensure_clear_funds()
         nursery.start_soon(place.read, account)
-        with trio.move_on_after(3):
+        with anyio.move_on_after(3):
             await account.ensure_clear_funds()
-    assert trio.current_time() - began == pytest.approx(10.0, abs=0.01)
+    assert anyio.current_time() - began == pytest.approx(10.0, abs=0.01)
     assert place.went_on == ["account"]
     assert account.waiting == 0
     assert not account.line
 
 
 async def test_a_rate_that_is_set_counts_at_once(autojump_clock: MockClock) -> None:
-    place = Place(trio.current_time)
+    place = Place(anyio.current_time)
     account = place.ledger.open("account", limit=NO_LIMIT)
     below = place.ledger.open("below", limit=NO_LIMIT, parent=account)
     account.rate = RateLimit(items_per_s=1)
     publish(below, [], items=1001)
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
+    began = anyio.current_time()
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, below)
         account.rate = RateLimit(items_per_s=100)
         await place.come(nursery, account)
     assert place.went_on == ["below", "account"]
-    assert trio.current_time() - began == pytest.approx(10, abs=0.01)
+    assert anyio.current_time() - began == pytest.approx(10, abs=0.01)
     publish(below, [], items=1001)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await place.come(nursery, below)
         account.rate = None
-    assert trio.current_time() - began == pytest.approx(10, abs=0.01)
+    assert anyio.current_time() - began == pytest.approx(10, abs=0.01)
     assert account.rate is None
     assert not account.gated
     assert below.rated == ()
@@ -212,21 +212,21 @@ async def test_a_rate_that_is_set_counts_at_once(autojump_clock: MockClock) -> N
 
 
 async def test_debt_and_rate_are_waited_for_together(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     account = ledger.open("account", limit=Limit(items=10))
     account.rate = RateLimit(items_per_s=1)
     box = Box(ledger, "box")
     publish(account, [box], items=11)
-    began = trio.current_time()
+    began = anyio.current_time()
 
     async def work() -> None:
-        await trio.sleep(3)
+        await anyio.sleep(3)
         box.work(11)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(work)
         await account.ensure_clear_funds()
-    assert trio.current_time() - began == pytest.approx(10, abs=0.01)
+    assert anyio.current_time() - began == pytest.approx(10, abs=0.01)
     assert waited(account) == pytest.approx({"account": 3.0, "rate": 7.0}, abs=0.01)
     blame = account.statistics().blame
     assert blame == pytest.approx({"box": 3.0, "(rate limit)": 7.0}, abs=0.01)
@@ -244,12 +244,12 @@ async def test_what_has_no_rate_any_more_is_not_waited_for(
     before: RateLimit, after: RateLimit, autojump_clock: MockClock
 ) -> None:
     """What was left over of the other unit would never be filled again."""
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     account = ledger.open("account", limit=NO_LIMIT)
     account.rate = before
     commit_run(account, [], b"", 50, 5000)
     account.rate = after
-    with trio.fail_after(20):
+    with anyio.fail_after(20):
         for _ in range(100):
             await account.ensure_clear_funds()
             commit_run(account, [], b"", 1, 10)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import Ledger, Limit, LoanedItem, Outcome, Tracer, commit_run
 from tests.accounts.conftest import Box, Recording, Settled
@@ -181,13 +182,13 @@ def test_several_loans_at_once_are_repaid_as_one_by_one(ledger: Ledger, recorded
 
 
 async def test_several_loans_at_once_let_readers_go_on(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     account = ledger.open("a", limit=Limit(items=1, low_items=0))
     boxes = [Box(ledger, "one"), Box(ledger, "two")]
     account.borrow(5, 50)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(3)
+        await anyio.sleep(3)
         account.repay(5, 50, holder=boxes[0], lent=True, recorded=True)
     assert account.statistics().blame == {"one": 3.0}
     ledger.audit()
@@ -216,19 +217,19 @@ def by_culprit(recording: Recording, account: str) -> dict[tuple[str, str, str],
 
 
 async def test_each_stretch_has_its_culprit(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     ledger.recorder = recording = Recording()
     account = ledger.open("a", limit=Limit(items=1, low_items=0))
     one, two = Box(ledger, "one"), Box(ledger, "two")
     commit_run(account, [one, two], "run", 2, 0)
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
+    began = anyio.current_time()
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(3)
+        await anyio.sleep(3)
         one.work(2)
-        await trio.sleep(2)
+        await anyio.sleep(2)
         two.work(1)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         assert not recording.stalls
         two.work(1)
     assert by_culprit(recording, "a") == {
@@ -240,19 +241,19 @@ async def test_each_stretch_has_its_culprit(autojump_clock: MockClock) -> None:
 
 
 async def test_who_comes_late_has_not_waited_all_of_it(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     ledger.recorder = recording = Recording()
     server = ledger.open("server", limit=Limit(items=1, low_items=0))
     early, late = ledger.open("early", parent=server), ledger.open("late", parent=server)
     one, two = Box(ledger, "one"), Box(ledger, "two")
     commit_run(early, [one, two], "run", 2, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(early.ensure_clear_funds)
-        await trio.sleep(3)
+        await anyio.sleep(3)
         nursery.start_soon(late.ensure_clear_funds)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         one.work(2)
-        await trio.sleep(2)
+        await anyio.sleep(2)
         two.work(2)
     assert by_culprit(recording, "early") == {
         ("server", "one", "parent"): 4.0,
@@ -269,38 +270,38 @@ async def test_who_comes_late_has_not_waited_all_of_it(autojump_clock: MockClock
 
 
 async def test_waits_that_go_on_are_told_of_on_demand(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     ledger.recorder = recording = Recording()
     account = ledger.open("a", limit=Limit(items=1, low_items=0))
     box = Box(ledger, "box")
     commit_run(account, [box], "run", 3, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         box.work(1)
         ledger.tell_stalls()
         assert by_culprit(recording, "a") == {("a", "box", "account"): 1.0}
         ledger.tell_stalls()
         assert len(recording.stalls) == 1
-        await trio.sleep(2)
+        await anyio.sleep(2)
         box.work(2)
     assert by_culprit(recording, "a") == {("a", "box", "account"): 3.0}
 
 
 async def test_an_alarm_is_to_blame_for_itself(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     ledger.recorder = recording = Recording()
     server = ledger.open("server", limit=Limit(items=1, low_items=0))
     account = ledger.open("a", parent=server)
     box = Box(ledger, "box")
     commit_run(account, [box], "run", 2, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
-        await trio.sleep(1)
+        await anyio.sleep(1)
         server.halt("memory")
-        await trio.sleep(2)
+        await anyio.sleep(2)
         server.resume("memory")
-        await trio.sleep(4)
+        await anyio.sleep(4)
         box.work(2)
     # The first second nobody repaid anything: until the alarm nobody could say who it was.
     assert by_culprit(recording, "a") == {
@@ -310,15 +311,15 @@ async def test_an_alarm_is_to_blame_for_itself(autojump_clock: MockClock) -> Non
 
 
 async def test_a_wait_that_began_before_the_recorder(autojump_clock: MockClock) -> None:
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     account = ledger.open("a", limit=Limit(items=1, low_items=0))
     box = Box(ledger, "box")
     commit_run(account, [box], "run", 2, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         ledger.recorder = recording = Recording()
-        await trio.sleep(1)
+        await anyio.sleep(1)
         box.work(1)
         ledger.recorder = None
         box.work(1)

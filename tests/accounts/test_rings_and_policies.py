@@ -6,9 +6,10 @@ import logging
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -155,19 +156,19 @@ async def test_a_ring_is_found_named_and_resolved(
     peers = Peers(timed, names, gate, policy=policy, retain_limit=Limit(items=2))
     for debtor, holder in round_of(names):
         peers.owes(debtor, holder, 6)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in peers.accounts:
                 readers.start_soon(peers.read, name)
             await wait_all_tasks_blocked()
             reasons = {account.statistics().waiting for account in peers.accounts.values()}
             assert reasons == {1}
-            await trio.sleep(PATIENCE - 1)
+            await anyio.sleep(PATIENCE - 1)
             (ring,) = rings(timed)
             assert sorted(ring.members) == names.split()
             assert not caplog.records
-            await trio.sleep(1.6)
+            await anyio.sleep(1.6)
             (record, *more) = warnings_of(caplog)
             assert ring.sentence() in record.message
             if policy is StuckPolicy.WAIT:
@@ -183,7 +184,7 @@ async def test_a_ring_is_found_named_and_resolved(
                 assert incident.relieved.ring == len(names.split())
             else:
                 assert record.message.endswith("; giving it up, its debt is written off")
-        assert trio.current_time() <= PATIENCE + 0.7
+        assert anyio.current_time() <= PATIENCE + 0.7
         waited = timed.statistics().waited_by_reason
         assert waited[gate] == sum(waited.values()) > 0
         nursery.cancel_scope.cancel()
@@ -200,13 +201,13 @@ async def test_rather_one_that_stays_than_one_that_goes(
     # Of all of them it holds least.
     for debtor, holder, items in (("a", "b", 9), ("b", "c", 4), ("c", "a", 8)):
         peers.owes(debtor, holder, items)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for name in "abc":
                 readers.start_soon(peers.read, name)
         nursery.cancel_scope.cancel()
-    assert PATIENCE <= trio.current_time() <= PATIENCE + 0.5
+    assert PATIENCE <= anyio.current_time() <= PATIENCE + 0.5
     assert not any(wire.closed for wire in peers.wires.values())
     assert [name for name, wire in peers.wires.items() if wire.relief.spells] == ["c"]
 
@@ -225,9 +226,9 @@ async def test_a_relief_that_fails_is_somebody_elses(
     peers.wires["a"].owner = peers.accounts["a"]
     peers.owes("a", "b")
     peers.owes("b", "a")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(peers.read, "a")
             readers.start_soon(peers.read, "b")
         nursery.cancel_scope.cancel()
@@ -253,16 +254,16 @@ async def test_two_relays_that_echo_each_other_each_see_their_half(
         for wire in other.wires.values():
             wire.take()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for ledger in ledgers:
             nursery.start_soon(watch_patience, ledger)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(relay, left, "l", right)
             readers.start_soon(relay, right, "r", left)
-            await trio.sleep(PATIENCE - 1)
+            await anyio.sleep(PATIENCE - 1)
             members = [[ring.members for ring in rings(ledger)] for ledger in ledgers]
             assert members == [[("l",)], [("r",)]]
-        assert PATIENCE <= trio.current_time() <= PATIENCE + 0.5
+        assert PATIENCE <= anyio.current_time() <= PATIENCE + 0.5
         nursery.cancel_scope.cancel()
     assert sorted(went_on) == ["l", "r"]
     named = [r.message for r in warnings_of(caplog) if "in a ring of one: " in r.message]
@@ -288,20 +289,20 @@ async def test_who_waits_for_its_rate_is_on_no_ring_until_that_is_over(
 
     async def read_at_a_rate() -> None:
         await a.ensure_clear_funds()
-        went_on.append(trio.current_time())
+        went_on.append(anyio.current_time())
         # One packet, whose fan-out is more than it may owe.
         a.rate = None
         peers.owes("a", "b", 6)
         await peers.read("a")
-        went_on.append(trio.current_time())
+        went_on.append(anyio.current_time())
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         peers.wires["a"].patience = 1000.0
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(read_at_a_rate)
             readers.start_soon(peers.read, "b")
-            await trio.sleep(9)
+            await anyio.sleep(9)
             assert timed.statistics().waited_by_reason["rate"] > 8
             assert rings(timed) == ()
             assert not warnings_of(caplog)

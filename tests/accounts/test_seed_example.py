@@ -12,9 +12,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import anyio
 import pytest
-import trio
-import trio.testing
 
 from clearfunds.accounts import Account, Holder, Ledger, Limit, commit_run
 from tests.accounts.conftest import Box, publish
@@ -80,10 +79,10 @@ async def test_the_reader_waits_at_nine_and_wakes_at_five(
             if message == "M":
                 route(account, peers, seen)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         assert account.debt_items == 0
         nursery.start_soon(reader)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
 
         assert seen == steps
         assert account.peak_items == 10
@@ -94,7 +93,7 @@ async def test_the_reader_waits_at_nine_and_wakes_at_five(
 
         for peer, left in zip(peers[:3], (8, 7, 6), strict=True):
             peer.work()
-            await trio.testing.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
             assert account.debt_items == left
             assert read == ["M"]
             assert (account.waiting, account.state) == (1, "throttled")
@@ -103,7 +102,7 @@ async def test_the_reader_waits_at_nine_and_wakes_at_five(
         peers[3].work()
         assert account.debt_items == 5
         assert account.state == "owing"
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert read == ["M", "N"]
         assert (account.waiting, account.waits) == (0, 1)
         ledger.audit()
@@ -137,7 +136,7 @@ async def test_with_the_dataspace_as_an_actor(ledger: Ledger) -> None:
         ledger.audit()
     assert account.debt_items == 1 + 9 - 1
     assert account.peak_items == 10
-    with trio.move_on_after(0):
+    with anyio.move_on_after(0):
         await account.ensure_clear_funds()
         pytest.fail("nine is above five")
     for peer in peers[:4]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 import trio
+from anyio import wait_all_tasks_blocked
+from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
 from clearfunds.accounts._gate import gate_of
@@ -81,7 +83,7 @@ class Tree:
             self.ledger.open("blue", limit=NO_LIMIT, parent=self.server),
         ]
         self.loans: list[LoanedItem[None]] = []
-        self.scopes: list[trio.CancelScope] = []
+        self.scopes: list[anyio.CancelScope] = []
 
     def leaf(self, number: int) -> Account:
         """Return a leaf, which is opened if it is not."""
@@ -96,7 +98,7 @@ class Tree:
         self.loans.append(account.lend(None, items=items, nbytes=nbytes))
 
     async def read(self, account: Account, items: int) -> None:
-        with trio.CancelScope() as scope:
+        with anyio.CancelScope() as scope:
             self.scopes.append(scope)
             await account.ensure_clear_funds()
             for above in account.chain:
@@ -105,7 +107,7 @@ class Tree:
             if items and account.opens > 0:
                 self.lend(account, items, 10 * items)
 
-    def do(self, step: tuple[object, ...], nursery: trio.Nursery) -> None:
+    def do(self, step: tuple[object, ...], nursery: TaskGroup) -> None:
         match step:
             case ("lend", int(number), int(items), int(nbytes)):
                 self.lend(self.leaf(number), items, nbytes)
@@ -205,7 +207,7 @@ def test_whatever_happens_nobody_is_stuck_and_nobody_gets_less_than_its_part(
 ) -> None:
     async def live() -> None:
         tree = Tree(limit)
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             for step in life:
                 tree.do(step, nursery)
                 await wait_all_tasks_blocked()

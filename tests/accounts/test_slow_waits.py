@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -46,18 +47,18 @@ async def test_one_line_at_the_threshold_and_one_at_the_end(
     account = timed.open("publisher", limit=Limit(items=4, bytes=1000, low_items=0))
     quick, stuck = boxes(timed, 2)
     publish(account, [quick, stuck], items=3, nbytes=30)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             await wait_all_tasks_blocked()
             readers.start_soon(account.ensure_clear_funds)
-            await trio.sleep(0.5)
+            await anyio.sleep(0.5)
             quick.work(2)
-            await trio.sleep(0.4)
+            await anyio.sleep(0.4)
             assert told(caplog) == []
-            await trio.sleep(0.2)
+            await anyio.sleep(0.2)
             (line,) = told(caplog)
-            await trio.sleep(3)
+            await anyio.sleep(3)
             stuck.work(3)
             assert told(caplog) == []
             quick.work(1)
@@ -109,14 +110,14 @@ async def test_the_line_says_what_else_than_its_limit_it_waits_for(
     fast.rate = RateLimit(items_per_s=10, burst_items=1)
     publish(fast, [], items=40)
     gate_of(blocked).block("queue")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         for account in (greedy, fast, blocked):
             nursery.start_soon(account.ensure_clear_funds)
             await wait_all_tasks_blocked()
-        await trio.sleep(1.1)
+        await anyio.sleep(1.1)
         share, rate, credit = told(caplog)
-        await trio.sleep(4)
+        await anyio.sleep(4)
         (end,) = told(caplog)
         nursery.cancel_scope.cancel()
     assert share.message == (
@@ -144,13 +145,13 @@ async def test_a_wait_below_the_threshold_is_not_told_of(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         for _ in range(10):
             publish(account, [box])
-            async with trio.open_nursery() as readers:
+            async with anyio.create_task_group() as readers:
                 readers.start_soon(account.ensure_clear_funds)
-                await trio.sleep(0.9)
+                await anyio.sleep(0.9)
                 box.work()
         assert told(caplog) == []
         nursery.cancel_scope.cancel()
@@ -176,13 +177,13 @@ async def test_the_threshold_is_kept_to_within_a_look(
     handler = Handler()
     logging.getLogger("clearfunds.accounts").addHandler(handler)
     try:
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(lambda: watch_slow_waits(timed, seconds=seconds))
-            async with trio.open_nursery() as readers:
+            async with anyio.create_task_group() as readers:
                 for account in accounts:
-                    await trio.sleep(0.037)
+                    await anyio.sleep(0.037)
                     readers.start_soon(account.ensure_clear_funds)
-                await trio.sleep(seconds + 0.1)
+                await anyio.sleep(seconds + 0.1)
                 box.work(15)
             nursery.cancel_scope.cancel()
     finally:
@@ -201,11 +202,11 @@ async def test_what_a_reader_waits_for_above_is_told_with_its_place(
     box, strangers = boxes(timed, 2)
     publish(guilty, [box], items=6, nbytes=60)
     publish(timed.open("stranger"), [strangers], items=100)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(victim.ensure_clear_funds)
-            await trio.sleep(2)
+            await anyio.sleep(2)
             box.work(6)
         line, end = told(caplog)
         nursery.cancel_scope.cancel()
@@ -225,13 +226,13 @@ async def test_only_this_waits_blame_is_told(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     first, second = boxes(timed, 2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         for box, seconds in ((first, 5.0), (second, 2.0)):
             publish(account, [box])
-            async with trio.open_nursery() as readers:
+            async with anyio.create_task_group() as readers:
                 readers.start_soon(account.ensure_clear_funds)
-                await trio.sleep(seconds)
+                await anyio.sleep(seconds)
                 box.work()
         lines = told(caplog)
         nursery.cancel_scope.cancel()
@@ -249,9 +250,9 @@ async def test_a_wait_that_is_cancelled_ends_too(
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
     publish(account, [box])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        with trio.move_on_after(3):
+        with anyio.move_on_after(3):
             await account.ensure_clear_funds()
         line, end = told(caplog)
         nursery.cancel_scope.cancel()
@@ -269,10 +270,10 @@ async def test_a_wait_that_began_before_the_watch_is_told_of(
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
     publish(account, [box])
-    async with trio.open_nursery() as readers:
+    async with anyio.create_task_group() as readers:
         readers.start_soon(account.ensure_clear_funds)
-        await trio.sleep(10)
-        with trio.move_on_after(1):
+        await anyio.sleep(10)
+        with anyio.move_on_after(1):
             await watch_slow_waits(timed)
         (line,) = told(caplog)
         assert 10 <= line.seconds <= 10.1
@@ -290,15 +291,15 @@ async def test_however_many_wait_the_log_stays_readable(
     ]
     (box,) = boxes(timed, 1)
     publish(accounts[0], [box])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
                 await wait_all_tasks_blocked()
-            await trio.sleep(5)
+            await anyio.sleep(5)
             begun = told(caplog)
-            await trio.sleep(30)
+            await anyio.sleep(30)
             (rest,) = told(caplog)
             box.work()
         ended = told(caplog)
@@ -318,13 +319,13 @@ async def test_of_many_holders_the_worst_are_named(
     everybody = boxes(timed, 9)
     for n, box in enumerate(everybody, 1):
         publish(account, [box], items=n)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(account.ensure_clear_funds)
-            await trio.sleep(2)
+            await anyio.sleep(2)
             for n, box in enumerate(everybody, 1):
-                await trio.sleep(n)
+                await anyio.sleep(n)
                 box.work(n)
         line, end = told(caplog)
         nursery.cancel_scope.cancel()
@@ -344,12 +345,12 @@ async def test_open_turns_and_loose_loans_are_holders(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     loan = account.lend("", items=2, nbytes=20)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             readers.start_soon(account.ensure_clear_funds)
             with account.turn(items=1, nbytes=10):
-                await trio.sleep(1.5)
+                await anyio.sleep(1.5)
             loan.settle()
         line, _ = told(caplog)
         nursery.cancel_scope.cancel()
@@ -361,14 +362,14 @@ async def test_open_turns_and_loose_loans_are_holders(
 
 
 async def test_one_watch_is_enough(autojump_clock: MockClock, timed: Ledger) -> None:
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
         with pytest.raises(AccountError, match="watched already"):
             await watch_slow_waits(timed)
         nursery.cancel_scope.cancel()
     # And when it has ended another may begin.
-    with trio.move_on_after(1):
+    with anyio.move_on_after(1):
         await watch_slow_waits(timed)
 
 
@@ -378,17 +379,17 @@ async def test_it_keeps_nothing_of_waits_that_are_over(
     server = timed.open("server", limit=Limit(items=0))
     accounts = [timed.open(f"p{n}", limit=NO_LIMIT, parent=server) for n in range(50)]
     box = Box(timed, "box")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
         slow_waits = timed.slow_waits
         assert slow_waits is not None
         for seconds in (0.5, 3.0):
             publish(accounts[0], [box])
-            async with trio.open_nursery() as readers:
+            async with anyio.create_task_group() as readers:
                 for account in accounts:
                     readers.start_soon(account.ensure_clear_funds)
-                await trio.sleep(seconds)
+                await anyio.sleep(seconds)
                 if seconds == 3.0:
                     assert (len(slow_waits.told), len(slow_waits.counted)) == (20, 30)
                 box.work()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-import trio.testing
+import anyio
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit
 from clearfunds.accounts._waiters import REASONS
@@ -40,18 +39,18 @@ async def test_a_wait_is_parted_by_where_it_is() -> None:
     alice = ledger.open("alice", limit=Limit(items=10, low_items=10), parent=server)
     bob = ledger.open("bob", limit=NO_LIMIT, parent=server)
     alice.borrow(12, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(read, alice)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         clock.now = 2.0
         assert by_reason(ledger) == (only(account=1), only(account=2.0))
         # Her own account clears when the server's has become too much.
         bob.borrow(100, 0)
         nursery.start_soon(read, bob)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         clock.now = 3.0
         alice.repay(2, 0)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         clock.now = 3.5
         # Alice: 3 s at home, 0.5 s at the server. Bob: 1.5 s at the server.
         waits, waited = by_reason(ledger)
@@ -80,9 +79,9 @@ async def test_a_cancelled_wait_counts_for_as_long_as_it_was() -> None:
     ledger = Ledger(clock=clock)
     alice = ledger.open("alice", limit=Limit(items=0))
     alice.borrow(1, 0)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(read, alice)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         clock.now = 0.3
         nursery.cancel_scope.cancel()
     assert (ledger.wait_seconds.count, ledger.wait_seconds.total) == (1, 0.3)
@@ -96,10 +95,10 @@ def totals(ledger: Ledger) -> Iterator[tuple[int, float]]:
 
 async def wait_and_go(ledger: Ledger, account: Account, readers: int) -> None:
     """Let readers come, and go on when all is repaid."""
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(readers):
             nursery.start_soon(read, account)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         account.repay(account.debt_items, account.debt_bytes)
 
 

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
-import trio
+from anyio import wait_all_tasks_blocked
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -61,7 +61,7 @@ def one(trace: Trace) -> TracedLoan:
 
 async def ended(tracer: Tracer) -> Trace:
     """Return what has been traced to its end already."""
-    with trio.fail_after(1):
+    with anyio.fail_after(1):
         return await tracer.next()
 
 
@@ -256,9 +256,9 @@ async def test_work_that_is_cancelled_ends_so(ledger: Ledger) -> None:
     (box,) = boxes(ledger, 1)
     with Tracer(ledger) as tracer:
         publish(account, [box])
-        with trio.CancelScope() as scope, box.take():
+        with anyio.CancelScope() as scope, box.take():
             scope.cancel()
-            await trio.sleep_forever()
+            await anyio.sleep_forever()
         trace = await ended(tracer)
     assert trace.outcomes == {Outcome.CANCELLED: 1}
 
@@ -267,11 +267,11 @@ async def test_waiting_for_a_trace_that_is_cancelled_loses_none(ledger: Ledger) 
     account = ledger.open("pub")
     (box,) = boxes(ledger, 1)
     with Tracer(ledger) as tracer:
-        with trio.move_on_after(0):
+        with anyio.move_on_after(0):
             await tracer.next()
         publish(account, [box])
         box.work()
-        with trio.CancelScope() as scope:
+        with anyio.CancelScope() as scope:
             scope.cancel()
             await tracer.next()
         assert (await ended(tracer)).complete
@@ -548,7 +548,7 @@ async def test_the_accounts_waits_meanwhile_are_told_of() -> None:
     ledger = Ledger(clock=clock)
     account = ledger.open("pub", limit=Limit(items=1, low_items=0))
     fast, slow = boxes(ledger, 2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         with Tracer(ledger) as tracer:
             publish(account, [fast, slow])
             nursery.start_soon(account.ensure_clear_funds)
@@ -574,7 +574,7 @@ async def test_a_wait_that_goes_on_says_where() -> None:
     other = ledger.open("other", parent=server)
     (box,) = boxes(ledger, 1)
     publish(other, [box], items=3)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(other.ensure_clear_funds)
         await wait_all_tasks_blocked()

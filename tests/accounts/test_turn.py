@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import attrs
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,10 +162,10 @@ def test_a_turn_that_raises_sends_nothing(ledger: Ledger, error: BaseException) 
 async def test_a_turn_that_is_cancelled_sends_nothing(ledger: Ledger) -> None:
     account = ledger.open("a")
     box = Box(ledger, "b")
-    with trio.CancelScope() as scope, account.turn() as turn:
+    with anyio.CancelScope() as scope, account.turn() as turn:
         turn.send(box, b"")
         scope.cancel()
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
     assert (box.items, owed(account)) == (0, (0, 0))
     assert ledger.repaid_items[Outcome.CANCELLED] == 1
     assert not ledger.inside
@@ -527,9 +528,9 @@ async def test_a_reader_woken_by_a_commit_runs_after_it(ledger: Ledger) -> None:
         await account.ensure_clear_funds()
         seen.append((account.debt_items, box.items))
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(reader)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         loan.settle(2)  # wakes
         with account.turn() as turn:
             turn.send(gone, b"")  # repaid in the middle of the commit

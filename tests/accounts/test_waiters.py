@@ -9,9 +9,10 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import anyio
 import pytest
-import trio
-from trio.testing import wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from anyio.abc import TaskGroup
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
 from clearfunds.accounts._gate import gate_of
@@ -34,7 +35,7 @@ class Bank:
         self.went_on: list[str] = []
         self.cancelled: list[str] = []
         self.loans: list[LoanedItem[str]] = []
-        self.scopes: dict[str, trio.CancelScope] = {}
+        self.scopes: dict[str, anyio.CancelScope] = {}
 
     def owe(self, account: Account, items: int) -> LoanedItem[str]:
         loan = account.lend("", items=items)
@@ -42,7 +43,7 @@ class Bank:
         return loan
 
     async def read(self, name: str, account: Account, borrow: int) -> None:
-        with trio.CancelScope() as scope:
+        with anyio.CancelScope() as scope:
             self.scopes[name] = scope
             await account.ensure_clear_funds()
             self.went_on.append(name)
@@ -52,7 +53,7 @@ class Bank:
             self.cancelled.append(name)
 
     async def arrive(
-        self, nursery: trio.Nursery, account: Account, *names: str, borrow: int = 0
+        self, nursery: TaskGroup, account: Account, *names: str, borrow: int = 0
     ) -> None:
         """Let readers come, one after the other, and wait until none can go further."""
         for name in names:
@@ -78,7 +79,7 @@ Scenario = Callable[[Bank], Awaitable[None]]
 async def one_large_repayment(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 50)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3", "4", "5", borrow=1)
         assert account.waiting == 5
         debt.settle(45)
@@ -92,7 +93,7 @@ async def one_large_repayment(bank: Bank) -> None:
 async def one_that_borrows_past_the_limit_keeps_the_rest_waiting(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1")
         await bank.arrive(nursery, account, "greedy", borrow=20)
         await bank.arrive(nursery, account, "3", "4")
@@ -114,7 +115,7 @@ async def one_that_borrows_past_the_limit_keeps_the_rest_waiting(bank: Bank) -> 
 async def a_newcomer_stands_behind(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         debt.settle()
         # The account is open again and those in line have not run yet: no overtaking.
@@ -126,7 +127,7 @@ async def a_newcomer_stands_behind(bank: Bank) -> None:
 async def a_newcomer_from_the_same_task_stands_behind(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         debt.settle()
         await bank.read("newcomer", account, 0)
@@ -136,7 +137,7 @@ async def a_newcomer_from_the_same_task_stands_behind(bank: Bank) -> None:
 async def a_cancelled_head_passes_the_baton(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         bank.scopes["1"].cancel()
         debt.settle()
@@ -147,7 +148,7 @@ async def a_cancelled_head_passes_the_baton(bank: Bank) -> None:
 async def a_head_cancelled_after_it_was_woken(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         debt.settle()
         bank.scopes["1"].cancel()
@@ -157,7 +158,7 @@ async def a_head_cancelled_after_it_was_woken(bank: Bank) -> None:
 async def one_cancelled_in_the_middle(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         bank.scopes["2"].cancel()
         await wait_all_tasks_blocked()
@@ -169,7 +170,7 @@ async def one_cancelled_in_the_middle(bank: Bank) -> None:
 async def all_cancelled_at_once(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         nursery.cancel_scope.cancel()
     assert bank.went_on == []
@@ -183,7 +184,7 @@ async def waiters_at_parent_and_child(bank: Bank) -> None:
     a = bank.ledger.open("a", limit=TEN, parent=parent)
     b = bank.ledger.open("b", limit=TEN, parent=parent)
     of_a, of_b = bank.owe(a, 15), bank.owe(b, 10)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, a, "a1")  # over its own limit
         await bank.arrive(nursery, b, "b1")  # its tenant is
         await bank.arrive(nursery, a, "a2")
@@ -204,7 +205,7 @@ async def who_moves_on_to_the_parent_keeps_the_place(bank: Bank) -> None:
     a = bank.ledger.open("a", limit=TEN, parent=parent)
     b = bank.ledger.open("b", limit=NO_LIMIT, parent=parent)
     of_a, of_b = bank.owe(a, 15), bank.owe(b, 20)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, a, "a1")
         await bank.arrive(nursery, b, "b2")
         await bank.arrive(nursery, a, "a3")
@@ -223,7 +224,7 @@ async def throttled_again_in_between(bank: Bank) -> None:
     """Who looked again and found the funds gone keeps the place."""
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         for _ in range(3):
             debt.settle()
@@ -239,7 +240,7 @@ async def throttled_again_in_between(bank: Bank) -> None:
 async def between_the_marks_nobody_enters(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1")
         debt.settle(5)  # six are owed: below the limit, above the lower mark
         await bank.arrive(nursery, account, "2")
@@ -251,7 +252,7 @@ async def between_the_marks_nobody_enters(bank: Bank) -> None:
 async def a_throttled_account_without_readers_opens_by_itself(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    with trio.move_on_after(0):
+    with anyio.move_on_after(0):
         await account.ensure_clear_funds()
     assert gate_of(account).throttled
     debt.settle(7)
@@ -264,7 +265,7 @@ async def a_raised_limit_lets_go(bank: Bank) -> None:
     parent = bank.ledger.open("tenant", limit=TEN)
     account = bank.ledger.open("a", limit=NO_LIMIT, parent=parent)
     bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         parent.limit = Limit(items=20, low_items=10)  # eleven are owed, ten is the mark
         await wait_all_tasks_blocked()
@@ -277,7 +278,7 @@ async def a_limit_taken_away_lets_go(bank: Bank) -> None:
     parent = bank.ledger.open("tenant", limit=TEN)
     account = bank.ledger.open("a", limit=NO_LIMIT, parent=parent)
     bank.owe(account, 11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         parent.limit = NO_LIMIT
         late = bank.ledger.open("b", limit=NO_LIMIT, parent=parent)
@@ -291,7 +292,7 @@ async def a_limit_given_later_holds(bank: Bank) -> None:
     debt = bank.owe(account, 11)
     await bank.read("1", account, 0)
     parent.limit = TEN
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         await bank.arrive(nursery, account, "2")
         assert bank.went_on == ["1"]
         debt.settle()
@@ -325,7 +326,7 @@ def test_waiting(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def main() -> None:
         bank = Bank()
-        with trio.fail_after(10):
+        with anyio.fail_after(10):
             await scenario(bank)
         bank.close()
 
@@ -348,7 +349,7 @@ async def anything(bank: Bank, chance: random.Random) -> None:
     names = iter(range(1_000_000))
     arrived: dict[str, Account] = {}
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(60):
             for _ in range(chance.randrange(1, 4)):
                 step = chance.random()
@@ -422,7 +423,7 @@ def test_nobody_is_left_behind_whatever_comes(seed: int, monkeypatch: pytest.Mon
 
     async def main() -> None:
         bank = Bank()
-        with trio.fail_after(30):
+        with anyio.fail_after(30):
             await anything(bank, random.Random(seed))
         bank.close()
 
@@ -438,7 +439,7 @@ def test_each_goes_first_at_its_place_in_line(monkeypatch: pytest.MonkeyPatch) -
         leaves = [bank.ledger.open(f"c{i}", limit=NO_LIMIT, parent=parent) for i in range(3)]
         bank.owe(parent, 1)
         names = [str(i) for i in range(12)]
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             for name in names:
                 await bank.arrive(nursery, chance.choice(leaves), name, borrow=1)
             for n in range(1, len(names) + 1):
@@ -457,21 +458,21 @@ async def test_a_ticket_is_not_kept_for_a_task_that_comes_later_at_the_same_addr
     at: list[int] = []
 
     async def read() -> None:
-        at.append(id(trio.lowlevel.current_task()))
+        at.append(id(alice.ledger.task()))
         await alice.ensure_clear_funds()
         assert ticket_of(alice) != NOBODY
 
     async def come_later() -> None:
-        at.append(id(trio.lowlevel.current_task()))
+        at.append(id(alice.ledger.task()))
         assert ticket_of(alice) == NOBODY
 
     loan = alice.lend("", items=11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
         loan.settle()
     for _ in range(100):
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(come_later)
         if at[-1] == at[0]:
             break

@@ -8,12 +8,15 @@ from functools import partial
 from itertools import combinations
 from itertools import count as count_up
 
+import anyio
 import attrs
 import pytest
 import trio
+from anyio import wait_all_tasks_blocked
+from anyio.abc import TaskGroup
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -52,9 +55,9 @@ class Scene:
         publish(self.accounts[debtor], [self.outlets[holder]], items=items, nbytes=items * 10)
 
     @asynccontextmanager
-    async def waiting(self, names: str) -> AsyncGenerator[trio.Nursery]:
+    async def waiting(self, names: str) -> AsyncGenerator[TaskGroup]:
         """Let the readers of these accounts wait; cancel those that still do at the end."""
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             for name in names.split():
                 nursery.start_soon(self.accounts[name].ensure_clear_funds)
             await wait_all_tasks_blocked()
@@ -84,9 +87,9 @@ async def test_two_that_wait_on_each_other(autojump_clock: MockClock, timed: Led
     scene.owes("a", "b", 4)
     scene.owes("b", "a", 7)
     async with scene.waiting("a"):
-        await trio.sleep(1)
+        await anyio.sleep(1)
         async with scene.waiting("b"):
-            await trio.sleep(2)
+            await anyio.sleep(2)
             (ring,) = rings(timed)
     assert ring == Ring(
         members=("a", "b"),
@@ -237,19 +240,19 @@ async def test_a_ring_that_moves_while_it_is_looked_for_is_not_told_of(
     scene = Scene(timed, "a b c")
     for debtor, holder in ("ab", "bc", "ca"):
         scene.owes(debtor, holder, 50)
-    async with scene.waiting("a b"), trio.open_nursery() as nursery:
-        reader = trio.CancelScope()
+    async with scene.waiting("a b"), anyio.create_task_group() as nursery:
+        reader = anyio.CancelScope()
 
         async def wait() -> None:
             with reader:
                 await scene.accounts["c"].ensure_clear_funds()
 
         nursery.start_soon(wait)
-        await trio.sleep(RING_SECONDS)
+        await anyio.sleep(RING_SECONDS)
         every, (ring,) = stepped(rings_in_steps(timed))
         steps = rings_in_steps(timed)
         stepped(steps, 1 + int(every * part))
-        await trio.sleep(0.1)
+        await anyio.sleep(0.1)
         if what == "a holder":
             scene.outlets["b"].work()
         elif what == "a reader":
@@ -271,10 +274,10 @@ async def test_nobody_is_accused_who_makes_progress(
     scene.owes("b", "a", 50)
     async with scene.waiting("a b"):
         for _ in range(40):
-            await trio.sleep(RING_SECONDS * 0.9)
+            await anyio.sleep(RING_SECONDS * 0.9)
             assert rings(timed) == ()
             scene.outlets["a"].work()  # one of the two is enough
-        await trio.sleep(RING_SECONDS)
+        await anyio.sleep(RING_SECONDS)
         assert scene.members(RING_SECONDS) == [("a", "b")]
         scene.outlets["b"].work()
         assert rings(timed) == ()
@@ -288,12 +291,12 @@ async def test_a_reader_that_goes_on_is_progress_too(
     scene.owes("a", "b")
     scene.owes("b", "a")
     async with scene.waiting("a"):
-        await trio.sleep(100)
+        await anyio.sleep(100)
         assert rings(timed) == ()
         async with scene.waiting("b"):
-            await trio.sleep(RING_SECONDS * 0.9)
+            await anyio.sleep(RING_SECONDS * 0.9)
             assert rings(timed) == ()
-            await trio.sleep(RING_SECONDS * 0.1)
+            await anyio.sleep(RING_SECONDS * 0.1)
             assert [ring.seconds for ring in rings(timed)] == [RING_SECONDS]
 
 
@@ -304,7 +307,7 @@ async def test_little_patience_sees_a_ring_sooner(autojump_clock: MockClock, tim
     scene.outlets["a"].patience = scene.outlets["b"].patience = 0.25
     async with scene.waiting("a b"):
         assert rings(timed) == ()
-        await trio.sleep(0.25)
+        await anyio.sleep(0.25)
         assert scene.members(RING_SECONDS) == [("a", "b")]
 
 
@@ -394,9 +397,9 @@ async def test_it_depends_on_each_of_an_accounts_readers(
     scene.owes("a", "a", 2)
     async with scene.waiting("a"):  # at the tenant's
         scene.owes("a", "a", 2)
-        await trio.sleep(10)
+        await anyio.sleep(10)
         async with scene.waiting("a"):  # at its own
-            await trio.sleep(2)
+            await anyio.sleep(2)
             (ring,) = rings(timed)
             assert (ring.members, [w.at for w in ring.waits]) == (("a",), ["a", "tenant"])
             assert [w.seconds for w in ring.waits] == [2.0, 12.0]
@@ -430,10 +433,10 @@ async def test_the_graph_has_everything_that_is_waited_for(
     scene.owes("b", "b", 1)
     loose = scene.accounts["a"].lend(b"xyz")
     async with scene.waiting("a"):
-        await trio.sleep(5)
+        await anyio.sleep(5)
         with scene.accounts["a"].turn(b"12"):
             (wait,) = wait_for_graph(timed)
-        (later,) = wait_for_graph(timed, trio.current_time() + 10)
+        (later,) = wait_for_graph(timed, anyio.current_time() + 10)
     loose.settle()
     assert (wait.at, wait.waiting, wait.seconds) == ("a", ("a",), 5.0)
     assert (wait.over_items, wait.over_bytes) == (5, 0)
@@ -455,7 +458,7 @@ async def test_all_readers_at_one_account_are_one_wait(
     box = Box(timed, "box")
     accounts = [timed.open(name, limit=NO_LIMIT, parent=server) for name in "ba"]
     publish(accounts[0], [box], items=4)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for account in accounts:
             nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(accounts[0].ensure_clear_funds)
@@ -472,7 +475,7 @@ async def test_who_waits_for_its_share_waits_on_who_holds_its_own_debt(ledger: L
     greedy, stuck = (ledger.open(n, limit=NO_LIMIT, parent=server) for n in ("greedy", "stuck"))
     publish(greedy, [mine], items=12)
     publish(stuck, [other], items=11)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(greedy.ensure_clear_funds)
         await wait_all_tasks_blocked()
         (wait,) = wait_for_graph(ledger)
@@ -505,7 +508,7 @@ async def test_two_on_a_ring_whose_shares_are_full_of_each_other(
     box = Box(timed, "not stuck")
     publish(scene.accounts["c"], [box], items=10)
     async with scene.waiting("a b c"):
-        await trio.sleep(5)
+        await anyio.sleep(5)
         assert all(gate_of(account).squeezed for account in scene.accounts.values())
         (ring,) = rings(timed)
         assert ring.members == ("a!", "b!")
@@ -516,10 +519,10 @@ async def test_two_on_a_ring_whose_shares_are_full_of_each_other(
         # With one item less, the one would go on if c's debt was repaid.
         scene.outlets["a"].work(1)
         scene.outlets["b"].work(1)
-        await trio.sleep(5)
+        await anyio.sleep(5)
         assert len(rings(timed)) == 1
         scene.outlets["a"].work(1)
-        await trio.sleep(5)
+        await anyio.sleep(5)
         assert not rings(timed)
         for outlet in (*scene.outlets.values(), box):
             outlet.close()
@@ -590,7 +593,7 @@ async def look(
         for outlet, items in zip(outlets, row, strict=True):
             if items:
                 publish(account, [outlet], items=items)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for account in accounts:
             nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import anyio
 import pytest
 import trio
 from hypothesis import given, settings
@@ -37,12 +38,12 @@ async def test_the_culprit_goes_and_the_others_stay(
     for publisher in publishers:
         publish(publisher, [archive], items=8)
         publish(publisher, small, items=1)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for publisher in publishers:
                 readers.start_soon(publisher.ensure_clear_funds)
-        await trio.sleep(1)  # until all of them are counted
+        await anyio.sleep(1)  # until all of them are counted
         nursery.cancel_scope.cancel()
     assert archive.given_up
     assert not any(box.given_up for box in small)
@@ -67,26 +68,26 @@ async def test_who_was_left_alone_has_used_up_its_patience(
     first, second, third = boxes(timed, 3)
     publish(publisher, [first], items=8)
     publish(publisher, [second, third], items=2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         await publisher.ensure_clear_funds()
         assert [bool(box.given_up) for box in (first, second, third)] == [True, False, False]
-        await trio.sleep(100)
+        await anyio.sleep(100)
         assert not second.given_up  # nobody waits on it
         third.work()
         publish(publisher, [second], items=9)
         publish(publisher, [third])
-        began = trio.current_time()
+        began = anyio.current_time()
         await publisher.ensure_clear_funds()
-        assert trio.current_time() - began <= WATCH_SECONDS
+        assert anyio.current_time() - began <= WATCH_SECONDS
         assert second.given_up
         assert second.given_up[0].startswith("box O2 made no progress for 20.")
         assert not third.given_up
         # The third has made progress since, and has its patience anew.
         publish(publisher, [third], items=9)
-        began = trio.current_time()
+        began = anyio.current_time()
         await publisher.ensure_clear_funds()
-        assert trio.current_time() - began >= third.patience
+        assert anyio.current_time() - began >= third.patience
         assert third.given_up
         nursery.cancel_scope.cancel()
 
@@ -101,9 +102,9 @@ async def test_one_that_spills_goes_before_one_that_is_disconnected(
     cut = Box(timed, "cut")
     kept = Relieved(timed, "kept", policy=StuckPolicy.DROP_OLDEST)  # it keeps a thousand
     publish(publisher, [cut, kept], items=6)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        with trio.fail_after(30):
+        with anyio.fail_after(30):
             await publisher.ensure_clear_funds()
             await publisher.ensure_clear_funds()
         nursery.cancel_scope.cancel()
@@ -121,7 +122,7 @@ async def test_who_is_to_be_waited_for_is_named_only_if_it_still_blocks(
     cut, waited = Box(timed, "cut"), Box(timed, "waited", policy=StuckPolicy.WAIT)
     publish(publisher, [cut], items=9)
     publish(publisher, [waited], items=2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         await publisher.ensure_clear_funds()
         nursery.cancel_scope.cancel()
@@ -142,12 +143,12 @@ async def test_thousands_of_readers_and_as_many_holders(
     for n, publisher in enumerate(publishers):
         publish(publisher, [archive], items=3)
         publish(publisher, [small[n], small[n - 1]])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with trio.open_nursery() as readers:
+        async with anyio.create_task_group() as readers:
             for publisher in publishers:
                 readers.start_soon(publisher.ensure_clear_funds)
-        await trio.sleep(1)  # until all of them are counted
+        await anyio.sleep(1)  # until all of them are counted
         nursery.cancel_scope.cancel()
     assert archive.given_up
     assert not any(box.given_up for box in small)
@@ -188,7 +189,7 @@ def test_nobody_is_handled_without_need_and_nobody_is_left_waiting(
     clock = MockClock(autojump_threshold=0)
 
     async def scenario() -> None:
-        ledger = Ledger(clock=trio.current_time)
+        ledger = Ledger(clock=anyio.current_time)
         tenant = ledger.open("tenant", limit=Limit(items=2 * limit), shared=shared)
         publishers = [
             ledger.open(f"pub{n}", limit=Limit(items=limit), parent=tenant) for n in range(4)
@@ -196,14 +197,14 @@ def test_nobody_is_handled_without_need_and_nobody_is_left_waiting(
         holders = [Checked(ledger, f"O{n}") for n in range(6)]
         for who, recipients, items in sent:
             publish(publishers[who], [holders[n] for n in sorted(recipients)], items=items)
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(watch_patience, ledger)
-            with trio.fail_after(holders[0].patience + 4 * WATCH_SECONDS):
-                async with trio.open_nursery() as readers:
+            with anyio.fail_after(holders[0].patience + 4 * WATCH_SECONDS):
+                async with anyio.create_task_group() as readers:
                     for publisher in publishers:
                         readers.start_soon(publisher.ensure_clear_funds)
             nursery.cancel_scope.cancel()
-        assert not overdue(ledger, trio.current_time())
+        assert not overdue(ledger, anyio.current_time())
         for holder in holders:
             holder.close()
         balance(ledger)

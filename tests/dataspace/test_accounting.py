@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import attrs
 import pytest
-import trio
+from anyio.abc import TaskGroup
 
 from clearfunds.accounts import Account, Ledger, Limit, Outcome
 from clearfunds.dataspace import (
@@ -246,7 +248,7 @@ def test_a_batch_of_questions_is_repaid_one_by_one(
 
 @pytest.mark.rule(2, 5, 9)
 async def test_publishers_wait_for_what_workers_do_on_their_behalf(
-    dataspace: Dataspace, ledger: Ledger, nursery: trio.Nursery
+    dataspace: Dataspace, ledger: Ledger, nursery: TaskGroup
 ) -> None:
     """Rules 2, 5 and 9: workers never wait; each publisher's debt is bounded by what it caused."""
     questions, answers = Mailbox(ledger, "questions"), Mailbox(ledger, "answers")
@@ -262,13 +264,13 @@ async def test_publishers_wait_for_what_workers_do_on_their_behalf(
             await account.ensure_clear_funds()
             with account.turn(n) as turn:
                 turn.publish(dataspace, Question(f"{account.name} {n}"))
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
 
     async def work() -> None:
         async for loan in questions:
             with loan as events:
                 for question in events:
-                    await trio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()
                     with loan.turn() as turn:
                         for part in "xyz":
                             turn.publish(dataspace, Answer(f"{question.text}{part}"))
@@ -276,19 +278,19 @@ async def test_publishers_wait_for_what_workers_do_on_their_behalf(
     async def read() -> None:
         async for loan in answers:
             with loan as events:
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
                 received.extend(answer.text for answer in events)
                 assert all(answer.text.startswith(loan.account.name) for answer in events)
             ledger.audit()
 
-    async with trio.open_nursery() as workers:
+    async with anyio.create_task_group() as workers:
         for task in (work, work, read):
             workers.start_soon(task)
-        async with trio.open_nursery() as sources:
+        async with anyio.create_task_group() as sources:
             for account in publishers:
                 sources.start_soon(publish, account)
         while any(account.debt_items for account in publishers):
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         questions.close()
         answers.close()
     assert sorted(received) == sorted(

@@ -6,10 +6,13 @@ import gc
 import random
 from typing import Any, cast
 
+import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 import trio
 import trio.testing
+from anyio.abc import TaskGroup
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -25,6 +28,7 @@ from clearfunds.accounts import (
 )
 from clearfunds.dataspace import Batch, GivenUpError, Mailbox, MailboxClosedError, Publication
 from tests.dataspace.conftest import balance, told
+from tests.loops import yields
 
 LARGE = 64 << 10
 """Nothing joins a loan of this many bytes."""
@@ -83,14 +87,14 @@ async def test_receiving_is_a_checkpoint_even_when_something_is_there(
     account: Account, mailbox: Mailbox
 ) -> None:
     send(account, mailbox, "a")
-    with trio.testing.assert_checkpoints():
+    async with yields():
         loan = await mailbox.receive()
     loan.settle()
 
 
 async def test_cancelled_before_it_takes_anything(account: Account, mailbox: Mailbox) -> None:
     send(account, mailbox, "a")
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         scope.cancel()
         await mailbox.receive()
     assert scope.cancelled_caught
@@ -98,7 +102,7 @@ async def test_cancelled_before_it_takes_anything(account: Account, mailbox: Mai
 
 
 async def test_it_waits_for_the_next(
-    account: Account, mailbox: Mailbox, nursery: trio.Nursery
+    account: Account, mailbox: Mailbox, nursery: TaskGroup
 ) -> None:
     received: list[str] = []
 
@@ -109,10 +113,10 @@ async def test_it_waits_for_the_next(
 
     nursery.start_soon(consumer)
     for letter in "abc":
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         send(account, mailbox, letter)
         assert "".join(received) == "abc"[: len(received)]
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     assert received == ["a", "b", "c"]
     assert account.debt_items == 0
     mailbox.close()  # the consumer ends, or the nursery would not
@@ -162,11 +166,11 @@ def test_taking_something_is_progress() -> None:
 
 
 async def test_one_commit_with_several_loans_wakes_several_consumers(
-    account: Account, mailbox: Mailbox, nursery: trio.Nursery
+    account: Account, mailbox: Mailbox, nursery: TaskGroup
 ) -> None:
     """`ready` is called once for it and wakes one; that one wakes the next."""
     received: list[object] = []
-    go_on = trio.Event()
+    go_on = anyio.Event()
 
     async def consumer() -> None:
         with await mailbox.receive() as events:
@@ -175,17 +179,17 @@ async def test_one_commit_with_several_loans_wakes_several_consumers(
 
     for _ in range(3):
         nursery.start_soon(consumer)
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     send(account, mailbox, 1, 2, 3, 4, nbytes=LARGE)
     assert len(mailbox.queue) == 4
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     assert sorted(cast("list[int]", received)) == [1, 2, 3]
     assert told(mailbox) == [4]
     go_on.set()
 
 
 async def test_who_is_overtaken_waits_on_and_who_is_left_over_is_woken(
-    account: Account, mailbox: Mailbox, nursery: trio.Nursery
+    account: Account, mailbox: Mailbox, nursery: TaskGroup
 ) -> None:
     received: list[object] = []
 
@@ -195,39 +199,39 @@ async def test_who_is_overtaken_waits_on_and_who_is_left_over_is_woken(
 
     nursery.start_soon(consumer)
     nursery.start_soon(consumer)
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     send(account, mailbox, 1, nbytes=LARGE)
     assert told(mailbox) == [1]  # before the consumer that was woken for it could
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     assert received == []
     send(account, mailbox, 2, 3, nbytes=LARGE)
     mailbox.receive_nowait().settle()  # takes 2, and wakes somebody for 3
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     assert received == [3]
     send(account, mailbox, 4)
 
 
 async def test_a_cancelled_consumer_takes_no_wakeup_along(
-    account: Account, mailbox: Mailbox, nursery: trio.Nursery
+    account: Account, mailbox: Mailbox, nursery: TaskGroup
 ) -> None:
     received: list[object] = []
-    scopes = [trio.CancelScope() for _ in range(2)]
+    scopes = [anyio.CancelScope() for _ in range(2)]
 
-    async def consumer(scope: trio.CancelScope) -> None:
+    async def consumer(scope: anyio.CancelScope) -> None:
         with scope, await mailbox.receive() as events:
             received.extend(events)
 
     for scope in scopes:
         nursery.start_soon(consumer, scope)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
     send(account, mailbox, 1)  # wakes the first
     scopes[0].cancel()  # which has not run yet
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     # It had been told, so it takes it: a wait that is over is not cancelled.
     assert received == [1]
     assert not scopes[0].cancelled_caught
     send(account, mailbox, 2)
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     assert received == [1, 2]
 
 
@@ -236,7 +240,7 @@ class CancelAt(trio.abc.Instrument):
     """Cancels a scope after so many steps of all tasks together."""
 
     step: int
-    scope: trio.CancelScope
+    scope: anyio.CancelScope
     taken: int = 0
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -253,14 +257,14 @@ async def cancel_consumers(n: int, step: int) -> bool:
     sent: list[str] = []
     received: list[str] = []
     finished: list[str] = []
-    gone = trio.Event()
+    gone = anyio.Event()
 
     async def consumer() -> None:
         async for loan in mailbox:
             with loan as events:
                 received.extend(events)
-                await trio.lowlevel.checkpoint()
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
                 finished.extend(events)
 
     async def publisher() -> None:
@@ -268,18 +272,18 @@ async def cancel_consumers(n: int, step: int) -> bool:
             for account in accounts:
                 sent.append(f"{account.name}{stretch}")
                 send(account, mailbox, sent[-1])
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         while ledger.statistics().debt_items and not gone.is_set():
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         if not gone.is_set():
             mailbox.close()
 
-    cancelling = CancelAt(step, trio.CancelScope())
+    cancelling = CancelAt(step, anyio.CancelScope())
     trio.lowlevel.add_instrument(cancelling)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(publisher)
         with cancelling.scope:
-            async with trio.open_nursery() as inner:
+            async with anyio.create_task_group() as inner:
                 for _ in range(n):
                     inner.start_soon(consumer)
         gone.set()
@@ -419,7 +423,7 @@ def test_closing_drops_what_nobody_took(ledger: Ledger, account: Account, mailbo
 
 
 async def test_the_loop_ends_when_it_is_closed(
-    account: Account, mailbox: Mailbox, nursery: trio.Nursery
+    account: Account, mailbox: Mailbox, nursery: TaskGroup
 ) -> None:
     ended: list[list[object]] = []
 
@@ -432,18 +436,18 @@ async def test_the_loop_ends_when_it_is_closed(
 
     for _ in range(3):
         nursery.start_soon(consumer)
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     send(account, mailbox, "a")
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     mailbox.close()
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     assert sorted(map(len, ended)) == [0, 0, 1]
     with pytest.raises(MailboxClosedError):
         await mailbox.receive()
 
 
 async def test_all_consumers_learn_that_it_was_given_up(
-    ledger: Ledger, account: Account, mailbox: Mailbox, nursery: trio.Nursery
+    ledger: Ledger, account: Account, mailbox: Mailbox, nursery: TaskGroup
 ) -> None:
     heard: list[str] = []
 
@@ -456,9 +460,9 @@ async def test_all_consumers_learn_that_it_was_given_up(
 
     for _ in range(2):
         nursery.start_soon(consumer)
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     mailbox.give_up("it made no progress")
-    await trio.testing.wait_all_tasks_blocked()
+    await anyio.wait_all_tasks_blocked()
     assert heard == ["mailbox inbox was closed: it made no progress"] * 2
     send(account, mailbox, "a")
     assert repaid(ledger) == {"dropped": 1}
@@ -486,7 +490,7 @@ async def test_a_consumer_that_never_finishes(
     policy: StuckPolicy, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 11: it is given up after its patience, or waited for; either way, the log names it."""
-    ledger = Ledger(clock=trio.current_time)
+    ledger = Ledger(clock=anyio.current_time)
     account = ledger.open("publisher", limit=Limit(items=2, low_items=0))
     mailbox = Mailbox(ledger, "sleeper", patience=5.0, policy=policy)
     went_on: list[float] = []
@@ -494,7 +498,7 @@ async def test_a_consumer_that_never_finishes(
     async def consumer() -> None:
         async for loan in mailbox:
             with loan:
-                await trio.sleep(12.5)
+                await anyio.sleep(12.5)
 
     async def disappointed_consumer() -> None:
         with pytest.raises(GivenUpError, match="publisher waits for"):
@@ -502,29 +506,29 @@ async def test_a_consumer_that_never_finishes(
 
     async def publisher() -> None:
         send(account, mailbox, "a", "b", "c")
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         send(account, mailbox, "d")
         await account.ensure_clear_funds()
-        went_on.append(trio.current_time())
+        went_on.append(anyio.current_time())
 
-    async with trio.open_nursery() as nursery:
-        start = trio.current_time()
+    async with anyio.create_task_group() as nursery:
+        start = anyio.current_time()
         nursery.start_soon(watch_patience, ledger)
         nursery.start_soon(disappointed_consumer)
         nursery.start_soon(publisher)
-        await trio.sleep(11.75)
+        await anyio.sleep(11.75)
         if policy is StuckPolicy.WAIT:
             assert went_on == []
-            assert [stuck.holder for stuck in overdue(ledger, trio.current_time())] == [mailbox]
+            assert [stuck.holder for stuck in overdue(ledger, anyio.current_time())] == [mailbox]
             assert repaid(ledger) == {}
-            await trio.sleep(14)  # two loans, 12.5 s each
+            await anyio.sleep(14)  # two loans, 12.5 s each
             assert [moment - start for moment in went_on] == [25]
             mailbox.give_up("this is the end of the test; publisher waits for nothing any more")
         else:
             (moment,) = went_on
             assert 5 <= moment - start <= 6
             assert repaid(ledger) == {"written_off": 4}
-        await trio.sleep(14)
+        await anyio.sleep(14)
         nursery.cancel_scope.cancel()
     assert "mailbox sleeper made no progress" in caplog.text
     assert "publisher waits for" in caplog.text

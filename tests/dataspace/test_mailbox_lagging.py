@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import anyio
 import attrs
 import pytest
-import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from anyio import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -71,7 +72,7 @@ def a_queue(ledger: Ledger, shelf: MemoryShelf) -> Queue:
 
 async def disk(shelf: MemoryShelf) -> None:
     while True:
-        await trio.sleep(0.2)
+        await anyio.sleep(0.2)
         work(shelf)
 
 
@@ -90,7 +91,7 @@ def work(shelf: MemoryShelf) -> None:
 async def received(mailbox: Mailbox, shelf: MemoryShelf | None = None) -> tuple[list[Any], int]:
     if shelf is not None:
         work(shelf)
-    with trio.fail_after(60):
+    with anyio.fail_after(60):
         loan = await mailbox.receive()
     with loan as events:
         return list(events), mailbox.dropped
@@ -112,14 +113,14 @@ async def test_publishers_go_on_and_the_others_get_everything(
     )
     others = [Mailbox(timed, f"other {n}") for n in range(2)]
     got: dict[Mailbox, list[Any]] = {mailbox: [] for mailbox in others}
-    wake = trio.Event()
+    wake = anyio.Event()
     late: list[Any] = []
     gaps = 0
 
     async def consumer(mailbox: Mailbox) -> None:
         async for loan in mailbox:
             with loan as events:
-                await trio.sleep(0.01)
+                await anyio.sleep(0.01)
                 got[mailbox] += events
 
     async def sleeper() -> None:
@@ -133,22 +134,22 @@ async def test_publishers_go_on_and_the_others_get_everything(
             gaps += gap
 
     waits: list[float] = []
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(disk, shelf)
         nursery.start_soon(sleeper)
         for mailbox in others:
             nursery.start_soon(consumer, mailbox)
-        with trio.fail_after(60):
+        with anyio.fail_after(60):
             for number in range(1000):
-                began = trio.current_time()
+                began = anyio.current_time()
                 await account.ensure_clear_funds()
-                if trio.current_time() - began > 0.5:
-                    waits.append(trio.current_time() - began)
+                if anyio.current_time() - began > 0.5:
+                    waits.append(anyio.current_time() - began)
                 with account.turn() as turn:
                     for mailbox in (stuck, *others):
                         turn.send(mailbox, number, nbytes=10)
-                await trio.sleep(0.001)
+                await anyio.sleep(0.001)
         # Once for its patience, to within one look; never again.
         assert len(waits) == 1
         assert 5.0 <= waits[0] <= 5.6
@@ -156,7 +157,7 @@ async def test_publishers_go_on_and_the_others_get_everything(
         assert stuck.lagging
         assert stuck in timed.lagging
         wake.set()
-        await trio.sleep(30)
+        await anyio.sleep(30)
         assert not stuck.lagging
         send(account, stuck, 1000)
         await wait_all_tasks_blocked()
@@ -188,13 +189,13 @@ async def test_without_patience_it_is_dealt_with_as_soon_as_somebody_waits(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     mailbox = Mailbox(timed, "m", patience=0, policy=StuckPolicy.DROP_OLDEST)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         await wait_all_tasks_blocked()
-        began = trio.current_time()
+        began = anyio.current_time()
         send(account, mailbox, 1, 2, 3)
         await account.ensure_clear_funds()
-        assert trio.current_time() == began
+        assert anyio.current_time() == began
         assert mailbox.lagging
         nursery.cancel_scope.cancel()
 
@@ -202,13 +203,13 @@ async def test_without_patience_it_is_dealt_with_as_soon_as_somebody_waits(
 async def test_a_short_patience_is_kept_to(autojump_clock: MockClock, timed: Ledger) -> None:
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     mailbox = Mailbox(timed, "m", patience=0.1, policy=StuckPolicy.DROP_NEWEST)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(partial(watch_patience, timed, every=5))
         await wait_all_tasks_blocked()
-        began = trio.current_time()
+        began = anyio.current_time()
         send(account, mailbox, 1, 2, 3)
         await account.ensure_clear_funds()
-        assert trio.current_time() - began == pytest.approx(0.1, abs=0.002)
+        assert anyio.current_time() - began == pytest.approx(0.1, abs=0.002)
         nursery.cancel_scope.cancel()
 
 
@@ -520,14 +521,14 @@ async def test_the_log_has_a_line_when_it_begins_and_one_when_it_ends(
     caplog.set_level(logging.INFO, "clearfunds.accounts")
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     mailbox = Mailbox(timed, "m", patience=5, policy=policy, retain_limit=Limit(items=2))
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(watch_patience, timed)
         send(account, mailbox, 1, 2, 3)
         await account.ensure_clear_funds()
         for n in range(50):
             await account.ensure_clear_funds()
             send(account, mailbox, n)
-            await trio.sleep(1)
+            await anyio.sleep(1)
         nursery.cancel_scope.cancel()
     begin, freed = caplog.records
     assert freed.message == "1 reader goes on now that mailbox m no longer blocks it"

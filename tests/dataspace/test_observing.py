@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
-import trio
-import trio.testing
 
 from clearfunds.accounts import Account, Ledger, Limit, TooManyDeliveriesError
 from clearfunds.dataspace import (
@@ -235,12 +234,12 @@ async def test_the_block_ends_it_by_a_cancellation_too(
 ) -> None:
     with dataspace.observed(account, Reading, other):
         with (
-            trio.CancelScope() as scope,
+            anyio.CancelScope() as scope,
             dataspace.observed(account, ANY, mailbox),
             dataspace.asserted(account, ROOF),
         ):
             scope.cancel()
-            await trio.sleep_forever()
+            await anyio.sleep_forever()
         assert told(other) == [Asserted(ROOF), Retracted(ROOF)]
     told(mailbox)
     assert is_bare(dataspace)
@@ -313,14 +312,14 @@ async def test_ten_thousand_observers_and_a_limit_of_a_hundred(
         await publisher.ensure_clear_funds()
         debts.append(publisher.debt_items)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(publish)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert (publisher.debt_items, publisher.statistics().waiting) == (10_000, 1)
         ledger.audit()
         for mailbox in mailboxes[:-50]:  # down to the lower mark
             told(mailbox)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert (publisher.debt_items, publisher.statistics().waiting) == (10_050, 1)
         for mailbox in mailboxes:
             told(mailbox)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import anyio
 import pytest
 import trio
 from hypothesis import given, settings
@@ -107,70 +108,68 @@ async def test_nacks_alone_are_one_answer() -> None:
     assert broker.unacked == [4]
 
 
-async def test_an_answer_leaves_after_the_delay_at_the_latest(
-    autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_an_answer_leaves_after_the_delay_at_the_latest(autojump_clock: MockClock) -> None:
     batcher, broker = made(10, every=5)
-    nursery.start_soon(batcher.run)
-    await trio.sleep(1)
-    batcher.ack(1)
-    await trio.sleep(0.03)
-    batcher.ack(2)
-    await trio.sleep(0.019)
-    assert broker.got == []
-    await trio.sleep(0.002)
-    assert broker.got == [(2, True, ACK)]
-    # One that is sent with its batch leaves no delay behind for the next.
-    for tag in range(3, 7):
-        batcher.ack(tag)
-    await trio.sleep(0.04)
-    batcher.ack(7)
-    assert broker.got[1:] == [(7, True, ACK)]
-    batcher.ack(8)
-    await trio.sleep(0.04)
-    assert len(broker.got) == 2
-    await trio.sleep(0.011)
-    assert broker.got[2:] == [(8, False, ACK)]
-    batcher.close()
+    async with anyio.create_task_group() as nursery:
+        nursery.start_soon(batcher.run)
+        await anyio.sleep(1)
+        batcher.ack(1)
+        await anyio.sleep(0.03)
+        batcher.ack(2)
+        await anyio.sleep(0.019)
+        assert broker.got == []
+        await anyio.sleep(0.002)
+        assert broker.got == [(2, True, ACK)]
+        # One that is sent with its batch leaves no delay behind for the next.
+        for tag in range(3, 7):
+            batcher.ack(tag)
+        await anyio.sleep(0.04)
+        batcher.ack(7)
+        assert broker.got[1:] == [(7, True, ACK)]
+        batcher.ack(8)
+        await anyio.sleep(0.04)
+        assert len(broker.got) == 2
+        await anyio.sleep(0.011)
+        assert broker.got[2:] == [(8, False, ACK)]
+        batcher.close()
 
 
-async def test_without_a_delay_only_the_count_matters(
-    autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_without_a_delay_only_the_count_matters(autojump_clock: MockClock) -> None:
     batcher, broker = made(3, every=3, delay=math.inf)
-    nursery.start_soon(batcher.run)
-    batcher.ack(1)
-    batcher.ack(2)
-    await trio.sleep(10_000)
-    assert broker.got == []
-    batcher.ack(3)
-    assert broker.got == [(3, True, ACK)]
-    batcher.close()
+    async with anyio.create_task_group() as nursery:
+        nursery.start_soon(batcher.run)
+        batcher.ack(1)
+        batcher.ack(2)
+        await anyio.sleep(10_000)
+        assert broker.got == []
+        batcher.ack(3)
+        assert broker.got == [(3, True, ACK)]
+        batcher.close()
 
 
 async def test_the_end_of_its_block_sends_what_is_kept_and_ends_its_task(
     autojump_clock: MockClock,
 ) -> None:
     broker = Broker()
-    start = trio.current_time()
+    start = anyio.current_time()
     with pytest.RaisesGroup(KeyError):
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             with AckBatcher(broker.take, prefetch=10, delay=1000) as batcher:
                 nursery.start_soon(batcher.run)
                 broker.deliver(batcher, 3)
                 batcher.ack(1)
                 batcher.ack(2)
-                await trio.sleep(1)
+                await anyio.sleep(1)
                 raise KeyError
     assert broker.got == [(2, True, ACK)]
     broker.got.clear()
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         with AckBatcher(broker.take, prefetch=10, delay=1000) as batcher:
             nursery.start_soon(batcher.run)
             batcher.delivered(3)
             batcher.ack(3)
-            await trio.sleep(1)
-    assert trio.current_time() - start == pytest.approx(2)
+            await anyio.sleep(1)
+    assert anyio.current_time() - start == pytest.approx(2)
     assert broker.got == [(3, False, ACK)]
     with pytest.raises(trio.ClosedResourceError):
         batcher.ack(3)
@@ -180,10 +179,10 @@ async def test_the_end_of_its_block_sends_what_is_kept_and_ends_its_task(
 
 async def test_a_cancelled_task_loses_nothing(autojump_clock: MockClock) -> None:
     batcher, broker = made(2)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(batcher.run)
         batcher.ack(1)
-        await trio.sleep(0.01)
+        await anyio.sleep(0.01)
         nursery.cancel_scope.cancel()
     assert broker.got == []
     assert len(batcher) == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import anyio
 import pytest
-import trio
 
 from clearfunds.accounts import Limit, Outcome, StuckPolicy, overdue
 from clearfunds.dataspace.queues import Channel, MemoryShelf, Overflow
@@ -83,9 +83,9 @@ async def test_a_publisher_that_waits_for_a_queue(bench: Bench) -> None:
     queue = bench.queue()
     bench.publisher.limit = Limit(items=2, bytes=None)
     bench.publish(*"abc")
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(bench.publisher.ensure_clear_funds)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         bench.now += 19
         assert not overdue(bench.ledger, bench.now)
         bench.now += 1

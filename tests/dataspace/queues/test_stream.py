@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
-import trio.testing
 
 from clearfunds.dataspace.queues import Channel, QueueDeletedError, QueueInUseError
 from tests.dataspace.queues.conftest import Bench, name_of
+from tests.loops import yields
 
 
 async def test_iterating(bench: Bench) -> None:
@@ -34,13 +35,13 @@ async def test_waiting_for_a_delivery(bench: Bench) -> None:
             seen.append(name_of(delivery))
             delivery.ack()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         stream = queue.consumer()
         nursery.start_soon(work)
         nursery.start_soon(work)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         bench.publish(*"abcd")
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert sorted(seen) == [*"abcd"]
         queue.delete()
     with pytest.raises(QueueDeletedError, match="was deleted"):
@@ -51,13 +52,13 @@ async def test_receiving_checkpoints_before_it_takes(bench: Bench) -> None:
     queue = bench.queue()
     bench.publish("a")
     with queue.consumer() as stream:
-        with trio.move_on_after(0) as scope:
+        with anyio.move_on_after(0) as scope:
             await stream.receive()
         assert scope.cancelled_caught
-        with trio.testing.assert_checkpoints():
+        async with yields():
             delivery = await stream.receive()
         delivery.ack()
-        with trio.move_on_after(0.01) as scope:
+        with anyio.move_on_after(0.01) as scope:
             await stream.receive()
         assert scope.cancelled_caught
 
@@ -92,9 +93,9 @@ async def test_a_block_that_is_cancelled_puts_it_back_and_it_is_no_failure(bench
     bench.publish("a")
     with queue.consumer() as stream:
         delivery = await stream.receive()
-        with trio.CancelScope() as scope, delivery:
+        with anyio.CancelScope() as scope, delivery:
             scope.cancel()
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         again = await stream.receive()
         assert again.redelivered
         assert not again.message.failures
@@ -117,9 +118,9 @@ async def test_when_its_channel_is_closed_nothing_is_received(bench: Bench) -> N
         with pytest.raises(QueueDeletedError, match=r"channel .* is closed"):
             await stream.receive()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(receive)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         channel.close()
     stream.close()
     with queue.consumer(prefetch=2) as stream:

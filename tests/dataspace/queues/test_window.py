@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 import pytest
 import trio
+from anyio import wait_all_tasks_blocked
+from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.dataspace import DataspaceError
 from clearfunds.dataspace.queues._confirms import Confirms, PublicationConfirm
@@ -20,7 +23,7 @@ def filled(size: int) -> InflightWindow:
 
 
 async def test_a_full_window_makes_publishers_wait_and_a_confirm_lets_one_go(
-    nursery: trio.Nursery,
+    nursery: TaskGroup,
 ) -> None:
     window = filled(5)
     numbers: list[int] = []
@@ -48,7 +51,7 @@ async def test_a_full_window_makes_publishers_wait_and_a_confirm_lets_one_go(
     assert len(window) == 5
 
 
-async def test_a_confirm_for_many_frees_many(nursery: trio.Nursery) -> None:
+async def test_a_confirm_for_many_frees_many(nursery: TaskGroup) -> None:
     window = filled(10)
     through = 0
 
@@ -71,7 +74,7 @@ async def test_a_confirm_for_many_frees_many(nursery: trio.Nursery) -> None:
 
 async def test_there_is_no_checkpoint_while_there_is_room() -> None:
     window = InflightWindow(3)
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         scope.cancel()
         assert [await window.acquire() for _ in range(3)] == [1, 2, 3]
         await window.acquire()
@@ -83,10 +86,10 @@ async def publish_cancelled_after(steps: int, window: InflightWindow, sent: list
     async def publish() -> None:
         sent.append(await window.acquire())
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(publish)
         for _ in range(steps):
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
 
 
@@ -95,11 +98,11 @@ async def publish_cancelled_after(steps: int, window: InflightWindow, sent: list
 async def test_cancellation_at_every_step_owes_nothing(steps: int, answered_after: int) -> None:
     window = filled(2)
     sent: list[int] = []
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(3):
             nursery.start_soon(publish_cancelled_after, steps, window, sent)
         for _ in range(answered_after):
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         window.answered(1)
     # Whoever took a number has used it; otherwise the place is there for the next one.
     assert len(sent) <= 1
@@ -111,7 +114,7 @@ async def test_cancellation_at_every_step_owes_nothing(steps: int, answered_afte
         window.acquire_nowait()
 
 
-async def test_what_was_not_sent_is_given_back(nursery: trio.Nursery) -> None:
+async def test_what_was_not_sent_is_given_back(nursery: TaskGroup) -> None:
     window = filled(2)
     waiting: list[int] = []
 
@@ -132,7 +135,7 @@ async def test_what_was_not_sent_is_given_back(nursery: trio.Nursery) -> None:
     assert window.acquire_nowait() == 3
 
 
-async def test_waiting_for_what_was_published_so_far(nursery: trio.Nursery) -> None:
+async def test_waiting_for_what_was_published_so_far(nursery: TaskGroup) -> None:
     window = InflightWindow(10)
     done: list[str] = []
 
@@ -173,7 +176,7 @@ def test_answers_for_what_is_not_on_its_way(number: int, multiple: bool) -> None
     assert window.answered(3, multiple=True) == [2, 3]
 
 
-async def test_closing_wakes_all_and_says_what_is_unconfirmed(nursery: trio.Nursery) -> None:
+async def test_closing_wakes_all_and_says_what_is_unconfirmed(nursery: TaskGroup) -> None:
     window = filled(3)
     window.answered(2)
     window.acquire_nowait()
@@ -244,7 +247,7 @@ def test_it_understands_a_confirm_channel(script: list[int | None]) -> None:
             open_.append(confirm)
 
 
-async def test_what_is_given_back_is_not_waited_for(nursery: trio.Nursery) -> None:
+async def test_what_is_given_back_is_not_waited_for(nursery: TaskGroup) -> None:
     window = filled(2)
     nursery.start_soon(window.wait_answered)
     await wait_all_tasks_blocked()

@@ -1,0 +1,210 @@
+"""The running event loop, Trio's or asyncio's: as much of it as the engine needs.
+
+Theory of operation. The engine starts no tasks: it lets tasks wait, wakes them, and asks for the
+time. `running()` says which library runs the task that asks; its answer is an object without
+state, one for each library. Whatever tasks wait in (`Lot`, and the events that `Loop.event` makes)
+belongs to one loop. A `Lot` may be made where no loop runs: it belongs to the loop of those that
+wait in it.
+
+asyncio is never imported here: where nobody has imported it, it does not run. All that is of it is
+in `_asyncio_loop.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import trio
+
+from ._errors import NoLoopError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Event(Protocol):
+    """What `trio.Event` and `asyncio.Event` have in common."""
+
+    def set(self) -> object:
+        """Wake those that wait."""
+        ...
+
+    def is_set(self) -> bool:
+        """Whether it was called."""
+        ...
+
+    async def wait(self) -> object:
+        """Wait until it is."""
+        ...
+
+
+class TaskLot(Protocol):
+    """Tasks of one loop that wait to be woken, in order; `trio.lowlevel.ParkingLot` is one."""
+
+    def __len__(self) -> int: ...
+
+    async def park(self) -> None:
+        """Wait until woken."""
+        ...
+
+    def unpark(self, *, count: int = 1) -> object:
+        """Wake those that have waited for longest."""
+        ...
+
+
+class Loop(Protocol):
+    """One library's event loop."""
+
+    name: str
+    lots: Callable[[], TaskLot]
+    event: Callable[[], Event]
+
+    def token(self) -> object:
+        """Return the running loop itself, to tell one from another."""
+        ...
+
+    def now(self) -> float:
+        """Return the time in seconds on the loop's clock."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """Let other tasks run, and be cancelled if that was asked for."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for so long."""
+        ...
+
+    async def wait_until(self, event: Event, deadline: float) -> None:
+        """Wait for an event until `deadline` at the latest, on the loop's clock."""
+        ...
+
+    async def park(self, lot: TaskLot, lost: Callable[[], object]) -> None:
+        """Wait in a lot; call `lost` if a cancellation comes when this task has been woken."""
+        ...
+
+
+class _Trio:
+    """Trio's."""
+
+    name = "Trio"
+    lots = trio.lowlevel.ParkingLot
+    event = trio.Event
+
+    def token(self) -> object:
+        return trio.lowlevel.current_trio_token()
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    async def checkpoint(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    async def wait_until(self, event: Event, deadline: float) -> None:
+        with trio.move_on_at(deadline):
+            await event.wait()
+
+    async def park(self, lot: TaskLot, lost: Callable[[], object]) -> None:
+        # Trio cancels no task that has been woken already.
+        await lot.park()
+
+
+TRIO: Final[Loop] = _Trio()
+
+
+def running() -> Loop:
+    """Return the loop that runs this task, or this callback.
+
+    Raises:
+        NoLoopError: None does.
+    """
+    if trio.lowlevel.in_trio_task():
+        return TRIO
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        from ._asyncio_loop import ASYNCIO
+
+        return ASYNCIO
+    if trio.lowlevel.in_trio_run():
+        return TRIO
+    msg = "waiting for clear funds needs a running event loop: trio.run(...) or asyncio.run(...)"
+    raise NoLoopError(msg)
+
+
+def task_of_asyncio() -> object:
+    """Return the current task of asyncio; None in a callback.
+
+    Raises:
+        RuntimeError: asyncio does not run.
+    """
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is None:
+        raise RuntimeError
+    return asyncio.current_task()
+
+
+TASKS: Final[tuple[Callable[[], object], ...]] = (trio.lowlevel.current_task, task_of_asyncio)
+"""The ways to ask for the current task; they raise RuntimeError where their library does not run."""
+
+
+def is_cancellation(exc: BaseException) -> bool:
+    """Whether an exception means that its task was cancelled."""
+    if isinstance(exc, trio.Cancelled):
+        return True
+    asyncio: Any = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(exc, asyncio.CancelledError)
+
+
+async def checkpoint() -> None:
+    """Let other tasks of the running loop run."""
+    await running().checkpoint()
+
+
+async def sleep(seconds: float) -> None:
+    """Sleep in the running loop."""
+    await running().sleep(seconds)
+
+
+class Lot:
+    """Tasks that wait to be woken, in the order in which they came.
+
+    As `trio.lowlevel.ParkingLot`, in whichever loop they run.
+    """
+
+    __slots__ = ("_lot",)
+
+    def __init__(self) -> None:
+        self._lot: TaskLot | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._lot is None else len(self._lot)
+
+    def __bool__(self) -> bool:
+        return bool(self._lot)
+
+    async def park(self, lost: Callable[[], object] | None = None) -> None:
+        """Wait until woken.
+
+        Args:
+            lost: Called if this task is cancelled after it was woken and before it went on, which
+                asyncio allows; by default the next task is woken in its place.
+        """
+        loop = running()
+        lot = self._lot
+        if not lot:
+            # Nobody waits: the next ones may be of another loop.
+            lot = self._lot = loop.lots()
+        await loop.park(lot, self.unpark if lost is None else lost)
+
+    def unpark(self, *, count: int = 1) -> None:
+        """Wake so many of those that have waited for longest."""
+        if self._lot:
+            self._lot.unpark(count=count)
+
+    def unpark_all(self) -> None:
+        """Wake all."""
+        self.unpark(count=len(self))
