@@ -15,8 +15,9 @@ publisher, once the server's queue for it no longer grows, or after some seconds
 
 The relay is measured with its defaults; with outlets that are first in first out (`--no-fair`), as
 brokers' are; with a tenant for each publisher (`docs/fairness.md`),
-which then have equal shares; and with three greedy tenants of weights 1, 2 and 4. RabbitMQ, which
-is slower, gets an eighth of the load.
+which then have equal shares; and with three greedy tenants of weights 1, 2 and 4, and `--profile
+lossless`: a backlog that is spilled comes back in the order in which it came, and weights count
+again when no more can be spilled. RabbitMQ, which is slower, gets an eighth of the load.
 """
 
 from __future__ import annotations
@@ -140,6 +141,11 @@ def first_in_first_out(relay: Relay) -> Relay:
     return dataclasses.replace(
         relay, options=(*relay.options, "--no-fair", "--unsent-bytes", "none")
     )
+
+
+def lossless(relay: Relay) -> Relay:
+    """Return the relay that spills nothing."""
+    return dataclasses.replace(relay, options=(*relay.options, "--profile=lossless"))
 
 
 def with_tenants(relay: Relay, publishers: Sequence[Publisher]) -> Relay:
@@ -768,7 +774,7 @@ def cases(servers: Sequence[AnyServer], pace: float = PACE) -> Iterator[Case]:
             shared = with_tenants(server, greedy)
             yield Case(f"{server.name}, tenants", shared, greedy, "greedy", its)
             by_weight = weighted(its * WEIGHTS_PACE)
-            shared = with_tenants(server, by_weight)
+            shared = with_tenants(lossless(server), by_weight)
             label = f"{server.name}, weights"
             yield Case(label, shared, by_weight, "weights", its * WEIGHTS_PACE)
 

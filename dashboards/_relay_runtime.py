@@ -101,6 +101,28 @@ _CONNECTIONS = [
         stacked=True,
         span=6,
     ),
+    lines(
+        "Unsent in the kernel",
+        "How many bytes has the kernel taken for peers, and not sent yet? They count as delivered. "
+        "Many mean slow consumers or networks; for each peer at most `--unsent-bytes`.",
+        Query(f"sum by (transport) (clearfunds_kernel_unsent_bytes{{{HERE}}})", "{{transport}}"),
+        unit="bytes",
+        stacked=True,
+        span=6,
+    ),
+    lines(
+        "Sent",
+        "How many delivered bytes a second leave this machine? Not counted are those that the "
+        "kernel still holds.",
+        Query(
+            "sum by (instance) (rate(clearfunds_repaid_bytes_total"
+            f'{{outcome="delivered",{HERE}}}{_RATE}))'
+            f" - sum by (instance) (deriv(clearfunds_kernel_unsent_bytes{{{HERE}}}{_RATE}))",
+            "{{instance}}",
+        ),
+        unit="Bps",
+        span=6,
+    ),
 ]
 
 _RESOURCES = [

@@ -26,6 +26,7 @@ from clearfunds.pages._pages import BuildInfo
 from clearfunds.pages._persistence_collector import PersistenceCollector
 from clearfunds.pages._process import ProcessFigures
 from clearfunds.pages._relay_collector import RelayCollector
+from clearfunds.pages._unsent_collector import UnsentCollector
 from clearfunds.relay._admission_collector import AdmissionCollector
 from clearfunds.relay._over_limit_collector import OverLimitCollector
 from clearfunds.transports.mqtt.server._over_limit import no_totals
@@ -162,6 +163,9 @@ NOTES: Final = """\
 - A tenant owes for its connections: its debt is the sum of theirs. `_share_items` and
   `_share_bytes` exist only while the server's account is above its limit: see
   [fairness.md](fairness.md).
+- An event is `delivered` when the kernel has taken its last byte for the peer.
+  `clearfunds_kernel_unsent_bytes` are those that the kernel has not sent yet; what has left the
+  machine is `rate(clearfunds_repaid_bytes_total{outcome="delivered"})` less the `deriv` of these.
 - A relay with a journal also has the metrics of [ledger.md](ledger.md#the-journal).
 - A relay with a listener for readers of ranges and writers of batches also has the metrics of
   [sinks.md](sinks.md#metrics).
@@ -225,6 +229,7 @@ def totals() -> list[Entry]:
             PersistenceCollector(None, None),
             AdmissionCollector(Admission(1), int),
             OverLimitCollector(no_totals()),
+            UnsentCollector(dict),
             DeniedCollector(Denied()),
             LoopLag(),
             BuildInfo(),

@@ -14,3 +14,4 @@ from ._relay_collector import RelayCollector as RelayCollector
 from ._relay_collector import TransportCounts as TransportCounts
 from ._server import HttpLimits as HttpLimits
 from ._server import serve_http as serve_http
+from ._unsent_collector import UnsentCollector as UnsentCollector

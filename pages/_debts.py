@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import trio
-from prometheus_client.registry import Collector
 
 from ..accounts import DebtCollector
 from ..accounts.watch._core_shares import METRICS_SHARE
 from ..accounts.watch._tops import tops_in_steps
 from ._cooperative import Pace, run_paced
+from ._walked import WalkedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ def due_after(began: float, busy: float) -> float:
     return began if busy < SHORT_SECONDS else began + busy / METRICS_SHARE
 
 
-class SteppedDebts(Collector):
+class SteppedDebts(WalkedCollector):
     """A `DebtCollector` that computes slow figures beforehand, in steps.
 
     Attributes:

@@ -1,8 +1,9 @@
 """The live page at `/`: who waits on whom, debts, holders, and durations.
 
 Limits on its cost for the relay:
-1. Nothing is read unless a browser watches. There is no task for it: a browser that finds no fresh
-   sample takes one, and all others get the same one (`Sampler`).
+1. Nothing is sampled unless a browser watches. There is no task for it: a browser that finds no
+   fresh sample takes one, and all others get the same one (`Sampler`). Only the history of totals
+   and of the largest is kept always (`History`).
 2. Samples are at least a second apart, and take no more than `LIVE_SHARE` of a core, however many
    accounts there are; each is taken in stretches of a millisecond (`Pace`).
 3. No browser has a queue. It asks for the next sample when it has taken the last one, and a slow
@@ -11,38 +12,31 @@ Limits on its cost for the relay:
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
 
-from ..accounts import Outcome
 from ..accounts.watch._core_shares import LIVE_SHARE
 from ._cooperative import Pace
 from ._events import CONTENT_TYPE, EventStream, event, retry
+from ._history import History, point_of
 from ._json import compact as _encode
 from ._ledger_json import account_row
 from ._messages import Handler, Request, Response
-from ._survey import is_clipped, pressure, survey
+from ._survey import is_clipped, survey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ..accounts import Account, Ledger
-    from ._survey import Survey
 
 SAMPLE_SECONDS: Final = 1.0
 SAMPLE_SECONDS_MAX: Final = 10.0
 
-HISTORY_MAX: Final = 300
-# Samples kept, of totals only: five minutes, twenty kilobytes.
-
 BROWSERS_MAX: Final = 16
 # Of 128 connections (`HttpLimits`): however many tabs are left open, Prometheus gets in.
-
-FINISHED: Final = (Outcome.DELIVERED, Outcome.ACKED, Outcome.STORED)
 
 RETRY_MILLISECONDS: Final = 2000
 
@@ -82,7 +76,6 @@ class Sampler:
 
     Attributes:
         taken: The number of samples so far.
-        history: The totals of the latest samples, for new browsers.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -91,7 +84,6 @@ class Sampler:
         self._latest: Sample | None = None
         self._due = 0.0
         self.taken = 0
-        self.history: deque[tuple[float | int | None, ...]] = deque(maxlen=HISTORY_MAX)
 
     async def next(self, after: int) -> Sample:
         """Return a fresh sample later than `after`; wait until it is due, and take it.
@@ -119,25 +111,9 @@ class Sampler:
         pace = Pace()
         began = trio.current_time()
         seen = await survey(self._ledger, pace)
+        point = await point_of(self._ledger, pace)
         busy = pace.busy_seconds
         every = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, busy / LIVE_SHARE))
-        # When data at rest reaches its limit, nobody waits yet, but further data counts as debt.
-        at_rest = self._ledger.at_rest
-        headroom = min(
-            [1.0 - pressure(a) for a in self._ledger.roots if a not in at_rest], default=1.0
-        )
-        if seen["tightest"]:
-            headroom = min(headroom, _headroom(seen))
-        totals = seen["totals"]
-        point = (
-            seen["time"],
-            totals["debt_items"],
-            totals["waiting"],
-            # Events that were given up are not finished.
-            sum([totals["repaid_items"][each.label] for each in FINISHED]),
-            totals["waited_seconds"],
-            round(headroom, 4),
-        )
         page: dict[str, Any] = {
             **seen,
             "point": point,
@@ -147,33 +123,23 @@ class Sampler:
         await pace.pause()
         data = event("sample", _encode(page))
         self.taken += 1
-        self.history.append(point)
         self._due = began + every
         self._latest = Sample(self.taken, data)
         return self._latest
-
-
-def _headroom(seen: Survey) -> float:
-    row = seen["tightest"][0]
-    return min(
-        1.0 if limit is None else 1.0 - debt / (limit or 1)
-        for debt, limit in (
-            (row["debt_items"], row["limit_items"]),
-            (row["debt_bytes"], row["limit_bytes"]),
-        )
-    )
 
 
 class LivePage:
     """The page, its events, and the statements of accounts that it shows.
 
     Attributes:
+        history: The last minutes, for new browsers, while `History.watch` runs.
         sampler: The source of its events.
         watching: The number of browsers that watch.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.history = History(ledger)
         self.sampler = Sampler(ledger)
         self.watching = 0
         folder = Path(__file__).with_name("live")
@@ -192,7 +158,7 @@ class LivePage:
         return self._files[request.path]
 
     async def events(self, request: Request) -> Response:
-        """Serve the totals of the last minutes, as far as sampled, and then each sample."""
+        """Serve the last minutes, and then each sample."""
         if self.watching >= BROWSERS_MAX:
             return Response.sentence(
                 503, f"{BROWSERS_MAX} browsers watch already; close one.", ("Retry-After", "5")
@@ -229,7 +195,7 @@ class LivePage:
         return account
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        yield retry(RETRY_MILLISECONDS) + event("history", _encode(list(self.sampler.history)))
+        yield retry(RETRY_MILLISECONDS) + event("history", _encode(self.history.brief()))
         seen = 0
         while True:
             sample = await self.sampler.next(seen)

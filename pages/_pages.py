@@ -17,6 +17,7 @@ from ._access import Access
 from ._cooperative import Pace
 from ._debts import SteppedDebts
 from ._detailed import DetailedQuery, write_detailed
+from ._history import write_history
 from ._ledger_json import write_ledger
 from ._live import LivePage
 from ._loop_lag import LoopLag
@@ -25,6 +26,7 @@ from ._process import ProcessFigures
 from ._server import HttpLimits, serve_http
 from ._top_json import TopQuery, write_top
 from ._trace_page import TracePage
+from ._walked import WalkedCollector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -56,6 +58,7 @@ class Pages:
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
     - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
       and the number of others; of bounded size and cost (see `Survey`).
+    - `/history.json`: five minutes of totals and of the top accounts and holders (see `History`).
     - `/trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N`: everything that
       the next events of some accounts cause, loan by loan, to the outcomes (see `_trace_page.py`).
     - `/healthz`: 200 while the loop turns.
@@ -82,17 +85,14 @@ class Pages:
         self._ledger = ledger
         # A registry refuses two collectors that would serve the same name.
         registry = CollectorRegistry()
-        self._debts = SteppedDebts(ledger, limits)
         self._loop_lag = LoopLag()
-        self._process = ProcessFigures()
-        self._persistence = persistence
         self._collectors: list[Collector] = [
-            self._debts,
+            SteppedDebts(ledger, limits),
             *collectors,
             *(() if persistence is None else (persistence,)),
             self._loop_lag,
             BuildInfo(),
-            self._process,
+            ProcessFigures(),
         ]
         for collector in self._collectors:
             registry.register(collector)
@@ -103,8 +103,11 @@ class Pages:
         self._trace = TracePage(ledger)
 
     async def watch(self) -> None:
-        """Measure the lag of the loop until cancelled; the server of the pages runs it."""
-        await self._loop_lag.watch()
+        """Measure the loop's lag and keep the history until cancelled; for the pages' server."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._loop_lag.watch)
+            keep_going = self._ledger.faults.keep_going
+            nursery.start_soon(keep_going, "keeping the history", self._live.history.watch)
 
     def set_ready(self) -> None:
         """Note that the relay takes connections from now on."""
@@ -121,6 +124,7 @@ class Pages:
             "/metrics": self.metrics,
             "/metrics/detailed": self.detailed,
             "/ledger.json": self.ledger_json,
+            "/history.json": self.history_json,
             "/trace.json": self._trace.trace,
             "/healthz": self.healthz,
             "/readyz": self.readyz,
@@ -132,10 +136,9 @@ class Pages:
         # One scrape after the other: many at once would all run in the same turn of the loop,
         # without any other task in between.
         async with self._one_scrape:
-            await self._debts.look()
-            if self._persistence is not None:
-                await self._persistence.look()
-            await self._process.look(Pace())
+            for collector in self._collectors:
+                if isinstance(collector, WalkedCollector):
+                    await collector.look()
             for collector in self._collectors:
                 await trio.lowlevel.checkpoint()
                 families = list(collector.collect())  # All read at one instant.
@@ -161,6 +164,11 @@ class Pages:
             pieces = write_top(self._ledger, Pace(), query)
             return self._long(pieces, _ledger_json.CONTENT_TYPE)
         pieces = write_ledger(self._ledger, Pace())
+        return self._long(pieces, _ledger_json.CONTENT_TYPE)
+
+    async def history_json(self, request: Request) -> Response:
+        """Serve the last five minutes."""
+        pieces = write_history(self._live.history, Pace())
         return self._long(pieces, _ledger_json.CONTENT_TYPE)
 
     async def healthz(self, request: Request) -> Response:

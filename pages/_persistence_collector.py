@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from ._cooperative import Pace
 from ._debts import due_after
+from ._walked import WalkedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ class _Walk:
     members_away: int
 
 
-class PersistenceCollector(Collector):
+class PersistenceCollector(WalkedCollector):
     """Serves metrics of stored data, as `clearfunds_queue_messages{state="ready"}`.
 
     Args:

@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from ._cooperative import Pace
 from ._holdings import BREATH_EVERY
+from ._walked import WalkedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client import Metric
 
-    from ._cooperative import Pace
-
 _SELF: Final = Path("/proc/self")
 # Places in /proc/self/stat after the name of the program; proc(5) numbers them from 3 on.
 _UTIME, _STIME, _STARTTIME, _VSIZE, _RSS = (number - 3 for number in (14, 15, 22, 23, 24))
 
 
-class ProcessFigures(Collector):
+class ProcessFigures(WalkedCollector):
     """Serves CPU time, memory and descriptors of this process; nothing where there is no `/proc`.
 
     The number of open descriptors is from the last `look`.
@@ -38,7 +37,7 @@ class ProcessFigures(Collector):
         self._booted = _boot_time()
         self._open_fds: int | None = None
 
-    async def look(self, pace: Pace) -> None:
+    async def look(self) -> None:
         """Count the open descriptors, in steps if the kernel does not know their number.
 
         On cancellation, the earlier count stays.
@@ -46,7 +45,7 @@ class ProcessFigures(Collector):
         folder = _SELF / "fd"
         try:
             # Linux tells since 6.2, and 0 before; listing them opens a descriptor itself.
-            count = folder.stat().st_size or await _count(folder, pace) - 1
+            count = folder.stat().st_size or await _count(folder, Pace()) - 1
         except OSError:
             return
         self._open_fds = count

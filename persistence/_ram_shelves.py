@@ -143,9 +143,8 @@ class RamShelves:
     def tell(self, most: int = sys.maxsize) -> bool:
         """Let at most `most` shelves report; return whether there are more."""
         with self._flusher.corked():
-            while self._to_tell and most > 0:
-                most -= 1
-                shelf = self._to_tell.pop()
+            # Those that have something to report meanwhile have their turn in the next round.
+            for shelf in [self._to_tell.pop() for _ in range(min(most, len(self._to_tell)))]:
                 self.faults.call(owner_of(shelf.queue), TELLING, shelf.tell)
         self._flusher.flush_now()
         return bool(self._to_tell)

@@ -41,6 +41,10 @@ READ_BYTES: Final = 256 << 10
 READ_RECORDS: Final = 256
 """Most records read back at once."""
 
+WRITE_BYTES: Final = 4 << 20
+"""Bytes handed to the shelf at once: copying them takes some milliseconds. A consumer that is
+relieved may have a backlog of hundreds of megabytes, of many publishers."""
+
 HURRY_ITEMS: Final = 1_000
 HURRY_BYTES: Final = 1 << 20
 """With this much written and not on disk yet, the shelf is asked not to wait for the next interval:
@@ -92,7 +96,7 @@ class Spool:
     """
 
     __slots__ = (
-        "_closed", "_fresh", "_fresh_of", "_full_patience", "_holder", "_items",
+        "_ahead", "_closed", "_fresh", "_fresh_of", "_full_patience", "_holder", "_items",
         "_last", "_name", "_nbytes", "_next", "_on_more", "_on_over", "_part", "_persistence",
         "_read_next", "_ready", "_rest", "_said_full", "_said_over", "_shelf",
         "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
@@ -135,6 +139,8 @@ class Spool:
         # A shelf of this name may have existed before: its numbers continue.
         self._next = self._read_next = getattr(self._shelf, "last_seq", 0) + 1
         self._waiting = False
+        # With so many records left of those read back, the next are asked for.
+        self._ahead = 0
         self._closed = False
         # The disk may be in trouble already; that is reported when there is something to spill.
         self.over: str | None = getattr(persistence, "trouble", None)
@@ -194,7 +200,9 @@ class Spool:
         if not now and holder.full_patience is None and self._may_wait():
             return
         holder.full_patience = None
-        while fresh and self.over is None:
+        most = self._unsynced_bytes + WRITE_BYTES
+        # The rest, if there is one, follows when these are durable.
+        while fresh and self.over is None and self._unsynced_bytes < most:
             loans = self._record()
             items, nbytes = sum(each.items for each in loans), sum(each.bytes for each in loans)
             if not self._has_room(items, nbytes):
@@ -297,13 +305,13 @@ class Spool:
         loan = None
         if self._ready:
             loan = self._ready.popleft()[1]
-        elif self._read_next < self._next:
-            if not self._waiting:
-                self._waiting = True
-                self._shelf.want(self._read_next, READ_RECORDS, READ_BYTES)
-        elif self._fresh:
+        elif self._fresh and self._read_next == self._next:
             # The shelf has no earlier messages.
             loan = self._take_fresh()
+        if len(self._ready) <= self._ahead and self._read_next < self._next and not self._waiting:
+            # The next ones are read while these are sent.
+            self._waiting = True
+            self._shelf.want(self._read_next, READ_RECORDS, READ_BYTES)
         if loan is not None:
             self._items -= loan.items
             self._nbytes -= loan.bytes
@@ -320,12 +328,15 @@ class Spool:
     # -- for the shelf --------------------------------------------------------------------------
 
     def durable(self, ticket: int) -> None:
+        """See `ShelfUser.durable`; more is written then, if there is any."""
         while self._unsynced:
             seq, (written, _) = next(iter(self._unsynced.items()))
             if written > ticket:
                 break
             for loan in self._synced(seq):
                 self._rest_grows(loan)
+        if self._fresh and self._holder.full_patience is None:
+            self.write()
 
     def _synced(self, seq: int) -> list[LoanedItem[list[bytes]]]:
         """Take the loans of a record that is no longer to be synced."""
@@ -365,6 +376,7 @@ class Spool:
                 loan = self._rest.take([], int(message.event.topic), message.size)
             loan.item = [message.event.payload]
             self._ready.append((seq, loan))
+        self._ahead = len(found) // 2
         if found:
             self._shelf.done(found)
         else:

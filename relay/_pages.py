@@ -142,7 +142,7 @@ def _is_loopback(host: str) -> bool:
 
 def _pages(relay: Relay) -> Pages:
     from ..access.acl._collector import DeniedCollector
-    from ..pages import Pages, PersistenceCollector, RelayCollector
+    from ..pages import Pages, PersistenceCollector, RelayCollector, UnsentCollector
     from ._admission_collector import AdmissionCollector
     from ._over_limit_collector import OverLimitCollector
 
@@ -160,6 +160,7 @@ def _pages(relay: Relay) -> Pages:
         limits=limits,
         collectors=[
             RelayCollector(relay.counts),
+            UnsentCollector(relay.socks),
             *_sink_collectors(relay),
             AdmissionCollector(
                 relay.admission,

@@ -222,8 +222,11 @@ class Relay:
     @property
     def sides(self) -> list[Server[Any, Any]]:
         """The sides of all protocols that are served."""
-        sides: tuple[Server[Any, Any] | None, ...] = (self.mqtt, self.syndicate, self.readers)
-        return [side for side in sides if side is not None]
+        return [side for side in self._all_sides if side is not None]
+
+    @property
+    def _all_sides(self) -> tuple[Server[Any, Any] | None, ...]:
+        return self.mqtt, self.syndicate, self.readers
 
     @property
     def unflushed(self) -> list[str]:
@@ -232,6 +235,15 @@ class Relay:
         if self.readers is not None:
             unflushed += self.readers.writing.unpublished()
         return sorted(unflushed)
+
+    def socks(self) -> dict[str, list[Connected]]:
+        """Return the sockets of all connections, by protocol."""
+        sides = zip(PROTOCOLS, self._all_sides, strict=True)
+        return {
+            name: [session.outlet.sock for session in side.open]
+            for name, side in sides
+            if side is not None
+        }
 
     def counts(self) -> dict[str, TransportCounts]:
         """Return the counts of each protocol's sessions, for metrics.

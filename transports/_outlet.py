@@ -631,9 +631,8 @@ class Outlet(LoanQueue):
                     if not self.closed and self.queue:
                         self._send_some()
                     for _ in range(PIECES - 1):
-                        if self.queue or not self._flows:
+                        if self.queue or self.closed or not self._take_piece():
                             break
-                        self.queue = self._flows.take(JOIN_BYTES)
                         self._send_some()
             except Exception as exc:  # noqa: BLE001 (the nursery is of all)
                 self.ledger.faults.note(self, SENDING, exc)
@@ -644,18 +643,22 @@ class Outlet(LoanQueue):
         self._scope = None
         self.ledger.faults.call(self, SENDING, self.on_flowing)
 
-    async def _refilled(self) -> bool:
-        """Take the next bytes to send from the backlog; False: call again if there is a backlog."""
-        if self._flows is not None:
+    def _take_piece(self) -> bool:
+        """Take the next bytes to send, if there are any now."""
+        if self._flows:
             self.queue = self._flows.take(JOIN_BYTES)
-            self._gather()
+        elif self._lagging is None or not self._lagging.refill(SEND_BYTES):
+            return False
+        # At once: nothing may join what is in the queue.
+        self._gather()
+        return True
+
+    async def _refilled(self) -> bool:
+        """Take the next bytes; False: call again if there is a backlog."""
+        if self._take_piece():
             return True
         backlog = self._lagging
         assert backlog is not None
-        if backlog.refill(SEND_BYTES):
-            # At once: nothing may join what is in the queue.
-            self._gather()
-            return True
         if backlog.is_empty:
             self.caught_up()
         else:

@@ -316,9 +316,10 @@ class OutletBacklog(Backlog):
     def _may_pass(self, account: Account, nbytes: int) -> bool:
         """Whether a message need not be spilled: its publisher has few here, and need not wait.
 
-        As flow queueing has it, which serves sparse flows first (RFC 8290, 4.2).
+        As flow queueing has it, which serves sparse flows first (RFC 8290, 4.2). None passes in an
+        outlet that is not fair, which keeps the order of all messages.
         """
-        if self._moving or not account.debt_is_clear():
+        if self._moving or not self._outlet.fair or not account.debt_is_clear():
             return False
         if self._spool is not None and self._spool.has_messages_of(account):
             return False

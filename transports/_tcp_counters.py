@@ -41,6 +41,10 @@ _BYTES_RETRANS: Final = 208
 
 _DSACK_DUPS: Final = 216
 
+SIOCOUTQNSD: Final = 0x894B
+"""`include/uapi/linux/sockios.h`: the output queue's size, of what is not sent; Python has no name
+for it."""
+
 LEAST: Final = _DSACK_DUPS + _U32.size
 
 
@@ -74,6 +78,19 @@ def parse_counters(info: bytes, unread: int = 0) -> TcpCounters | None:
         round_trip_seconds=u32(_RTT) / 1e6,
         unread_bytes=unread,
     )
+
+
+def read_unsent(sock: Connected) -> int:
+    """Return how many bytes the kernel has taken and not sent yet; 0 if it does not say.
+
+    Bytes under way, sent and unacknowledged, do not count.
+    """
+    if sys.platform != "linux":
+        return 0
+    try:
+        return int(_INT.unpack(fcntl.ioctl(sock.fileno(), SIOCOUTQNSD, bytes(_INT.size)))[0])
+    except (OSError, ValueError):  # a Unix socket; closed
+        return 0
 
 
 def read_counters(sock: Connected) -> TcpCounters | None:

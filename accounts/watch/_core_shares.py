@@ -20,3 +20,6 @@ LIVE_SHARE: Final = 0.015
 
 METRICS_SHARE: Final = 0.005
 """`/metrics`, however many scrapes there are."""
+
+HISTORY_SHARE: Final = 0.005
+"""The history of the last minutes: each of its two walks."""

@@ -83,8 +83,8 @@ def parse_arguments(words: Sequence[str] | None, names: list[str]) -> argparse.N
     parser.add_argument(
         "--minutes",
         type=positive,
-        default=30.0,
-        help="a section is not begun that would not end within them (30)",
+        default=40.0,
+        help="a section is not begun that would not end within them (40)",
     )
     parser.add_argument(
         "--data", type=Path, default=ROOT / "docs" / "data" / "evidence", metavar="DIR",

@@ -19,6 +19,9 @@ NAMES: Final = (
     "cost",
     "scaling",
     "recovery",
+    "topics",
+    "metastable",
+    "why",
 )
 
 

@@ -248,7 +248,9 @@ def _weights(found: Found) -> str:
     ]
     text = (
         f"Three tenants with weights, two connections each; each alone wants everything that the "
-        f"subscriber reads ({found.read / 1e6:.0f} of {found.pace / 1e6:.0f} MB/s):"
+        f"subscriber reads ({found.read / 1e6:.0f} of {found.pace / 1e6:.0f} MB/s). With "
+        "`--profile lossless`: a backlog that is spilled comes back in the order in which it came, "
+        "and weights count again when no more can be spilled."
     )
     head = ("weight", "part by weight", "part delivered", "off by")
     return f"{wrapped(text)}\n\n{table(head, rows, right=range(4))}"

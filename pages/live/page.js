@@ -5,6 +5,10 @@ const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const MINUTES = 5;
 const TRACKS_MAX = 200; // accounts whose last minutes are kept here
+const MOMENT_SECONDS = 5; // between what is kept of the largest, as in the relay's history
+const NAMED = 10;
+const THEN_MAX = 3;
+const GAP_SECONDS = 15; // without a point for so long a line has a gap
 
 // -- making things --------------------------------------------------------------------------------
 
@@ -397,22 +401,84 @@ function showLately(state) {
 let span = 60; // seconds that sparklines show: what there is, from one minute to five
 const points = []; // [time, debt, waiting, finished, waited seconds, headroom]
 const tracks = new Map(); // account -> [[time, debt], ...]
+const moments = []; // [time, [[account, debt], ...], [[holder, items], ...]], the largest first
 
 function remember(state) {
   points.push(state.point);
   forget(points, state.time);
   span = Math.min(MINUTES * 60, Math.max(60, state.time - points[0][0]));
   for (const row of state.accounts) {
-    const track = tracks.get(row.name) ?? [];
-    tracks.delete(row.name); // the latest last
-    tracks.set(row.name, track);
-    track.push([state.time, row.debt_items]);
+    const track = noted(row.name, state.time, row.debt_items);
     forget(track, state.time);
   }
+  boundTracks();
+  if (!moments.length || state.time - moments[moments.length - 1][0] >= MOMENT_SECONDS) {
+    const largest = (all, value) => all.filter(value).sort((a, b) => value(b) - value(a)).slice(0, NAMED).map((row) => [row.name, value(row)]);
+    moments.push([state.time, largest(state.accounts, (row) => row.debt_items), largest(state.holders, (row) => row.items)]);
+    forget(moments, state.time);
+  }
+}
+
+function noted(name, time, debt) {
+  const track = tracks.get(name) ?? [];
+  tracks.delete(name); // the latest last
+  tracks.set(name, track);
+  track.push([time, debt]);
+  return track;
+}
+
+function boundTracks() {
   for (const name of tracks.keys()) {
     if (tracks.size <= TRACKS_MAX) break;
     tracks.delete(name);
   }
+}
+
+// The relay kept this while nobody watched.
+function recall({ points: totals, tops, names }) {
+  points.length = 0;
+  points.push(...totals);
+  tracks.clear();
+  moments.length = 0;
+  const named = (found) => found.map(([place, value]) => [names[place], value]);
+  for (const [time, accounts, holders] of tops) {
+    moments.push([time, named(accounts), named(holders)]);
+    // An account that is not among the largest has no point then, and its line a gap.
+    for (const [name, debt] of named(accounts)) noted(name, time, debt);
+  }
+  boundTracks();
+}
+
+function latestBefore(all, time) {
+  let found = null;
+  for (const each of all) {
+    if (each[0] > time) break;
+    found = each;
+  }
+  return found;
+}
+
+function showThen() {
+  const ago = -Number($("back").value);
+  $("back-row").hidden = points.length < 2;
+  if (!latest || points.length < 2) return;
+  // As far as there is anything.
+  const most = Math.min(MINUTES * 60, Math.max(5, 5 * Math.floor((latest.time - points[0][0]) / 5)));
+  $("back").min = String(-most);
+  const point = ago ? latestBefore(points, latest.time - ago) : null;
+  $("back").setAttribute("aria-valuetext", ago ? `${seconds(ago)} ago` : "now");
+  if (point === null) {
+    write($("then"), ago ? "Nothing was kept of that time." : "Move it to see who owed and who held the most before.");
+    return;
+  }
+  const said = [`${exact(ago)} ago: debt ${number(point[1])}, ${number(point[2])} ${point[2] === 1 ? "reader" : "readers"} waiting`];
+  const moment = latestBefore(moments, point[0] + MOMENT_SECONDS / 2);
+  if (moment !== null && point[0] - moment[0] <= 2 * MOMENT_SECONDS) {
+    const list = (rows) => rows.slice(0, THEN_MAX).map(([name, value]) => `${shortName(name)} ${compact(value)}`).join(", ");
+    if (moment[1].length) said.push(`owed most: ${list(moment[1])}`);
+    if (moment[2].length) said.push(`held most: ${list(moment[2])}`);
+  }
+  write($("then"), said.join("; "));
 }
 
 function forget(track, now) {
@@ -467,7 +533,7 @@ function sparkline(node, values, now, { most = 0, describe, gap }) {
 function showTiles(state) {
   const totals = state.totals;
   const now = state.time;
-  const gap = Math.max(5, 2.5 * state.every_seconds);
+  const gap = Math.max(GAP_SECONDS, 2.5 * state.every_seconds);
   write($("debt"), compact(totals.debt_items));
   write($("debt-unit"), `items, ${size(totals.debt_bytes)}`);
   sparkline($("debt-line"), points.map((p) => [p[0], p[1]]), now, { describe: number, gap });
@@ -671,7 +737,7 @@ function stateOf(row) {
 
 function showAccounts(state) {
   const table = $("accounts");
-  const gap = Math.max(5, 2.5 * state.every_seconds);
+  const gap = Math.max(GAP_SECONDS, 2.5 * state.every_seconds);
   let data = state.accounts;
   const most = data.length;
   // While somebody points at a row, or is on one, it stays where it is.
@@ -881,6 +947,7 @@ function show(state) {
   remember(state);
   showVerdict(state);
   showTiles(state);
+  showThen();
   showGraph(state);
   showWaits(state);
   showHeadroom(state);
@@ -902,8 +969,7 @@ function watch() {
   clearTimeout(again);
   source = new EventSource("/live/events");
   source.addEventListener("history", (event) => {
-    points.length = 0;
-    points.push(...JSON.parse(event.data));
+    recall(JSON.parse(event.data));
   });
   source.addEventListener("sample", (event) => {
     heard = performance.now();
@@ -948,6 +1014,8 @@ setInterval(() => {
     setLink("lost", `last heard ${seconds(silent)} ago`);
   }
 }, 1000);
+
+$("back").addEventListener("input", showThen);
 
 $("statement").addEventListener("close", () => {
   opened = null;

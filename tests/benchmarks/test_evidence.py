@@ -339,10 +339,10 @@ def test_every_section_is_there(name: str) -> None:
     assert found.key == name or len(found.key) == 1
 
 
-def test_all_sections_fit_into_half_an_hour() -> None:
+def test_all_sections_fit_into_35_minutes() -> None:
     found = [_sections.load(name) for name in _sections.NAMES]
     seconds = sum(each.seconds for each in found if isinstance(each, Section))
-    assert seconds < 30 * 60 - command.WRITING_SECONDS
+    assert seconds < 35 * 60 - command.WRITING_SECONDS
     keys = [each.key for each in found if isinstance(each, Section) and len(each.key) == 1]
     assert keys == sorted(set(keys))
 

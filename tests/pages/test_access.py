@@ -37,7 +37,15 @@ if TYPE_CHECKING:
 
 TOKEN = "0123456789abcdef-Token"
 USERS = f"{user_line('anna', b'secret')}\n{user_line('bert', b'a:b')}\n"
-CLOSED = ("/", "/metrics", "/metrics/detailed", "/ledger.json", "/trace.json", "/live/events")
+CLOSED = (
+    "/",
+    "/metrics",
+    "/metrics/detailed",
+    "/ledger.json",
+    "/history.json",
+    "/trace.json",
+    "/live/events",
+)
 
 
 def basic(user: str, password: str) -> str:

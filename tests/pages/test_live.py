@@ -597,15 +597,18 @@ async def test_the_history_is_bounded_and_told_to_those_who_come_later(
     autojump_clock: object,
 ) -> None:
     page = LivePage(Ledger())
-    for number in range(400):
-        await page.sampler.next(number)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.history.watch)
+        await trio.sleep(400)
+        nursery.cancel_scope.cancel()
     response = await page.events(Request.parse("GET", "/live/events"))
     assert isinstance(response.body, EventStream)
     data = await anext(response.body)
     await response.body.aclose()
-    kind, points = parsed(data.partition(b"\n\n")[2])
+    kind, history = parsed(data.partition(b"\n\n")[2])
     assert kind == "history"
-    assert len(points) == 300
+    assert len(history["points"]) == 300
+    assert len(history["tops"]) == 60
     assert len(data) < 32_000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ import trio
 from clearfunds.access import BearerTokens, Passwords
 from clearfunds.accounts import Ledger, Limit, Outcome
 from clearfunds.pages import Pages, serve_http
+from clearfunds.pages._history import Names, Point
+from clearfunds.pages._live import LivePage
 from clearfunds.testing import Box
 from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
 from tests.ports import lasting_port
@@ -377,3 +380,41 @@ async def test_a_person_logs_in_once_with_a_password() -> None:
                 await tab.close()
             assert browser.challenges == 1
             assert not [each for each in browser.complaints if "401" not in each]
+
+
+async def test_the_last_minutes_are_there_for_whoever_comes_late() -> None:
+    """With the names that the relay noted while nobody watched."""
+    ledger = Ledger()
+    page = LivePage(ledger)
+    now = time.time()
+    for ago in range(200, 0, -1):
+        debt = 700 if 100 <= ago <= 150 else 0
+        page.history.points.append(Point(now - ago, debt, int(debt > 0), 0, 0.0, 1.0 - debt / 1000))
+        if not ago % 5:
+            names = ((("mqtt/pub-1", 600), ("mqtt/pub-2", 100)), (("mqtt/archive", 650),))
+            page.history.names.append(Names(now - ago, *(names if debt else ((), ()))))
+    async with browsing() as browser, trio.open_nursery() as nursery:
+        urls: list[str] = await nursery.start(partial(serve_http, page.handlers()))
+        with trio.fail_after(2 * SECONDS):
+            tab = await browser.open(urls[0] + "/")
+            await tab.until(LIVE)
+            await shows(tab, "#back-row", "Look back")
+            assert "who owed and who held the most" in await text_of(tab, "#then")
+
+            async def look_back(seconds: int) -> str:
+                await tab.evaluate(
+                    "{ const back = document.querySelector('#back'); "
+                    f"back.value = '-{seconds}'; back.dispatchEvent(new Event('input')); }}"
+                )
+                return await text_of(tab, "#then")
+
+            assert await look_back(120) == (
+                "2 min 0 s ago: debt 700, 1 reader waiting; owed most: pub-1 600, pub-2 100; "
+                "held most: archive 650"
+            )
+            assert await look_back(60) == "60.0 s ago: debt 0, 0 readers waiting"
+            assert await tab.evaluate("Number(document.querySelector('#back').min)") <= -195
+            label = await tab.evaluate("document.querySelector('#debt-line').ariaLabel")
+            assert label.endswith("least 0, most 700")
+        nursery.cancel_scope.cancel()
+    assert browser.complaints == []

@@ -45,9 +45,9 @@ from clearfunds.pages import (
     RelayCollector,
     Request,
     TransportCounts,
+    UnsentCollector,
 )
 from clearfunds.pages import _debts as debts_module
-from clearfunds.pages._cooperative import Pace
 from clearfunds.pages._debts import SteppedDebts
 from clearfunds.pages._loop_lag import EVERY_SECONDS, LoopLag
 from clearfunds.pages._process import ProcessFigures
@@ -284,6 +284,7 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
             RelayCollector(lambda: counts),
             AdmissionCollector(Admission(1), int),
             OverLimitCollector(no_totals()),
+            UnsentCollector(lambda: {"mqtt": []}),
             DeniedCollector(Denied()),
         ],
         limits={"server": alice},
@@ -387,7 +388,7 @@ async def test_the_process_is_told_of_as_prometheus_client_does() -> None:
     collector = ProcessFigures()
     before = len(os.listdir("/proc/self/fd"))
     with socket.socket():
-        await collector.look(Pace())
+        await collector.look()
         ours = figures(collector)
         theirs = {
             s.name: s.value
@@ -420,9 +421,9 @@ async def test_descriptors_are_counted_where_the_kernel_does_not_say(
         return os.stat_result(said)
 
     collector = ProcessFigures()
-    await collector.look(Pace())
+    await collector.look()
     known = figures(collector)["process_open_fds"]
     monkeypatch.setattr(os, "stat", older)
     with socket.socket():
-        await collector.look(Pace())
+        await collector.look()
     assert figures(collector)["process_open_fds"] == known + 1

@@ -66,12 +66,14 @@ def test_loss_is_found_on_a_real_link_each_time() -> None:
     if subprocess.run([unshare, "-rn", "true"], check=False, capture_output=True).returncode:
         pytest.skip("may not have a network of its own")
     link = [unshare, "-rn", sys.executable, "-m", "tests.relay.lossy_link", "0.03", "0.01"]
-    tries = [sys.executable, "-m", "tests.relay.why_slow", str(TRIES)]
+    tries = [sys.executable, "-m", "tests.relay.why_slow", "link", str(TRIES)]
     run = subprocess.run([*link, *tries], check=True, capture_output=True, text=True, timeout=600)
     lines = run.stdout.splitlines()
     assert len(lines) == TRIES
     for line in lines:
-        found = re.fullmatch(r"loss: archive's network loses (\d+(?:\.\d)?) %", line)
+        causes = json.loads(line)
+        assert list(causes) == ["loss"], lines
+        found = re.fullmatch(r"archive's network loses (\d+(?:\.\d)?) %", causes["loss"])
         assert found is not None, lines
         assert 1 <= float(found[1]) <= 8
 

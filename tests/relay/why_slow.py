@@ -1,12 +1,13 @@
 """Clients that are slow for a reason, and what a relay says about it.
 
-As a program it does so over a lossy link (`lossy_link.py`): its argument is a number of tries, and
-each prints a line with the causes that were found.
+As a program its arguments are a cause, or `link` for loss on the lossy link of `lossy_link.py`, and
+a number of tries. Each prints a line of JSON with the causes that were found.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import signal
 import socket
 import struct
@@ -255,15 +256,16 @@ async def causes_of(
     return found
 
 
-async def over_the_link(tries: int) -> None:
-    listen = (f"mqtt+tcp://{NEAR}:0",)
+async def try_it(kind: str, tries: int) -> None:
+    """Print the causes that are found, one try a line."""
+    near, culprit = (
+        (NEAR, over_the_lossy_link) if kind == "link" else ("127.0.0.1", CULPRITS[CauseKind(kind)])
+    )
+    listen = (f"mqtt+tcp://{near}:0",)
     async with running(listen=listen, stuck="wait", limit_items=20, slow_wait=None) as relay:
         for _ in range(tries):
-            found = await causes_of(relay, over_the_lossy_link, NEAR)
-            print(
-                *[f"{kind}: {sentence}" for kind, sentence in found.items()], sep="; ", flush=True
-            )
+            print(json.dumps(await causes_of(relay, culprit, near)), flush=True)
 
 
 if __name__ == "__main__":
-    trio.run(over_the_link, int(sys.argv[1]))
+    trio.run(try_it, sys.argv[1], int(sys.argv[2]))
