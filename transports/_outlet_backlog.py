@@ -5,7 +5,8 @@ Rules of this file, beyond those of every `Backlog`:
 2. The policy of its topic applies to a message that may be dropped (`PolicyRules`). Everything
    else, and messages whose policy is to wait, stay on their account, in order.
 3. Where messages are spilled, a publisher that has few of them here, and nothing spilled, is not
-   made to wait behind the spilled ones of the others (`_may_pass`). Its own keep their order.
+   made to wait behind the spilled ones of the others (`_may_pass`). Its own keep their order. It
+   owes for them until they are under way.
 4. Chunks are handled whole, as they came, where possible: they are kept as one loan, or hundreds of
    messages would cost as much as each alone.
 """
@@ -384,6 +385,7 @@ class OutletBacklog(Backlog):
         while self._passing and size < nbytes:
             account = next(iter(self._passing))
             for loan in self._passing.pop(account):
+                loan.transfer(self.above)  # begun: nobody waits for it
                 size += loan.bytes
                 queue.append(loan)
         if size < nbytes:

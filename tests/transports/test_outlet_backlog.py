@@ -747,3 +747,36 @@ async def test_what_is_waited_for_is_so_also_when_it_is_under_way() -> None:
             assert not w.outlet.lagging
             w.block()
             w.outlet.relieve("it is stuck")
+
+
+async def under_way(w: Way, topic: bytes) -> None:
+    """Take something until a message on a topic of one letter is being sent."""
+    with trio.fail_after(10):
+        while not any(
+            chunk[:7].endswith(b"\x00\x01" + topic)
+            for loan in w.outlet.queue
+            for chunk in loan.item
+        ):
+            w.take(2_000)
+            await trio.lowlevel.checkpoint()
+
+
+async def test_what_passed_by_and_is_under_way_ends_no_connection_when_somebody_waits() -> None:
+    """It has been begun: it is finished, at the cost of the one who is behind."""
+    async with way(StuckPolicy.SPILL) as w:
+        w.block()
+        w.accounts[0].limit = Limit(items=0, bytes=None)
+        w.outlet.relieve("it is stuck")
+        w.send([("a", 3_000)] * 40)
+        w.send([("b", 50_000)], by=1)
+        await under_way(w, b"b")
+        w.accounts[1].limit = Limit(items=0, bytes=None)
+        w.outlet.relieve("somebody waits")
+        assert w.broken == []
+        await until(w.accounts[1].funds_are_clear)
+        w.ledger.audit()
+        await w.take_all()
+        for topic in ("a", "b", "block"):
+            assert [each for each in w.received() if each[0] == topic] == [
+                each for each in w.sent if each[0] == topic
+            ]
