@@ -39,7 +39,7 @@ from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
 from ..sockets._layer import Connected
 from ._flusher import SENDING, Flusher
-from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, look_at, rules_of
+from ._outlet_backlog import ConsumerPolicy, Found, OutletBacklog, look_at, rules_of
 from ._tcp_counters import read_counters
 
 logger = logging.getLogger("clearfunds.transports")
@@ -215,9 +215,7 @@ class Outlet(LoanQueue):
         if self._lagging is None:
             found = self._look(consumer_policy)
         else:
-            # Some of the messages that are still waited for may be under way.
-            found = self._lagging.rules_aside().union(self._begun)
-            found = {each for each in found if each.policy in STAYS}
+            found = self._lagging.staying(self._begun) | self._lagging.passing()
         if not found:
             if self._lagging is not None:
                 return PolicyRule(self._lagging.policy, self._patience)
@@ -253,7 +251,7 @@ class Outlet(LoanQueue):
             # It has reported that it is behind already: somebody waits all the same.
             self._lagging.spill_all()
             self._lagging.write(now=True)
-            if self._lagging.undroppable():
+            if not self._lagging.staying(self._begun) and self._lagging.undroppable():
                 logger.warning(
                     "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
                 )

@@ -434,6 +434,17 @@ class OutletBacklog(Backlog):
         covered = 0 if self._loan is None else self._loan.bytes
         return max(0, self._messages.nbytes - covered)
 
+    def staying(self, begun: Iterable[PolicyRule]) -> set[PolicyRule]:
+        """Return the treatments of messages that stay on their accounts, also of those `begun`."""
+        return {each for each in self.rules_aside().union(begun) if each.policy in STAYS}
+
+    def passing(self) -> set[PolicyRule]:
+        """Return the treatments of messages that were to pass by, if a publisher waits for some."""
+        if all(account.debt_is_clear() for account in self._passing):
+            return set()
+        every = self._consumer_policy.rules.every
+        return {each for each in every if each.policy is StuckPolicy.SPILL}
+
     def rules_aside(self) -> set[PolicyRule]:
         """Return the treatments of messages that wait here to be sent."""
         if self._found is None:

@@ -780,3 +780,25 @@ async def test_what_passed_by_and_is_under_way_ends_no_connection_when_somebody_
             assert [each for each in w.received() if each[0] == topic] == [
                 each for each in w.sent if each[0] == topic
             ]
+
+
+@pytest.mark.parametrize("other", [StuckPolicy.WAIT, StuckPolicy.DISCONNECT])
+async def test_what_was_to_pass_by_is_spilled_also_beside_what_stays(other: StuckPolicy) -> None:
+    """Who waits for it does not wait for what others' messages wait for."""
+    async with way(StuckPolicy.SPILL, ("stays", other, 20.0)) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("stays", 10)])
+        w.send([("b", 10)], by=1)
+        w.accounts[1].limit = Limit(items=0, bytes=None)
+        assert not w.accounts[1].funds_are_clear()
+        w.outlet.progressed_at = -1e9
+        assert (w.outlet.policy, w.outlet.patience) == (StuckPolicy.SPILL, 0.5)
+        w.outlet.relieve("somebody waits")
+        assert w.broken == []
+        await until(w.accounts[1].funds_are_clear)
+        w.outlet.progressed_at = -1e9
+        assert (w.outlet.policy, w.outlet.patience) == (other, 20.0)
+        assert w.accounts[0].debt_items == 1
+        await w.take_all()
+        assert sorted(w.received()) == sorted(w.sent)
