@@ -10,7 +10,7 @@ import trio
 
 from clearfunds.accounts import Outcome, Profile, StuckPolicy
 from clearfunds.transports import SubscriptionPolicy
-from clearfunds.transports.mqtt import Publish, encode
+from clearfunds.transports.mqtt import PubAck, Publish, SubAck, encode
 from clearfunds.transports.mqtt.codec._packets import Subscribe
 from clearfunds.transports.mqtt.codec._properties import Properties
 from tests.transports.mqtt.peers5 import connected5
@@ -203,9 +203,9 @@ async def test_a_rule_may_name_a_profile_and_a_policy_comes_before_the_profile()
         }
 
 
-def wants(packet_id: int, topic_filter: str, value: str | None) -> Subscribe:
+def wants(packet_id: int, topic_filter: str, value: str | None, qos: int = 0) -> Subscribe:
     user = () if value is None else (("slow-consumer", value),)
-    return Subscribe(packet_id, ((topic_filter, 0),), Properties(user=user))
+    return Subscribe(packet_id, ((topic_filter, qos),), Properties(user=user))
 
 
 async def test_a_subscriber_may_say_that_nobody_is_to_wait_for_it() -> None:
@@ -237,6 +237,39 @@ async def test_a_subscriber_may_say_that_nobody_is_to_wait_for_it() -> None:
         # Without the property it is as before; a wish for more than its server grants is none.
         await client.send(wants(3, "t", "lossless"))
         await until(lambda: policies() == [cut, wait, cut])
+
+
+async def test_nobody_waits_for_the_acknowledgements_either_of_who_has_said_so() -> None:
+    async with (
+        running(profile="lossless", limit_items=500) as relay,
+        connected5(relay.port, "chart") as client,
+        connected(relay.port, "reads") as reads,
+    ):
+        await reads.subscribe("t")
+        for value in (None, "live"):
+            await client.send(wants(1, "t", value, qos=1))
+            assert isinstance(await client.next(), SubAck)
+        (inflight,) = [each for each in relay.ledger.holders if each.kind == "inflight"]
+        assert (inflight.policy, inflight.patience) == (StuckPolicy.SPILL, 0.0)
+        async with connected(relay.port, "pub") as pub, trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                for n in range(COUNT):
+                    await pub.publish("t", b"%08d" % n, qos=1, packet_id=n + 1)
+                    await pub.expect(PubAck(n + 1))
+
+            nursery.start_soon(send)
+            assert numbers(await reads.publications(COUNT)) == list(range(COUNT))
+        relay.audit()
+        got: list[Publish] = []
+        while len(got) < COUNT:
+            got.append(await client.publication())
+            await client.send(PubAck(got[-1].packet_id))
+        assert numbers(got) == list(range(COUNT))
+        # Without the property it is as before.
+        await client.send(wants(2, "t", None, qos=1))
+        assert isinstance(await client.next(), SubAck)
+        assert (inflight.policy, inflight.patience) == (StuckPolicy.DISCONNECT, 20.0)
 
 
 async def test_a_subscriber_that_says_so_often_says_it_for_everything() -> None:

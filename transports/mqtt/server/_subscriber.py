@@ -149,10 +149,13 @@ class Subscriber:
         before = self._live
         self._live = before.union(filters) if live else before.difference(filters)
         if self._live != before:
-            client = self._client
+            client, inflight = self._client, self.subscriptions.inflight
             client.server.dealings.begin(
                 client.outlet, client.peer.name, client.peer.client, live=self._live
             )
+            consumer_policy = client.outlet.consumer_policy
+            if isinstance(inflight, Inflight) and consumer_policy is not None:
+                inflight.deal_by(consumer_policy)
 
     def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
         """Say why a shared subscription is not granted, of what is wrong with its filter.
