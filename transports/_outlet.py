@@ -212,14 +212,12 @@ class Outlet(LoanQueue):
             return PolicyRule(StuckPolicy.DISCONNECT, self.full_patience)
         if consumer_policy is None or consumer_policy.rules.only is not None:
             return None
-        if self._lagging is None:
-            found = self._look(consumer_policy)
+        lagging = self._lagging
+        if lagging is None:
+            found = self._look(consumer_policy) or {consumer_policy.rules.default}
         else:
-            found = self._lagging.staying(self._begun) | self._lagging.passing()
-        if not found:
-            if self._lagging is not None:
-                return PolicyRule(self._lagging.policy, self._patience)
-            return consumer_policy.rules.default
+            found = lagging.staying(self._begun) | lagging.passing()
+            found = found or {PolicyRule(lagging.policy, self._patience)}
         order = list(StuckPolicy)
         return min(
             found,
@@ -268,6 +266,10 @@ class Outlet(LoanQueue):
         # Moving messages away is no progress of its peer's.
         self.progressed_at = progressed_at
         backlog.write()
+
+    def spill_again(self) -> None:
+        if self._lagging is not None:
+            self._lagging.write()
 
     def caught_up(self, why: str = "has caught up") -> None:
         self._lagging = None

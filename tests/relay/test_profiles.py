@@ -94,6 +94,45 @@ async def test_without_room_publishers_wait_and_go_on_when_there_is_some() -> No
 
 
 @pytest.mark.parametrize("qos", [0, 1])
+async def test_without_room_publishers_go_on_when_somebody_else_makes_some(qos: int) -> None:
+    """What may be spilled to memory is bounded for all together: another one may have read."""
+    async with (
+        running(limit_items=100, spill_limit=600_000, patience=60.0) as relay,
+        connected(relay.port, "first", receive_buffer=4096) as first,
+        connected(relay.port, "second", receive_buffer=4096) as second,
+        connected(relay.port, "pub-first") as pub_first,
+        connected(relay.port, "pub-second") as pub_second,
+    ):
+        await first.subscribe("first", qos=1)
+        await second.subscribe("second", qos=qos)
+        sent = {"first": 0, "second": 0}
+        enough = False
+
+        def is_full(client: str) -> bool:
+            name = f"mqtt:{relay.port}/-/{client}"
+            holders = [each for each in relay.ledger.holders if each.name == name]
+            return any(each.full_patience is not None for each in holders)
+
+        async def publish_until_full(pub: BareClient, topic: str) -> None:
+            while not (is_full(topic) or enough):
+                sent[topic] += 1
+                await pub.publish(topic, b"%08d" % sent[topic] + bytes(SIZE), qos=1)
+                await pub.expect(PubAck(1))
+
+        async with trio.open_nursery() as nursery:
+            await publish_until_full(pub_first, "first")
+            nursery.start_soon(publish_until_full, pub_second, "second")
+            await until(lambda: is_full("second") and relay.ledger.waiters)
+            got = numbers(await first.publications(sent["first"], ack=True))
+            assert got == list(range(1, sent["first"] + 1))
+            await until(lambda: not is_full("second") and not relay.ledger.waiters, 10)
+            enough = True
+            relay.audit()
+        got = numbers(await second.publications(sent["second"], ack=True))
+        assert got == list(range(1, sent["second"] + 1))
+
+
+@pytest.mark.parametrize("qos", [0, 1])
 async def test_without_room_it_is_disconnected_after_the_patience(
     qos: int, caplog: pytest.LogCaptureFixture
 ) -> None:

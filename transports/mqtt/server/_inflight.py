@@ -297,6 +297,11 @@ class Inflight(LoanQueue):
         if self._spool is not None:
             self._spool.write(now=True)
 
+    def spill_again(self) -> None:
+        """See `Holder.spill_again`."""
+        if self._spool is not None:
+            self._spool.write()
+
     def caught_up(self, why: str = "has caught up") -> None:
         """See `LoanQueue.caught_up`."""
         spool, self._spool = self._spool, None
