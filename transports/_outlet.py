@@ -248,7 +248,6 @@ class Outlet(LoanQueue):
         if self._lagging is not None:
             # It has reported that it is behind already: somebody waits all the same.
             self._lagging.spill_all()
-            self._lagging.write(now=True)
             if not self._lagging.staying(self._begun) and self._lagging.undroppable():
                 logger.warning(
                     "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
@@ -295,6 +294,8 @@ class Outlet(LoanQueue):
         if self._flows is not None:
             self._flows.in_order()
             self._unbegun = None
+        elif self._lagging is not None:
+            self._lagging.keep_order()
 
     def soon(self) -> None:
         """Mark it for the next flush."""
@@ -501,8 +502,7 @@ class Outlet(LoanQueue):
         self._dirty = False
         queue = self.queue
         if self._blocked or not queue:
-            if self._lagging is not None:
-                self._lagging.write()
+            self.spill_again()
             return None
         if len(queue) == 1:
             loan = queue[0]

@@ -86,7 +86,7 @@ class OutletBacklog(Backlog):
     """
 
     __slots__ = (
-        "_consumer_policy", "_found", "_loan", "_messages", "_more", "_moving", "_outlet",
+        "_consumer_policy", "_found", "_loan", "_messages", "_more", "_outlet", "_passes",
         "_passing", "_room", "_spool", "aside",
     )  # fmt: skip
 
@@ -111,7 +111,8 @@ class OutletBacklog(Backlog):
         self._spool: Spool | None = None
         # Messages that are not spilled, by account, in the order of their first ones.
         self._passing: dict[Account, deque[LoanedItem[list[Any]]]] = {}
-        self._moving = False
+        # Whether some messages may still pass by the spilled ones.
+        self._passes = True
         self._more: trio.Event | None = None
 
     def __repr__(self) -> str:
@@ -143,9 +144,16 @@ class OutletBacklog(Backlog):
             self.put(loan)
 
     def spill_all(self) -> None:
-        """Spill what was to pass by the spilled messages: somebody waits for it."""
+        """Spill what was to pass by the spilled messages, at once: somebody waits for it."""
         for account in list(self._passing):
             self._spill_passing(account)
+        self.write(now=True)
+
+    def keep_order(self) -> None:
+        """Let all that is here go before whatever comes later: from now on nothing passes by."""
+        for account in list(self._passing):
+            self._spill_passing(account)
+        self._passes = False
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
         """See `Backlog.put`; loans that the outlet only forwards stay as they are."""
@@ -319,7 +327,7 @@ class OutletBacklog(Backlog):
 
         As flow queueing has it, which serves sparse flows first (RFC 8290, 4.2).
         """
-        if self._moving or not account.debt_is_clear():
+        if not self._passes or not account.debt_is_clear():
             return False
         if self._spool is not None and self._spool.has_messages_of(account):
             return False
@@ -331,10 +339,10 @@ class OutletBacklog(Backlog):
         line = self._passing.pop(account, None)
         if line is None:
             return
-        self._moving = True
+        self._passes = False
         for loan in line:
             self.put(loan)
-        self._moving = False
+        self._passes = True
 
     def _take_off(self, items: int, nbytes: int) -> None:
         loan = self._loan

@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 import trio
+import trio.testing
 
 from clearfunds.accounts import Outcome, Profile, StuckPolicy
 from clearfunds.transports import SubscriptionPolicy
-from clearfunds.transports.mqtt import PubAck, Publish, SubAck, encode
+from clearfunds.transports.mqtt import PubAck, Publish, SubAck, Unsubscribe, encode
 from clearfunds.transports.mqtt.codec._packets import Subscribe
 from clearfunds.transports.mqtt.codec._properties import Properties
 from tests.transports.mqtt.peers5 import connected5
@@ -204,6 +205,38 @@ async def test_a_quiet_publisher_that_is_not_quiet_any_more_keeps_its_order() ->
         got = numbers(await stuck.publications(COUNT + 100))
         for first, last in ((0, COUNT), (COUNT, COUNT + 100)):
             assert [n for n in got if first <= n < last] == list(range(first, last))
+
+
+async def test_what_is_retained_comes_between_what_was_before_and_what_comes_later() -> None:
+    """Also to who lags: or the last value that it gets of a topic would be an old one."""
+    async with (
+        running(limit_items=500) as relay,
+        AsyncExitStack() as stack,
+    ):
+        stuck, reads = await stuck_and_reading(stack, relay)
+        await publish(relay, reads)
+        assert relay.relay.mqtt.sessions["stuck"].outlet.lagging
+
+        def subscribers() -> int:
+            return len(relay.relay.dataspace.route_of("t").plain.holders)
+
+        async with connected(relay.port, "quiet") as quiet:
+            await stuck.send(Unsubscribe(1, ("t",)))
+            await until(lambda: subscribers() == 1)
+            await quiet.publish("t", b"%08d" % COUNT, qos=1, retain=True)
+            await quiet.expect(PubAck(1))
+            await stuck.send(Subscribe(2, (("t", 0),)))
+            await until(lambda: subscribers() == 2)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            await quiet.publish("t", b"%08d" % (COUNT + 1), qos=1)
+            await quiet.expect(PubAck(1))
+        found: list[Publish] = []
+        while len(found) < COUNT + 2:
+            packet = await stuck.next()
+            if isinstance(packet, Publish):
+                found.append(packet)
+        assert numbers(found) == list(range(COUNT + 2))
+        relay.audit()
 
 
 async def test_live_holds_nobody_up() -> None:
