@@ -164,14 +164,17 @@ class OutletBacklog(Backlog):
         framing = self._consumer_policy.framing
         chunks = list(loan.item)
         items, nbytes = loan.items, loan.bytes
+        left = sum(map(len, chunks))
         # From here on each chunk is on its own, as if it came now.
         loan.items = loan.bytes = 0
         for place, chunk in enumerate(chunks):
-            some, size = 1, min(len(chunk), nbytes)
+            some = 1
             if framing.may_drop(chunk):
                 some = sum([frame[3] for frame in framing.frames(chunk)])
             if place == len(chunks) - 1:
-                some, size = items, nbytes
+                some = items
+            size = _charge_of(len(chunk), some, left, items, nbytes)
+            left -= len(chunk)
             items -= some
             nbytes -= size
             loan.continued(self.hold, loan.account, chunk, some, size, loan.opened)
@@ -216,10 +219,12 @@ class OutletBacklog(Backlog):
         if rules.only is not None:
             self._deal(rules.only.policy, account, chunk, items, nbytes, opened)
             return
+        left = len(chunk)
         for policy, start, end, some in self._sorted(chunk):
-            size = nbytes if some == items else min(end - start, nbytes)
             if end == len(chunk):
-                some, size = items, nbytes
+                some = items
+            size = _charge_of(end - start, some, left, items, nbytes)
+            left -= end - start
             items -= some
             nbytes -= size
             self._deal(policy, account, chunk[start:end], some, size, opened)
@@ -483,6 +488,16 @@ class OutletBacklog(Backlog):
     def end(self, why: str) -> None:
         self._close_spool()
         super().end(why)
+
+
+def _charge_of(size: int, some: int, left: int, items: int, nbytes: int) -> int:
+    """Return the part that is charged for `size` bytes, `some` messages, of those that are `left`.
+
+    These are `items` messages, for which `nbytes` are charged: the framing of each is not.
+    """
+    if some >= items:
+        return nbytes
+    return min(nbytes, max(0, size - (left - nbytes) * some // items))
 
 
 class Found:

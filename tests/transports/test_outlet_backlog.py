@@ -802,3 +802,26 @@ async def test_what_was_to_pass_by_is_spilled_also_beside_what_stays(other: Stuc
         assert w.accounts[0].debt_items == 1
         await w.take_all()
         assert sorted(w.received()) == sorted(w.sent)
+
+
+@pytest.mark.parametrize("as_one", [True, False])
+async def test_what_framing_adds_is_no_surplus_of_one_message_of_many(as_one: bool) -> None:
+    """Messages are charged without their framing, and those of one loan may have several ways."""
+    packets = [encode_publish(topic, b"%050d" % n) for n, topic in enumerate("t" * 20 + "w")]
+    size = sum(map(len, packets)) - 5 * len(packets)
+    async with way(StuckPolicy.DROP_OLDEST, ("w", StuckPolicy.WAIT)) as w:
+        w.block()
+        if as_one:
+            w.outlet.relieve("it is stuck")
+            w.accounts[0].borrow(len(packets), size)
+            w.outlet.hold(w.accounts[0], b"".join(packets), len(packets), size, 0.0)
+        else:
+            for packet in packets:
+                with w.accounts[0].turn() as turn:
+                    turn.send(w.outlet, packet, nbytes=len(packet) - 5)
+            w.outlet.relieve("it is stuck")
+        assert w.outlet.surplus() is None
+        w.ledger.audit()
+        (loan,) = [each for each in w.outlet.loans() if each.account is w.accounts[0]]
+        assert loan.bytes == len(packets[-1]) - 5
+        await w.take_all()
