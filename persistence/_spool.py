@@ -163,6 +163,11 @@ class Spool:
         return account in self._fresh_of or self._last.get(account, -1) >= self._first
 
     @property
+    def is_waited_for(self) -> bool:
+        """Whether a publisher waits until there is room for its messages."""
+        return not all(account.debt_is_clear() for account in self._fresh_of)
+
+    @property
     def _first(self) -> int:
         """The number of the first record that is left, or will be."""
         return self._ready[0][0] if self._ready else self._read_next

@@ -207,16 +207,14 @@ class Outlet(LoanQueue):
 
     def _due(self) -> PolicyRule | None:
         """Return the treatment that is due next; None: one treatment is for everything."""
-        consumer_policy = self._consumer_policy
-        if self.full_patience is not None:
-            return PolicyRule(StuckPolicy.DISCONNECT, self.full_patience)
+        consumer_policy, full = self._consumer_policy, self.full_patience
         if consumer_policy is None or consumer_policy.rules.only is not None:
-            return None
+            return None if full is None else PolicyRule(StuckPolicy.DISCONNECT, full)
         lagging = self._lagging
         if lagging is None:
             found = self._look(consumer_policy) or {consumer_policy.rules.default}
         else:
-            found = lagging.staying(self._begun) | lagging.passing()
+            found = lagging.staying(self._begun) | lagging.unspilled()
             found = found or {PolicyRule(lagging.policy, self._patience)}
         order = list(StuckPolicy)
         return min(

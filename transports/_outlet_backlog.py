@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
+from ..access._subscription_policies import PolicyRule
 from ..accounts import (
     JOIN_BYTES,
     Account,
@@ -33,7 +34,7 @@ from ..persistence._spool import OpenSpool, Spool
 from ._backlog_messages import BacklogMessages, Framing, Room
 
 if TYPE_CHECKING:
-    from ..access._subscription_policies import PolicyRule, PolicyRules
+    from ..access._subscription_policies import PolicyRules
     from ._outlet import Outlet
 
 DEFAULT_BEHIND_LIMIT: Final = 256 << 20
@@ -451,12 +452,19 @@ class OutletBacklog(Backlog):
         """Return the treatments of messages that stay on their accounts, also of those `begun`."""
         return {each for each in self.rules_aside().union(begun) if each.policy in STAYS}
 
-    def passing(self) -> set[PolicyRule]:
-        """Return the treatments of messages that were to pass by, if a publisher waits for some."""
-        if all(account.debt_is_clear() for account in self._passing):
-            return set()
-        every = self._consumer_policy.rules.every
-        return {each for each in every if each.policy is StuckPolicy.SPILL}
+    def unspilled(self) -> set[PolicyRule]:
+        """Return the treatments of messages to be spilled for which publishers wait already.
+
+        They were to pass by, or there was no room for them.
+        """
+        found: set[PolicyRule] = set()
+        full = self._outlet.full_patience
+        if full is not None and self._spool is not None and self._spool.is_waited_for:
+            found.add(PolicyRule(StuckPolicy.DISCONNECT, full))
+        if not all(account.debt_is_clear() for account in self._passing):
+            every = self._consumer_policy.rules.every
+            found.update(each for each in every if each.policy is StuckPolicy.SPILL)
+        return found
 
     def rules_aside(self) -> set[PolicyRule]:
         """Return the treatments of messages that wait here to be sent."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from clearfunds.access._subscription_policies import PolicyRule, PolicyRules
 from clearfunds.accounts import (
+    DEFAULT_PATIENCE,
     Account,
     Holder,
     Ledger,
@@ -825,3 +826,23 @@ async def test_what_framing_adds_is_no_surplus_of_one_message_of_many(as_one: bo
         (loan,) = [each for each in w.outlet.loans() if each.account is w.accounts[0]]
         assert loan.bytes == len(packets[-1]) - 5
         await w.take_all()
+
+
+async def test_without_room_nobody_is_disconnected_for_messages_that_are_to_be_waited_for() -> None:
+    """As long as nobody waits for those that there is no room for."""
+    async with way(StuckPolicy.SPILL, ("w", StuckPolicy.WAIT, 30.0)) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("w", 10)])
+        w.accounts[1].limit = Limit(items=0, bytes=None)
+        for _ in range(25):
+            w.send([("t", 10)] * 100, by=1)
+            await trio.testing.wait_all_tasks_blocked()
+        assert w.outlet.full_patience == DEFAULT_PATIENCE
+        w.outlet.progressed_at = -1e9
+        assert (w.outlet.policy, w.outlet.patience) == ("disconnect", DEFAULT_PATIENCE)
+        w.accounts[1].limit = Limit()
+        w.accounts[0].limit = Limit(items=0, bytes=None)
+        assert (w.outlet.policy, w.outlet.patience) == ("wait", 30.0)
+        await w.take_all()
+        assert len(w.received()) == len(w.sent)
