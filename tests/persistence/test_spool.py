@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -380,3 +382,26 @@ async def test_what_a_crash_leaves_is_erased_at_the_next_start(tmp_path: Path) -
             assert loan.item == [b"%d nine" % again]
             loan.settle()
             account.close()
+
+
+def test_publishers_that_have_gone_are_forgotten_while_there_are_messages_of_others() -> None:
+    """One that lags for days may have had messages of ever new publishers."""
+    s = scene()
+    known: weakref.WeakSet[Account] = weakref.WeakSet()
+    for n in range(200):
+        publisher = s.ledger.open(f"p/{n}")
+        known.add(publisher)
+        publisher.borrow(1, 1)
+        s.spool.hold(publisher, b"x", 1, 1, s.ledger.clock())
+        s.spool.write(now=True)
+        s.shelf.sync()
+        publisher.close()
+        if n >= 10:
+            while s.take() is None:
+                s.shelf.answer()
+        assert len(s.spool)
+        assert s.spool.has_messages_of(publisher)
+    gc.collect()
+    assert len(known) <= 20
+    assert s.take_all() == b"x" * 10
+    done(s)
