@@ -764,7 +764,7 @@ async def under_way(w: Way, topic: bytes) -> None:
 
 async def test_what_passed_by_and_is_under_way_ends_no_connection_when_somebody_waits() -> None:
     """It has been begun: it is finished, at the cost of the one who is behind."""
-    async with way(StuckPolicy.SPILL) as w:
+    async with way(StuckPolicy.SPILL, fair=True) as w:
         w.block()
         w.accounts[0].limit = Limit(items=0, bytes=None)
         w.outlet.relieve("it is stuck")
@@ -786,7 +786,7 @@ async def test_what_passed_by_and_is_under_way_ends_no_connection_when_somebody_
 @pytest.mark.parametrize("other", [StuckPolicy.WAIT, StuckPolicy.DISCONNECT])
 async def test_what_was_to_pass_by_is_spilled_also_beside_what_stays(other: StuckPolicy) -> None:
     """Who waits for it does not wait for what others' messages wait for."""
-    async with way(StuckPolicy.SPILL, ("stays", other, 20.0)) as w:
+    async with way(StuckPolicy.SPILL, ("stays", other, 20.0), fair=True) as w:
         w.block()
         w.outlet.relieve("it is stuck")
         w.send([("stays", 10)])
