@@ -846,3 +846,17 @@ async def test_without_room_nobody_is_disconnected_for_messages_that_are_to_be_w
         assert (w.outlet.policy, w.outlet.patience) == ("wait", 30.0)
         await w.take_all()
         assert len(w.received()) == len(w.sent)
+
+
+@pytest.mark.parametrize("fair", [True, False])
+async def test_only_in_a_fair_outlet_few_messages_pass_by_many(fair: bool) -> None:
+    async with way(StuckPolicy.SPILL, fair=fair) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("many", 3_000)] * 300)
+        await trio.testing.wait_all_tasks_blocked()
+        w.send([("few", 10)], by=1)
+        await w.take_all()
+        topics = [topic for topic, _ in w.received()]
+        assert topics.count("many") == 300
+        assert (topics[-1] == "few") is not fair
