@@ -235,6 +235,9 @@ class Holder(Recipient):
         msg = f"{self.kind} {self.name} cannot be relieved"
         raise UnfitPolicyError(msg)
 
+    def spill_again(self) -> None:
+        """Spill what there is room for by now; called from time to time with `full_patience`."""
+
     def settled(self) -> None:
         """Note that an event held here was finished: this is progress, made now."""
         self.progressed_at = self.ledger.clock()

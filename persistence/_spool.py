@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final, Protocol
@@ -133,8 +133,8 @@ class Spool:
         self._unsynced_items = self._unsynced_bytes = 0
         self._rest = LoanAtRest(account, holder)
         self._ready: deque[tuple[int, LoanedItem[list[bytes]]]] = deque()
-        # The record with the last messages of each account that has any.
-        self._last: dict[Account, int] = {}
+        # The record with the last messages of each account that has any, in the records' order.
+        self._last: OrderedDict[Account, int] = OrderedDict()
         self._items = self._nbytes = 0
         # A shelf of this name may have existed before: its numbers continue.
         self._next = self._read_next = getattr(self._shelf, "last_seq", 0) + 1
@@ -166,8 +166,17 @@ class Spool:
 
     def has_messages_of(self, account: Account) -> bool:
         """Whether messages of an account may be here: later ones have to come behind them."""
-        first = self._ready[0][0] if self._ready else self._read_next
-        return account in self._fresh_of or self._last.get(account, -1) >= first
+        return account in self._fresh_of or self._last.get(account, -1) >= self._first
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a publisher waits until there is room for its messages."""
+        return not all(account.debt_is_clear() for account in self._fresh_of)
+
+    @property
+    def _first(self) -> int:
+        """The number of the first record that is left, or will be."""
+        return self._ready[0][0] if self._ready else self._read_next
 
     # -- input ----------------------------------------------------------------------------------
 
@@ -214,6 +223,7 @@ class Spool:
             for loan in loans:
                 self._take_fresh()
                 self._last[loan.account] = seq
+                self._last.move_to_end(loan.account)
             payload = b"".join([chunk for loan in loans for chunk in loan.item])
             # The record's number of messages takes the place of a publication's topic.
             event = Publication(str(items), payload)
@@ -316,8 +326,8 @@ class Spool:
             self._items -= loan.items
             self._nbytes -= loan.bytes
             self._own(loan)
-        if not self._items:
-            self._last.clear()
+        while self._last and next(iter(self._last.values())) < self._first:
+            self._last.popitem(last=False)
         return loan
 
     def _own(self, loan: LoanedItem[list[bytes]]) -> None:

@@ -166,8 +166,8 @@ class LoopAlarm:
             if not number % STEP:
                 yield
             if noting:
-                self._borrowed[account] = account.borrowed_items
-            elif self._borrowed.get(account) in (None, account.borrowed_items):
+                self._borrowed[account] = _borrowed(account)
+            elif self._borrowed.get(account) in (None, _borrowed(account)):
                 account.halt(LOOP)
                 self._halted.add(account)
 
@@ -187,6 +187,11 @@ class LoopAlarm:
         self.level = QUIET
         self._ledger.troubles.pop(LOOP, None)
         self._end()
+
+
+def _borrowed(account: Account) -> int:
+    """Return what a connection's account has ever borrowed, with those of its topics."""
+    return account.borrowed_items + sum(each.borrowed_items for each in account.below or ())
 
 
 async def watch_loop(alarm: LoopAlarm) -> None:

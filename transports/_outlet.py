@@ -39,7 +39,7 @@ from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
 from ..sockets._layer import Connected
 from ._flusher import SENDING, Flusher
-from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, look_at, rules_of
+from ._outlet_backlog import ConsumerPolicy, Found, OutletBacklog, look_at, rules_of
 from ._tcp_counters import read_counters
 
 logger = logging.getLogger("clearfunds.transports")
@@ -207,21 +207,15 @@ class Outlet(LoanQueue):
 
     def _due(self) -> PolicyRule | None:
         """Return the treatment that is due next; None: one treatment is for everything."""
-        consumer_policy = self._consumer_policy
-        if self.full_patience is not None:
-            return PolicyRule(StuckPolicy.DISCONNECT, self.full_patience)
+        consumer_policy, full = self._consumer_policy, self.full_patience
         if consumer_policy is None or consumer_policy.rules.only is not None:
-            return None
-        if self._lagging is None:
-            found = self._look(consumer_policy)
+            return None if full is None else PolicyRule(StuckPolicy.DISCONNECT, full)
+        lagging = self._lagging
+        if lagging is None:
+            found = self._look(consumer_policy) or {consumer_policy.rules.default}
         else:
-            # Some of the messages that are still waited for may be under way.
-            found = self._lagging.rules_aside().union(self._begun)
-            found = {each for each in found if each.policy in STAYS}
-        if not found:
-            if self._lagging is not None:
-                return PolicyRule(self._lagging.policy, self._patience)
-            return consumer_policy.rules.default
+            found = lagging.staying(self._begun) | lagging.unspilled()
+            found = found or {PolicyRule(lagging.policy, self._patience)}
         order = list(StuckPolicy)
         return min(
             found,
@@ -252,8 +246,7 @@ class Outlet(LoanQueue):
         if self._lagging is not None:
             # It has reported that it is behind already: somebody waits all the same.
             self._lagging.spill_all()
-            self._lagging.write(now=True)
-            if self._lagging.undroppable():
+            if not self._lagging.staying(self._begun) and self._lagging.undroppable():
                 logger.warning(
                     "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
                 )
@@ -270,6 +263,10 @@ class Outlet(LoanQueue):
         # Moving messages away is no progress of its peer's.
         self.progressed_at = progressed_at
         backlog.write()
+
+    def spill_again(self) -> None:
+        if self._lagging is not None:
+            self._lagging.write()
 
     def caught_up(self, why: str = "has caught up") -> None:
         self._lagging = None
@@ -295,6 +292,8 @@ class Outlet(LoanQueue):
         if self._flows is not None:
             self._flows.in_order()
             self._unbegun = None
+        elif self._lagging is not None:
+            self._lagging.keep_order()
 
     def soon(self) -> None:
         """Mark it for the next flush."""
@@ -501,8 +500,7 @@ class Outlet(LoanQueue):
         self._dirty = False
         queue = self.queue
         if self._blocked or not queue:
-            if self._lagging is not None:
-                self._lagging.write()
+            self.spill_again()
             return None
         if len(queue) == 1:
             loan = queue[0]

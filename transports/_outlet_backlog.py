@@ -5,7 +5,8 @@ Rules of this file, beyond those of every `Backlog`:
 2. The policy of its topic applies to a message that may be dropped (`PolicyRules`). Everything
    else, and messages whose policy is to wait, stay on their account, in order.
 3. Where messages are spilled, a publisher that has few of them here, and nothing spilled, is not
-   made to wait behind the spilled ones of the others (`_may_pass`). Its own keep their order.
+   made to wait behind the spilled ones of the others (`_may_pass`). Its own keep their order. It
+   owes for them until they are under way.
 4. Chunks are handled whole, as they came, where possible: they are kept as one loan, or hundreds of
    messages would cost as much as each alone.
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
+from ..access._subscription_policies import PolicyRule
 from ..accounts import (
     JOIN_BYTES,
     Account,
@@ -32,7 +34,7 @@ from ..persistence._spool import OpenSpool, Spool
 from ._backlog_messages import BacklogMessages, Framing, Room
 
 if TYPE_CHECKING:
-    from ..access._subscription_policies import PolicyRule, PolicyRules
+    from ..access._subscription_policies import PolicyRules
     from ._outlet import Outlet
 
 DEFAULT_BEHIND_LIMIT: Final = 256 << 20
@@ -85,7 +87,7 @@ class OutletBacklog(Backlog):
     """
 
     __slots__ = (
-        "_consumer_policy", "_found", "_loan", "_messages", "_more", "_moving", "_outlet",
+        "_consumer_policy", "_found", "_loan", "_messages", "_more", "_outlet", "_passes",
         "_passing", "_room", "_spool", "aside",
     )  # fmt: skip
 
@@ -110,7 +112,8 @@ class OutletBacklog(Backlog):
         self._spool: Spool | None = None
         # Messages that are not spilled, by account, in the order of their first ones.
         self._passing: dict[Account, deque[LoanedItem[list[Any]]]] = {}
-        self._moving = False
+        # Whether some messages may still pass by the spilled ones.
+        self._passes = True
         self._more: trio.Event | None = None
 
     def __repr__(self) -> str:
@@ -142,9 +145,16 @@ class OutletBacklog(Backlog):
             self.put(loan)
 
     def spill_all(self) -> None:
-        """Spill what was to pass by the spilled messages: somebody waits for it."""
+        """Spill what was to pass by the spilled messages, at once: somebody waits for it."""
         for account in list(self._passing):
             self._spill_passing(account)
+        self.write(now=True)
+
+    def keep_order(self) -> None:
+        """Let all that is here go before whatever comes later: from now on nothing passes by."""
+        for account in list(self._passing):
+            self._spill_passing(account)
+        self._passes = False
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
         """See `Backlog.put`; loans that the outlet only forwards stay as they are."""
@@ -155,14 +165,17 @@ class OutletBacklog(Backlog):
         framing = self._consumer_policy.framing
         chunks = list(loan.item)
         items, nbytes = loan.items, loan.bytes
+        left = sum(map(len, chunks))
         # From here on each chunk is on its own, as if it came now.
         loan.items = loan.bytes = 0
         for place, chunk in enumerate(chunks):
-            some, size = 1, min(len(chunk), nbytes)
+            some = 1
             if framing.may_drop(chunk):
                 some = sum([frame[3] for frame in framing.frames(chunk)])
             if place == len(chunks) - 1:
-                some, size = items, nbytes
+                some = items
+            size = _charge_of(len(chunk), some, left, items, nbytes)
+            left -= len(chunk)
             items -= some
             nbytes -= size
             loan.continued(self.hold, loan.account, chunk, some, size, loan.opened)
@@ -207,10 +220,12 @@ class OutletBacklog(Backlog):
         if rules.only is not None:
             self._deal(rules.only.policy, account, chunk, items, nbytes, opened)
             return
+        left = len(chunk)
         for policy, start, end, some in self._sorted(chunk):
-            size = nbytes if some == items else min(end - start, nbytes)
             if end == len(chunk):
-                some, size = items, nbytes
+                some = items
+            size = _charge_of(end - start, some, left, items, nbytes)
+            left -= end - start
             items -= some
             nbytes -= size
             self._deal(policy, account, chunk[start:end], some, size, opened)
@@ -319,7 +334,7 @@ class OutletBacklog(Backlog):
         As flow queueing has it, which serves sparse flows first (RFC 8290, 4.2). None passes in an
         outlet that is not fair, which keeps the order of all messages.
         """
-        if self._moving or not self._outlet.fair or not account.debt_is_clear():
+        if not self._passes or not self._outlet.fair or not account.debt_is_clear():
             return False
         if self._spool is not None and self._spool.has_messages_of(account):
             return False
@@ -331,10 +346,10 @@ class OutletBacklog(Backlog):
         line = self._passing.pop(account, None)
         if line is None:
             return
-        self._moving = True
+        self._passes = False
         for loan in line:
             self.put(loan)
-        self._moving = False
+        self._passes = True
 
     def _take_off(self, items: int, nbytes: int) -> None:
         loan = self._loan
@@ -385,6 +400,7 @@ class OutletBacklog(Backlog):
         while self._passing and size < nbytes:
             account = next(iter(self._passing))
             for loan in self._passing.pop(account):
+                loan.transfer(self.above)  # begun: nobody waits for it
                 size += loan.bytes
                 queue.append(loan)
         if size < nbytes:
@@ -433,6 +449,24 @@ class OutletBacklog(Backlog):
         covered = 0 if self._loan is None else self._loan.bytes
         return max(0, self._messages.nbytes - covered)
 
+    def staying(self, begun: Iterable[PolicyRule]) -> set[PolicyRule]:
+        """Return the treatments of messages that stay on their accounts, also of those `begun`."""
+        return {each for each in self.rules_aside().union(begun) if each.policy in STAYS}
+
+    def unspilled(self) -> set[PolicyRule]:
+        """Return the treatments of messages to be spilled for which publishers wait already.
+
+        They were to pass by, or there was no room for them.
+        """
+        found: set[PolicyRule] = set()
+        full = self._outlet.full_patience
+        if full is not None and self._spool is not None and self._spool.is_waited_for:
+            found.add(PolicyRule(StuckPolicy.DISCONNECT, full))
+        if not all(account.debt_is_clear() for account in self._passing):
+            every = self._consumer_policy.rules.every
+            found.update(each for each in every if each.policy is StuckPolicy.SPILL)
+        return found
+
     def rules_aside(self) -> set[PolicyRule]:
         """Return the treatments of messages that wait here to be sent."""
         if self._found is None:
@@ -463,6 +497,16 @@ class OutletBacklog(Backlog):
     def end(self, why: str) -> None:
         self._close_spool()
         super().end(why)
+
+
+def _charge_of(size: int, some: int, left: int, items: int, nbytes: int) -> int:
+    """Return the part that is charged for `size` bytes, `some` messages, of those that are `left`.
+
+    These are `items` messages, for which `nbytes` are charged: the framing of each is not.
+    """
+    if some >= items:
+        return nbytes
+    return min(nbytes, max(0, size - (left - nbytes) * some // items))
 
 
 class Found:

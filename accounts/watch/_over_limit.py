@@ -77,6 +77,10 @@ class OverLimitWatch:
         """Return the number of accounts that stand."""
         return len(self._stands)
 
+    def __contains__(self, account: Account) -> bool:
+        """Whether an account stands."""
+        return account in self._stands
+
     async def run(self, start_soon: Callable[..., object]) -> None:
         """Watch until cancelled; nothing stands before and after that.
 

@@ -222,6 +222,14 @@ def overdue_in_steps(
     return stuck
 
 
+def _spill_again_in_steps(ledger: Ledger) -> Generator[None]:
+    """Have spilled what readers wait for, where there is room by now: others may have made some."""
+    for holder in list(ledger.holders) if ledger.waiters else ():
+        yield
+        if holder.full_patience is not None:
+            ledger.faults.call(holder, "spilling its messages", holder.spill_again)
+
+
 def _stuck(
     holder: Holder,
     now: float,
@@ -404,6 +412,7 @@ class _Watch:
         # Drain here: all readers that would take the next turn may be waiting for leaked debt.
         self.ledger.drain()
         if holders is None:
+            await self._with_pauses(_spill_again_in_steps(self.ledger))
             await self._with_pauses(self.ledger.causes.look_in_steps(self.ledger))
         now = self.ledger.clock()
         stuck = await self._with_pauses(overdue_in_steps(self.ledger, now, holders))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import (
     DEFAULT_PATIENCE,
+    JOIN_BYTES,
     Account,
     Ledger,
     Limit,
@@ -24,7 +27,13 @@ from clearfunds.accounts import (
 )
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.persistence import open_shelves
-from clearfunds.persistence._spool import HURRY_ITEMS, SPOOL_PREFIX, Spool, forget_spools
+from clearfunds.persistence._spool import (
+    HURRY_ITEMS,
+    SPOOL_PREFIX,
+    WRITE_BYTES,
+    Spool,
+    forget_spools,
+)
 from clearfunds.store import StoreSettings
 from clearfunds.transports import open_flusher
 from tests.transports.peers import until
@@ -380,3 +389,61 @@ async def test_what_a_crash_leaves_is_erased_at_the_next_start(tmp_path: Path) -
             assert loan.item == [b"%d nine" % again]
             loan.settle()
             account.close()
+
+
+def test_publishers_that_have_gone_are_forgotten_while_there_are_messages_of_others() -> None:
+    """One that lags for days may have had messages of ever new publishers."""
+    s = scene()
+    known: weakref.WeakSet[Account] = weakref.WeakSet()
+    for n in range(200):
+        publisher = s.ledger.open(f"p/{n}")
+        known.add(publisher)
+        publisher.borrow(1, 1)
+        s.spool.hold(publisher, b"x", 1, 1, s.ledger.clock())
+        s.spool.write(now=True)
+        s.shelf.sync()
+        publisher.close()
+        if n >= 10:
+            while s.take() is None:
+                s.shelf.answer()
+        assert len(s.spool)
+        assert s.spool.has_messages_of(publisher)
+    gc.collect()
+    assert len(known) <= 20
+    assert s.take_all() == b"x" * 10
+    done(s)
+
+
+def test_a_large_backlog_is_written_in_steps() -> None:
+    """Each copies a few megabytes; the next follows when they are durable."""
+    s = scene()
+    for number in range(100):
+        s.hold(bytes([number]) * JOIN_BYTES, by=number % 2)
+    s.spool.write(now=True)
+    at_once = WRITE_BYTES // JOIN_BYTES
+    assert len(s.shelf) == at_once
+    assert [each.debt_items for each in s.publishers] == [50, 50]
+    s.shelf.settle()
+    assert [each.debt_items for each in s.publishers] == [0, 0]
+    assert s.take_all() == b"".join(bytes([number]) * JOIN_BYTES for number in range(100))
+    s.ledger.audit()
+    s.spool.close()
+
+
+def test_what_comes_next_is_read_while_the_rest_is_sent() -> None:
+    s = scene()
+    for number in range(20):
+        s.hold(bytes([number]) * JOIN_BYTES, by=number % 2)
+    s.spool.write(now=True)
+    s.shelf.settle()
+    assert s.take() is None
+    s.shelf.settle()
+    taken = 0
+    while taken < 20:
+        # There is always something, as soon as what was asked for has come.
+        assert s.take() is not None
+        taken += 1
+        s.shelf.settle()
+    assert s.take() is None
+    s.ledger.audit()
+    s.spool.close()

@@ -141,6 +141,23 @@ def test_who_has_published_since_it_went_up_goes_on_and_all_others_wait() -> Non
     ledger.audit()
 
 
+def test_who_publishes_on_accounts_of_topics_publishes() -> None:
+    ledger = Ledger()
+    busy, idle = ledger.open("busy", shared=True), ledger.open("idle", shared=True)
+    topics = [ledger.open(f"{each.name} topic t", parent=each) for each in (busy, idle)]
+    alarm = LoopAlarm(ledger, MARK, [], lambda: [busy, idle])
+    stays(alarm, 1.5)
+    run_to_end(alarm.hold_newcomers())
+    with topics[0].turn():
+        pass
+    stays(alarm, 3.0)
+    run_to_end(alarm.hold_newcomers())
+    assert [each.halted for each in (busy, idle)] == [(), (LOOP,)]
+    assert [each.funds_are_clear() for each in topics] == [True, False]
+    alarm.close()
+    ledger.audit()
+
+
 async def test_a_late_loop_is_measured_and_whoever_stops_watching_leaves_nobody_waiting(
     mock_clock: MockClock,
 ) -> None:

@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 import trio
+import trio.testing
 
 from clearfunds.accounts import Outcome, Profile, StuckPolicy
 from clearfunds.transports import SubscriptionPolicy
-from clearfunds.transports.mqtt import Publish, encode
+from clearfunds.transports.mqtt import PubAck, Publish, SubAck, Unsubscribe, encode
 from clearfunds.transports.mqtt.codec._packets import Subscribe
 from clearfunds.transports.mqtt.codec._properties import Properties
 from tests.transports.mqtt.peers5 import connected5
@@ -94,6 +95,45 @@ async def test_without_room_publishers_wait_and_go_on_when_there_is_some() -> No
 
 
 @pytest.mark.parametrize("qos", [0, 1])
+async def test_without_room_publishers_go_on_when_somebody_else_makes_some(qos: int) -> None:
+    """What may be spilled to memory is bounded for all together: another one may have read."""
+    async with (
+        running(limit_items=100, spill_limit=600_000, patience=60.0) as relay,
+        connected(relay.port, "first", receive_buffer=4096) as first,
+        connected(relay.port, "second", receive_buffer=4096) as second,
+        connected(relay.port, "pub-first") as pub_first,
+        connected(relay.port, "pub-second") as pub_second,
+    ):
+        await first.subscribe("first", qos=1)
+        await second.subscribe("second", qos=qos)
+        sent = {"first": 0, "second": 0}
+        enough = False
+
+        def is_full(client: str) -> bool:
+            name = f"mqtt:{relay.port}/-/{client}"
+            holders = [each for each in relay.ledger.holders if each.name == name]
+            return any(each.full_patience is not None for each in holders)
+
+        async def publish_until_full(pub: BareClient, topic: str) -> None:
+            while not (is_full(topic) or enough):
+                sent[topic] += 1
+                await pub.publish(topic, b"%08d" % sent[topic] + bytes(SIZE), qos=1)
+                await pub.expect(PubAck(1))
+
+        async with trio.open_nursery() as nursery:
+            await publish_until_full(pub_first, "first")
+            nursery.start_soon(publish_until_full, pub_second, "second")
+            await until(lambda: is_full("second") and relay.ledger.waiters)
+            got = numbers(await first.publications(sent["first"], ack=True))
+            assert got == list(range(1, sent["first"] + 1))
+            await until(lambda: not is_full("second") and not relay.ledger.waiters, 10)
+            enough = True
+            relay.audit()
+        got = numbers(await second.publications(sent["second"], ack=True))
+        assert got == list(range(1, sent["second"] + 1))
+
+
+@pytest.mark.parametrize("qos", [0, 1])
 async def test_without_room_it_is_disconnected_after_the_patience(
     qos: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +207,38 @@ async def test_a_quiet_publisher_that_is_not_quiet_any_more_keeps_its_order() ->
             assert [n for n in got if first <= n < last] == list(range(first, last))
 
 
+async def test_what_is_retained_comes_between_what_was_before_and_what_comes_later() -> None:
+    """Also to who lags: or the last value that it gets of a topic would be an old one."""
+    async with (
+        running(limit_items=500) as relay,
+        AsyncExitStack() as stack,
+    ):
+        stuck, reads = await stuck_and_reading(stack, relay)
+        await publish(relay, reads)
+        assert relay.relay.mqtt.sessions["stuck"].outlet.lagging
+
+        def subscribers() -> int:
+            return len(relay.relay.dataspace.route_of("t").plain.holders)
+
+        async with connected(relay.port, "quiet") as quiet:
+            await stuck.send(Unsubscribe(1, ("t",)))
+            await until(lambda: subscribers() == 1)
+            await quiet.publish("t", b"%08d" % COUNT, qos=1, retain=True)
+            await quiet.expect(PubAck(1))
+            await stuck.send(Subscribe(2, (("t", 0),)))
+            await until(lambda: subscribers() == 2)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            await quiet.publish("t", b"%08d" % (COUNT + 1), qos=1)
+            await quiet.expect(PubAck(1))
+        found: list[Publish] = []
+        while len(found) < COUNT + 2:
+            packet = await stuck.next()
+            if isinstance(packet, Publish):
+                found.append(packet)
+        assert numbers(found) == list(range(COUNT + 2))
+        relay.audit()
+
+
 async def test_live_holds_nobody_up() -> None:
     async with (
         running(profile="live", limit_items=500, patience=60.0) as relay,
@@ -203,9 +275,9 @@ async def test_a_rule_may_name_a_profile_and_a_policy_comes_before_the_profile()
         }
 
 
-def wants(packet_id: int, topic_filter: str, value: str | None) -> Subscribe:
+def wants(packet_id: int, topic_filter: str, value: str | None, qos: int = 0) -> Subscribe:
     user = () if value is None else (("slow-consumer", value),)
-    return Subscribe(packet_id, ((topic_filter, 0),), Properties(user=user))
+    return Subscribe(packet_id, ((topic_filter, qos),), Properties(user=user))
 
 
 async def test_a_subscriber_may_say_that_nobody_is_to_wait_for_it() -> None:
@@ -237,6 +309,39 @@ async def test_a_subscriber_may_say_that_nobody_is_to_wait_for_it() -> None:
         # Without the property it is as before; a wish for more than its server grants is none.
         await client.send(wants(3, "t", "lossless"))
         await until(lambda: policies() == [cut, wait, cut])
+
+
+async def test_nobody_waits_for_the_acknowledgements_either_of_who_has_said_so() -> None:
+    async with (
+        running(profile="lossless", limit_items=500) as relay,
+        connected5(relay.port, "chart") as client,
+        connected(relay.port, "reads") as reads,
+    ):
+        await reads.subscribe("t")
+        for value in (None, "live"):
+            await client.send(wants(1, "t", value, qos=1))
+            assert isinstance(await client.next(), SubAck)
+        (inflight,) = [each for each in relay.ledger.holders if each.kind == "inflight"]
+        assert (inflight.policy, inflight.patience) == (StuckPolicy.SPILL, 0.0)
+        async with connected(relay.port, "pub") as pub, trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                for n in range(COUNT):
+                    await pub.publish("t", b"%08d" % n, qos=1, packet_id=n + 1)
+                    await pub.expect(PubAck(n + 1))
+
+            nursery.start_soon(send)
+            assert numbers(await reads.publications(COUNT)) == list(range(COUNT))
+        relay.audit()
+        got: list[Publish] = []
+        while len(got) < COUNT:
+            got.append(await client.publication())
+            await client.send(PubAck(got[-1].packet_id))
+        assert numbers(got) == list(range(COUNT))
+        # Without the property it is as before.
+        await client.send(wants(2, "t", None, qos=1))
+        assert isinstance(await client.next(), SubAck)
+        assert (inflight.policy, inflight.patience) == (StuckPolicy.DISCONNECT, 20.0)
 
 
 async def test_a_subscriber_that_says_so_often_says_it_for_everything() -> None:

@@ -11,6 +11,7 @@ import trio
 from clearfunds.access import AccountRate
 from clearfunds.relay import _throttle_notices
 from clearfunds.relay._throttle_notices import NOTICES_ACCOUNT, TOPIC, topic_of
+from clearfunds.transports import PublicationPolicy, TopicAccount
 from clearfunds.transports.mqtt import Publish, encode
 from tests.transports.peers import SECONDS, BareClient, connected, frames, running, until
 
@@ -97,6 +98,30 @@ async def test_a_client_that_goes_while_it_waits_waits_no_more() -> None:
             await hold_up(relay, pub, stuck)
             assert (await notice(watch))[1]["throttled"]
         relay.relay.mqtt.sessions["pub"].cut("for the test")
+        assert not (await notice(watch))[1]["throttled"]
+
+
+@pytest.mark.parametrize("topics", [(), (TopicAccount("pub", "+/#"),)])
+async def test_who_is_refused_is_told_so_too_whichever_of_its_accounts_is_over(
+    topics: tuple[TopicAccount, ...],
+) -> None:
+    async with (
+        running(
+            profile="lossless", throttled_after=0.2, limit_items=3, topic_account=topics,
+            publication_policy=(PublicationPolicy("pub", "#", "shed"),),
+        ) as relay,
+        connected(relay.port, "pub") as pub,
+        connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
+        connected(relay.port, "watch") as watch,
+    ):  # fmt: skip
+        await watch.subscribe(TOPIC + "pub")
+        await stuck.subscribe("t")
+        for _ in range(40):
+            await pub.stream.send_all(encode(Publish("t", LARGE)))
+        said = (await notice(watch))[1]
+        assert said["throttled"]
+        assert said["account"] == f"mqtt:{relay.port}/-/pub" + " topic t" * len(topics)
+        relay.relay.mqtt.sessions["stuck"].cut("for the test")
         assert not (await notice(watch))[1]["throttled"]
 
 

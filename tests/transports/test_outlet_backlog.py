@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from clearfunds.access._subscription_policies import PolicyRule, PolicyRules
 from clearfunds.accounts import (
+    DEFAULT_PATIENCE,
     Account,
     Holder,
     Ledger,
@@ -747,3 +748,115 @@ async def test_what_is_waited_for_is_so_also_when_it_is_under_way() -> None:
             assert not w.outlet.lagging
             w.block()
             w.outlet.relieve("it is stuck")
+
+
+async def under_way(w: Way, topic: bytes) -> None:
+    """Take something until a message on a topic of one letter is being sent."""
+    with trio.fail_after(10):
+        while not any(
+            chunk[:7].endswith(b"\x00\x01" + topic)
+            for loan in w.outlet.queue
+            for chunk in loan.item
+        ):
+            w.take(2_000)
+            await trio.lowlevel.checkpoint()
+
+
+async def test_what_passed_by_and_is_under_way_ends_no_connection_when_somebody_waits() -> None:
+    """It has been begun: it is finished, at the cost of the one who is behind."""
+    async with way(StuckPolicy.SPILL, fair=True) as w:
+        w.block()
+        w.accounts[0].limit = Limit(items=0, bytes=None)
+        w.outlet.relieve("it is stuck")
+        w.send([("a", 3_000)] * 40)
+        w.send([("b", 50_000)], by=1)
+        await under_way(w, b"b")
+        w.accounts[1].limit = Limit(items=0, bytes=None)
+        w.outlet.relieve("somebody waits")
+        assert w.broken == []
+        await until(w.accounts[1].funds_are_clear)
+        w.ledger.audit()
+        await w.take_all()
+        for topic in ("a", "b", "block"):
+            assert [each for each in w.received() if each[0] == topic] == [
+                each for each in w.sent if each[0] == topic
+            ]
+
+
+@pytest.mark.parametrize("other", [StuckPolicy.WAIT, StuckPolicy.DISCONNECT])
+async def test_what_was_to_pass_by_is_spilled_also_beside_what_stays(other: StuckPolicy) -> None:
+    """Who waits for it does not wait for what others' messages wait for."""
+    async with way(StuckPolicy.SPILL, ("stays", other, 20.0), fair=True) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("stays", 10)])
+        w.send([("b", 10)], by=1)
+        w.accounts[1].limit = Limit(items=0, bytes=None)
+        assert not w.accounts[1].funds_are_clear()
+        w.outlet.progressed_at = -1e9
+        assert (w.outlet.policy, w.outlet.patience) == (StuckPolicy.SPILL, 0.5)
+        w.outlet.relieve("somebody waits")
+        assert w.broken == []
+        await until(w.accounts[1].funds_are_clear)
+        w.outlet.progressed_at = -1e9
+        assert (w.outlet.policy, w.outlet.patience) == (other, 20.0)
+        assert w.accounts[0].debt_items == 1
+        await w.take_all()
+        assert sorted(w.received()) == sorted(w.sent)
+
+
+@pytest.mark.parametrize("as_one", [True, False])
+async def test_what_framing_adds_is_no_surplus_of_one_message_of_many(as_one: bool) -> None:
+    """Messages are charged without their framing, and those of one loan may have several ways."""
+    packets = [encode_publish(topic, b"%050d" % n) for n, topic in enumerate("t" * 20 + "w")]
+    size = sum(map(len, packets)) - 5 * len(packets)
+    async with way(StuckPolicy.DROP_OLDEST, ("w", StuckPolicy.WAIT)) as w:
+        w.block()
+        if as_one:
+            w.outlet.relieve("it is stuck")
+            w.accounts[0].borrow(len(packets), size)
+            w.outlet.hold(w.accounts[0], b"".join(packets), len(packets), size, 0.0)
+        else:
+            for packet in packets:
+                with w.accounts[0].turn() as turn:
+                    turn.send(w.outlet, packet, nbytes=len(packet) - 5)
+            w.outlet.relieve("it is stuck")
+        assert w.outlet.surplus() is None
+        w.ledger.audit()
+        (loan,) = [each for each in w.outlet.loans() if each.account is w.accounts[0]]
+        assert loan.bytes == len(packets[-1]) - 5
+        await w.take_all()
+
+
+async def test_without_room_nobody_is_disconnected_for_messages_that_are_to_be_waited_for() -> None:
+    """As long as nobody waits for those that there is no room for."""
+    async with way(StuckPolicy.SPILL, ("w", StuckPolicy.WAIT, 30.0)) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("w", 10)])
+        w.accounts[1].limit = Limit(items=0, bytes=None)
+        for _ in range(25):
+            w.send([("t", 10)] * 100, by=1)
+            await trio.testing.wait_all_tasks_blocked()
+        assert w.outlet.full_patience == DEFAULT_PATIENCE
+        w.outlet.progressed_at = -1e9
+        assert (w.outlet.policy, w.outlet.patience) == ("disconnect", DEFAULT_PATIENCE)
+        w.accounts[1].limit = Limit()
+        w.accounts[0].limit = Limit(items=0, bytes=None)
+        assert (w.outlet.policy, w.outlet.patience) == ("wait", 30.0)
+        await w.take_all()
+        assert len(w.received()) == len(w.sent)
+
+
+@pytest.mark.parametrize("fair", [True, False])
+async def test_only_in_a_fair_outlet_few_messages_pass_by_many(fair: bool) -> None:
+    async with way(StuckPolicy.SPILL, fair=fair) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("many", 3_000)] * 300)
+        await trio.testing.wait_all_tasks_blocked()
+        w.send([("few", 10)], by=1)
+        await w.take_all()
+        topics = [topic for topic, _ in w.received()]
+        assert topics.count("many") == 300
+        assert (topics[-1] == "few") is not fair

@@ -43,6 +43,7 @@ from ._permissions import Readable
 
 if TYPE_CHECKING:
     from ....access.acl import Rights
+    from ..._outlet_backlog import ConsumerPolicy
 
 DEFAULT_MAX_INFLIGHT = 32
 """Publications on their way to one subscriber and not acknowledged; as EMQX's `max_inflight`
@@ -254,6 +255,12 @@ class Inflight(LoanQueue):
 
     # -- being behind ---------------------------------------------------------------------------
 
+    def deal_by(self, consumer_policy: ConsumerPolicy) -> None:
+        """Use these policies from now on; what is behind catches up under those before."""
+        self._open_spool = consumer_policy.open_spool
+        self.patience = consumer_policy.undroppable_patience
+        self.policy = consumer_policy.undroppable_policy
+
     def check_policy(self, policy: StuckPolicy) -> None:
         """See `Holder.check_policy`: something can be put aside where there is a place for it."""
         super().check_policy(policy)
@@ -289,6 +296,11 @@ class Inflight(LoanQueue):
         super().relieve(why, fields)
         if self._spool is not None:
             self._spool.write(now=True)
+
+    def spill_again(self) -> None:
+        """See `Holder.spill_again`."""
+        if self._spool is not None:
+            self._spool.write()
 
     def caught_up(self, why: str = "has caught up") -> None:
         """See `LoanQueue.caught_up`."""

@@ -182,6 +182,14 @@ class Excess:
         """The account of its answers while the client has left too many of them unread."""
         return self.answers if is_above_limit(self.answers) else None
 
+    @property
+    def standing(self) -> Account | None:
+        """The account for want of whose funds publications are refused, or shed, for longest."""
+        watch = self._over.watch
+        return max(
+            (each for each in self._payers if each in watch), key=watch.seconds, default=None
+        )
+
     def begin(self) -> None:
         """Begin a step: nothing has been handed over, and what was to be parsed next had not come.
 

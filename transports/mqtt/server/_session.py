@@ -364,7 +364,10 @@ class MqttSession(Session["MqttServer", Account | None]):
     def payer(self) -> Account | None:
         """Whose funds it waits for, or is refused for want of, if it is."""
         forwarder = self._forwarder
-        return self.account if forwarder is None else forwarder.short or self.account
+        if forwarder is None:
+            return self.account
+        refused = None if forwarder.excess is None else forwarder.excess.standing
+        return forwarder.short or refused or self.account
 
     def _after_sending(self) -> Account | None:
         """See `Session._after_sending`: who pays for the publication that is next, if it is known.

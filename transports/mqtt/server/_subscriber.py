@@ -31,6 +31,7 @@ from ._slow_consumer_policy import SLOW_CONSUMER
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ....accounts import Recipient
     from ..codec._packets import Packet, Subscribe, Unsubscribe
     from ._client import Client
     from ._replays import Replays
@@ -65,12 +66,17 @@ class Subscriber:
     def replay(self) -> None:
         """Send some of the retained publications that are to be sent: see `Replays.step`."""
         client = self._client
-        retained, recipient = client.server.dataspace.retained, self.subscriptions.recipient
+        retained = client.server.dataspace.retained
+        self._replays.step(retained, client.account, self._replayed_to, client.rights)
+        if not client.outlet.lagging:
+            self._keep_order()
+
+    def _replayed_to(self, qos: int) -> Recipient:
+        """Return the recipient of a retained publication with a QoS, which is sent to it next."""
         # They are the client's debt, but their publishers' messages: those before them on a topic
         # are to go first, and those after them later.
         self._keep_order()
-        self._replays.step(retained, client.account, recipient, client.rights)
-        self._keep_order()
+        return self.subscriptions.recipient(qos)
 
     def _keep_order(self) -> None:
         self._client.outlet.keep_order()
@@ -149,10 +155,13 @@ class Subscriber:
         before = self._live
         self._live = before.union(filters) if live else before.difference(filters)
         if self._live != before:
-            client = self._client
+            client, inflight = self._client, self.subscriptions.inflight
             client.server.dealings.begin(
                 client.outlet, client.peer.name, client.peer.client, live=self._live
             )
+            consumer_policy = client.outlet.consumer_policy
+            if isinstance(inflight, Inflight) and consumer_policy is not None:
+                inflight.deal_by(consumer_policy)
 
     def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
         """Say why a shared subscription is not granted, of what is wrong with its filter.
