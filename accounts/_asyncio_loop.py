@@ -1,7 +1,7 @@
 """asyncio's event loop, for `_loop.py`, which imports this when asyncio runs.
 
-asyncio may cancel a task that has been woken and has not gone on yet, which Trio never does. What it
-was woken for would be lost then, so `park` says so.
+asyncio may cancel a task that has been woken and has not gone on yet, which Trio never does. What
+it was woken for would be lost then, so `park` says so.
 """
 
 from __future__ import annotations
@@ -55,8 +55,12 @@ class _Asyncio:
     """asyncio's."""
 
     name = "asyncio"
-    lots = AsyncioLot
-    event = asyncio.Event
+
+    def lot(self) -> TaskLot:
+        return AsyncioLot()
+
+    def event(self) -> Event:
+        return asyncio.Event()
 
     def token(self) -> object:
         return asyncio.get_running_loop()

@@ -331,6 +331,10 @@ class Ledger:
         """Draw a place in the line of waiting readers."""
         return next(self._tickets)
 
+    def is_unwatched(self) -> bool:
+        """Whether no `watch_patience` runs, and the log has not said so yet."""
+        return self.on_wait is None and not self.warned_unwatched
+
     def warn_unwatched(self, account: Account) -> None:
         """Log, once, that a reader waits and no `watch_patience` runs: nobody else will say so."""
         self.warned_unwatched = True

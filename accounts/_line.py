@@ -142,14 +142,18 @@ class Line:
             seconds = gate.bucket.wait(self.account.ledger.clock())
         event = waiter.event = loop.event()
         ledger = self.account.ledger
-        watched = ledger.on_wait is not None or gate.cause == RATE or ledger.warned_unwatched
-        if not watched:
+        unwatched = gate.cause != RATE and ledger.is_unwatched()
+        if unwatched:
             seconds = min(seconds, DEFAULT_PATIENCE)
         if seconds == math.inf:
             await event.wait()
             return
         await loop.wait_until(event, loop.now() + seconds)
-        if not watched and ledger.clock() - waiter.since >= DEFAULT_PATIENCE:
+        if (
+            unwatched
+            and ledger.is_unwatched()  # still
+            and ledger.clock() - waiter.since >= DEFAULT_PATIENCE
+        ):
             ledger.warn_unwatched(waiter.account)
 
     # -- who is to blame ------------------------------------------------------------------------

@@ -57,8 +57,14 @@ class Loop(Protocol):
     """One library's event loop."""
 
     name: str
-    lots: Callable[[], TaskLot]
-    event: Callable[[], Event]
+
+    def lot(self) -> TaskLot:
+        """Return a lot for tasks of this loop."""
+        ...
+
+    def event(self) -> Event:
+        """Return an event for tasks of this loop."""
+        ...
 
     def token(self) -> object:
         """Return the running loop itself, to tell one from another."""
@@ -89,8 +95,12 @@ class _Trio:
     """Trio's."""
 
     name = "Trio"
-    lots = trio.lowlevel.ParkingLot
-    event = trio.Event
+
+    def lot(self) -> TaskLot:
+        return trio.lowlevel.ParkingLot()
+
+    def event(self) -> Event:
+        return trio.Event()
 
     def token(self) -> object:
         return trio.lowlevel.current_trio_token()
@@ -148,7 +158,7 @@ def task_of_asyncio() -> object:
 
 
 TASKS: Final[tuple[Callable[[], object], ...]] = (trio.lowlevel.current_task, task_of_asyncio)
-"""The ways to ask for the current task; they raise RuntimeError where their library does not run."""
+"""The ways to ask for the current task; RuntimeError where their library does not run."""
 
 
 def is_cancellation(exc: BaseException) -> bool:
@@ -197,7 +207,7 @@ class Lot:
         lot = self._lot
         if not lot:
             # Nobody waits: the next ones may be of another loop.
-            lot = self._lot = loop.lots()
+            lot = self._lot = loop.lot()
         await loop.park(lot, self.unpark if lost is None else lost)
 
     def unpark(self, *, count: int = 1) -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.signals import heard
 from tests.store.disk import Disks, FakeDisk
 
-EXAMPLES = 40
+EXAMPLES = 25
 """Of a property in `make test`, unless a test says otherwise."""
 
 PIPELINE: Final = Path(__file__).with_name("pipeline")

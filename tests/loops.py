@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import selectors
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import pytest
 from trio.testing import assert_checkpoints
 
@@ -21,6 +22,8 @@ from clearfunds.accounts._loop import TRIO, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
+
+    from anyio.abc import TaskGroup
 
 LOOPS: Final = ("trio", "asyncio")
 
@@ -55,6 +58,19 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._jumping.jumped
 
 
+class LoopClock:
+    """The clock of the running loop, for a ledger; outside of any it stands still."""
+
+    def __init__(self) -> None:
+        self._latest = 0.0
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        with suppress(RuntimeError):
+            self._latest = running().now()
+        return self._latest
+
+
 def run_asyncio(main: Callable[[], Coroutine[Any, Any, None]], *, jumps: bool) -> None:
     """Run a test under asyncio, with virtual time if `jumps`."""
     factory = JumpingLoop if jumps else asyncio.new_event_loop
@@ -72,8 +88,17 @@ def loop_of_the_test(request: pytest.FixtureRequest) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that is a coroutine under each loop."""
     if inspect.iscoroutinefunction(inspect.unwrap(metafunc.function)):
-        loops = getattr(metafunc.module, "LOOPS", LOOPS)
+        loops = metafunc.function.__globals__.get("LOOPS", LOOPS)
+        if "mock_clock" in metafunc.fixturenames:  # Trio's, set by hand
+            loops = ("trio",)
         metafunc.parametrize("loop_of_the_test", loops, indirect=True)
+
+
+@asynccontextmanager
+async def open_nursery() -> AsyncGenerator[TaskGroup]:
+    """Run tasks beside the block, in either loop."""
+    async with anyio.create_task_group() as group:
+        yield group
 
 
 @asynccontextmanager
@@ -108,7 +133,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test under asyncio."""
     if not is_for_asyncio(pyfuncitem):
         return None
-    names = pyfuncitem._fixtureinfo.argnames
+    names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
     jumps = "autojump_clock" in pyfuncitem.fixturenames
     run_asyncio(lambda: pyfuncitem.obj(**arguments), jumps=jumps)

@@ -22,6 +22,7 @@ from clearfunds.accounts import (
 )
 from clearfunds.accounts._line import MAX_BLAMED, OTHERS, add_blame
 from tests.accounts.conftest import Box, boxes, owed, publish
+from tests.loops import open_nursery
 
 # -- what is owed ---------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ async def test_it_wakes_at_the_lower_mark_in_both_units(ledger: Ledger) -> None:
     account = ledger.open("a", limit=Limit(items=10, bytes=100, low_items=2, low_bytes=80))
     few = account.lend("", items=1, nbytes=81)
     many = account.lend("", items=10, nbytes=1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         many.settle()  # (1, 81): the bytes are above their lower mark
@@ -274,7 +275,7 @@ async def test_another_task_is_not_affected(ledger: Ledger) -> None:
         await account.ensure_clear_funds()
         went_on = True
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         with account.lend(""):
             nursery.start_soon(reader)
             await wait_all_tasks_blocked()
@@ -300,11 +301,11 @@ async def test_a_block_may_be_left_by_another_task(ledger: Ledger) -> None:
             with pytest.raises(SelfWaitError):
                 await other.ensure_clear_funds()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(finish, running[0])
     with pytest.raises(SelfWaitError):
         await account.ensure_clear_funds()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(finish, running[1])
     await account.ensure_clear_funds()
     assert not ledger.inside
@@ -473,7 +474,7 @@ async def test_an_account_is_not_forgotten_while_its_reader_waits() -> None:
     server = ledger.open("server", limit=Limit(items=1, low_items=0))
     account = ledger.open("a", limit=Limit(items=0), parent=server)
     loan, of_server = account.lend(""), server.lend("", items=2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         account.close()
@@ -505,7 +506,7 @@ async def test_the_statement() -> None:
     account = ledger.open("a", limit=Limit(items=4, low_items=1), parent=server)
     account.standing().add(2, 200)
     loan = account.lend("", items=5, nbytes=50)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(2)
@@ -546,7 +547,7 @@ async def test_blame_adds_up_to_the_time_waited() -> None:
     account = ledger.open("a", limit=Limit(items=2, low_items=0))
     fast, slow, unseen = boxes(ledger, 3)
     publish(account, [fast, slow, slow, slow])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(1)
@@ -582,7 +583,7 @@ async def test_what_an_ancestors_holders_kept_it_waiting_for_is_on_its_statement
     of_a, of_b = boxes(ledger, 2)
     publish(a, [of_a, of_a])
     publish(b, [of_b, of_b, of_b])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(a.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(1)
@@ -603,7 +604,7 @@ async def test_nobody_is_blamed_for_what_was_over_when_the_reader_came() -> None
     a, b, c = (ledger.open(name, limit=NO_LIMIT, parent=server) for name in "abc")
     first, second = boxes(ledger, 2)
     publish(server, [first, second])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(a.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(9)

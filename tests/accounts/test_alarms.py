@@ -29,6 +29,7 @@ from clearfunds.accounts import (
 )
 from clearfunds.testing import Clock
 from tests.accounts.conftest import Box, publish
+from tests.loops import open_nursery
 
 
 class Place:
@@ -71,7 +72,7 @@ async def test_readers_wait_until_the_last_alarm_is_over(server: Limit) -> None:
     place.server.halt(DISK)
     assert not place.alice.funds_are_clear()
     assert not place.server.funds_are_clear()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, place.alice, place.bob)
         assert place.went_on == []
         place.server.resume(DISK)
@@ -134,7 +135,7 @@ async def test_a_reader_goes_on_only_when_neither_debt_nor_alarm_is_in_its_way()
         place = Place()
         place.alice.borrow(11, 0)
         place.server.halt(MEMORY)
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             await place.come(nursery, place.alice)
             steps: list[Any] = [lambda p=place: p.server.resume(MEMORY)]
             steps.insert(0 if not alarm_first else 1, lambda p=place: p.alice.repay(11, 0))
@@ -148,7 +149,7 @@ async def test_a_reader_goes_on_only_when_neither_debt_nor_alarm_is_in_its_way()
 async def test_a_cancelled_reader_leaves_nothing_behind() -> None:
     place = Place()
     place.server.halt(DISK)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, place.alice, place.bob)
         nursery.cancel_scope.cancel()
     assert place.server.waiting == place.alice.waiting == 0
@@ -171,7 +172,7 @@ async def test_waiting_for_an_alarm_inside_a_turn_is_refused() -> None:
 async def test_waits_for_an_alarm_are_counted_as_such() -> None:
     place = Place()
     place.server.halt(MEMORY)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, place.alice, place.bob)
         await place.pass_(3)
         assert waited(place.ledger) == {"alarm": 6.0}
@@ -190,7 +191,7 @@ async def test_a_wait_is_parted_where_an_alarm_goes_up_and_is_over() -> None:
     box, cellar = Box(place.ledger, "box"), Box(place.ledger, "cellar")
     publish(place.alice, [box], items=11)
     publish(place.bob, [cellar], items=21)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, place.alice)
         await place.pass_(1)
         box.work(11)
@@ -222,7 +223,7 @@ async def test_who_repays_during_an_alarm_is_not_to_blame() -> None:
     box = Box(place.ledger, "box")
     publish(place.bob, [box], items=4)
     place.server.halt(DISK)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, place.alice)
         for _ in range(4):
             await place.pass_(1)
@@ -239,7 +240,7 @@ async def test_repayments_are_waited_for_when_memory_is_short_and_not_when_the_d
         box = Box(place.ledger, "box", patience=20)
         publish(place.bob, [box], items=4)
         place.server.halt(alarm)
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             await place.come(nursery, place.alice)
             await place.pass_(21)
             stuck = overdue(place.ledger, place.clock.now)
@@ -259,7 +260,7 @@ async def test_a_slow_wait_for_an_alarm_is_told_of_as_one(
     alice = ledger.open("alice", parent=server)
     server.halt(MEMORY)
     with caplog.at_level(logging.INFO, logger="clearfunds.accounts"):
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(watch_slow_waits, ledger)
             await anyio.wait_all_tasks_blocked()
             nursery.start_soon(alice.ensure_clear_funds)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import anyio
-
 from clearfunds.accounts import DISK, NO_LIMIT, Limit
 from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, Recording, publish
 from tests.accounts.gates import Place, waited, waits
+from tests.loops import open_nursery
 
 
 async def test_readers_wait_until_everybody_who_blocks_has_unblocked() -> None:
@@ -25,7 +24,7 @@ async def test_readers_wait_until_everybody_who_blocks_has_unblocked() -> None:
     assert bob.funds_are_clear()
     assert alice.state == "flow"
     assert place.ledger.statistics().accounts["flow"] == 1
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, alice, alice, bob)
         assert place.went_on == ["bob"]
         await place.pass_(2)
@@ -50,7 +49,7 @@ async def test_what_an_account_is_blocked_for_stops_those_below() -> None:
     server = place.ledger.open("server", limit=NO_LIMIT)
     alice = place.ledger.open("alice", parent=server)
     gate_of(server).block("store")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, alice)
         late = place.ledger.open("late", limit=NO_LIMIT, parent=server)
         assert not late.funds_are_clear()
@@ -67,7 +66,7 @@ async def test_who_repays_meanwhile_is_not_to_blame_and_a_recorder_hears_why() -
     alice = place.ledger.open("alice", limit=Limit(items=1, low_items=0))
     box = Box(place.ledger, "box")
     publish(alice, [box], items=4)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, alice)  # for its debt
         await place.pass_(1)
         box.work(1)
@@ -97,7 +96,7 @@ async def test_a_cancelled_reader_leaves_nothing_behind() -> None:
     place = Place()
     alice = place.ledger.open("alice", limit=NO_LIMIT)
     gate_of(alice).block("queue")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, alice)
         nursery.cancel_scope.cancel()
     gate_of(alice).unblock("queue")

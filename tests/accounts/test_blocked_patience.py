@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from clearfunds.accounts import NO_LIMIT, Ledger, overdue, rings, wait_for_graph
 from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, balance, boxes, publish
+from tests.loops import LoopClock, open_nursery
 
 pytestmark = pytest.mark.rule(11)
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.rule(11)
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
     """A ledger on the loop's own clock. (A test has to name `autojump_clock`, too.)"""
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     for holder in list(ledger.holders):
         if isinstance(holder, Box):
@@ -32,7 +33,7 @@ async def test_only_who_blocks_is_waited_on(autojump_clock: MockClock, timed: Le
     slow, other = boxes(timed, 2)
     publish(account, [slow, other], items=3, nbytes=30)
     gate_of(account).block(slow.name)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         await anyio.sleep(slow.patience + 1)
@@ -57,7 +58,7 @@ async def test_who_blocks_and_has_others_messages_only_is_waited_on_as_well(
     publish(other, [full])
     gate_of(account).block(full.name)
     gate_of(account).block(empty.name)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         await anyio.sleep(full.patience + 1)
@@ -81,7 +82,7 @@ async def test_two_that_block_each_other_are_a_ring(
         publish(account, [outlet, elsewhere])
     gate_of(accounts[0]).block(outlets[1].name)
     gate_of(accounts[1]).block(outlets[0].name if way == "both" else elsewhere.name)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for account in accounts:
             nursery.start_soon(account.ensure_clear_funds)
         await anyio.sleep(5)

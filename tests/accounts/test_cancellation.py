@@ -19,6 +19,7 @@ from trio.abc import Instrument
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
 from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, run_seeded
+from tests.loops import open_nursery
 
 
 class CancelAtStep(Instrument):
@@ -97,7 +98,7 @@ class Shop:
             if loan.items > 2:
                 with loan.split(1):
                     await anyio.lowlevel.checkpoint()
-            async with anyio.create_task_group() as nursery:
+            async with open_nursery() as nursery:
                 nursery.start_soon(anyio.lowlevel.checkpoint)
                 await anyio.lowlevel.checkpoint()
             if loan.items > 1:
@@ -114,12 +115,12 @@ class Shop:
 
     async def serve(self) -> None:
         """Run until all has been read that will be, and all of it is packed."""
-        async with anyio.create_task_group() as workers:
+        async with open_nursery() as workers:
             self.scopes["everything"] = workers.cancel_scope
             workers.start_soon(self.scoped, "packer", self.packer)
             workers.start_soon(self.scoped, "hand 1", self.hand)
             workers.start_soon(self.scoped, "hand 2", self.hand)
-            async with anyio.create_task_group() as readers:
+            async with open_nursery() as readers:
                 self.scopes["readers"] = readers.cancel_scope
                 for account in self.accounts:
                     readers.start_soon(self.scoped, account.name, self.reader, account)

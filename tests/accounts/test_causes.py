@@ -40,6 +40,7 @@ from clearfunds.accounts.watch._causes import (
     judge,
 )
 from tests.accounts.conftest import Box, balance, publish
+from tests.loops import LoopClock, open_nursery
 
 IDLE = TcpCounters(
     busy_seconds=0.0,
@@ -373,7 +374,7 @@ class Sender(Box):
 
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     balance(ledger)
 
@@ -386,7 +387,7 @@ async def test_only_holders_that_readers_wait_for_are_read(
     archive, mirror = Sender(timed, "mqtt/archive"), Sender(timed, "mqtt/mirror")
     publish(pub, [archive], items=1)
     publish(other, [mirror], items=9)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         await anyio.sleep(3)
         assert (archive.read, mirror.read, len(timed.causes)) == (0, 0, 0)
@@ -417,7 +418,7 @@ async def test_short_waits_cost_nothing(autojump_clock: MockClock, timed: Ledger
             await anyio.sleep(0.04)
             archive.work(archive.items)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(work)
         while anyio.current_time() < 20:
@@ -435,7 +436,7 @@ async def test_another_connection_begins_anew(
     pub = timed.open("pub", limit=Limit(items=2))
     archive = Sender(timed, "archive")
     publish(pub, [archive], items=3)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
         await anyio.sleep(5)
@@ -452,7 +453,7 @@ async def test_the_latest_seconds_count(autojump_clock: MockClock, timed: Ledger
     pub = timed.open("pub", limit=Limit(items=2))
     archive = Sender(timed, "archive", patience=math.inf)
     publish(pub, [archive], items=3)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
         await anyio.sleep(300)
@@ -469,7 +470,7 @@ async def test_a_bounded_number_is_observed_the_stillest_first(
     for box in reversed(boxes):
         publish(pub, [box], items=1)
         await anyio.sleep(0.01)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
         await anyio.sleep(2)
@@ -486,7 +487,7 @@ async def test_a_line_about_a_slow_wait_has_the_cause(
     archive, box = Sender(timed, "mqtt/archive"), Box(timed, "box")
     publish(pub, [archive], items=9)
     publish(pub, [box], items=1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(partial(watch_slow_waits, timed, seconds=2.7))
         nursery.start_soon(pub.ensure_clear_funds)
@@ -516,7 +517,7 @@ async def test_a_holder_that_cannot_tell_does_not_hold_up_the_others(
     timed.faults.ends.append(ends_nothing)
     holders = [Faulty(timed, "faulty"), Box(timed, "box"), Sender(timed, "archive", patience=3.5)]
     publish(pub, holders, items=3)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(pub.ensure_clear_funds)
         await anyio.sleep(2)

@@ -16,6 +16,7 @@ from clearfunds.accounts import NO_LIMIT, Ledger, Limit, Outcome
 from clearfunds.accounts.watch._collector import DebtCollector
 from clearfunds.accounts.watch._tops import STEP_LOANS, tops_in_steps
 from clearfunds.testing import Box
+from tests.loops import open_nursery
 from tests.programs import needs
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ async def test_its_counters_never_fall() -> None:
     async def read(account: Account) -> None:
         await account.ensure_clear_funds()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(read, account)
         await anyio.wait_all_tasks_blocked()
         assert scraper.samples()["waiting_readers",] == 1
@@ -265,7 +266,7 @@ async def test_histograms_are_told_with_their_sums() -> None:
     async def read() -> None:
         await alice.ensure_clear_funds()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(read)
         await anyio.wait_all_tasks_blocked()
         now = 0.7
@@ -368,7 +369,7 @@ async def test_rings_are_counted() -> None:
     async def read(account: Account) -> None:
         await account.ensure_clear_funds()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(read, alice)
         nursery.start_soon(read, bob)
         await anyio.wait_all_tasks_blocked()

@@ -18,6 +18,7 @@ from trio.testing import MockClock
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit
 from tests.accounts.conftest import Box, publish, run_seeded
+from tests.loops import open_nursery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,7 +146,7 @@ class World:
     async def run(self) -> list[float]:
         """Return what each sibling got for its weight; 1.0 is the mean."""
         with anyio.move_on_after(WARM_SECONDS + self.seconds):
-            async with anyio.create_task_group() as nursery:
+            async with open_nursery() as nursery:
                 for each in self.siblings:
                     nursery.start_soon(self.publish_all, each)
                 for account in self.small:

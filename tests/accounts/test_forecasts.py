@@ -25,6 +25,7 @@ from clearfunds.accounts.watch._forecasts import (
     STILL_SECONDS,
 )
 from tests.accounts.conftest import Box, balance, publish
+from tests.loops import LoopClock, open_nursery
 
 LOGGER = "clearfunds.accounts"
 
@@ -32,7 +33,7 @@ LOGGER = "clearfunds.accounts"
 @pytest.fixture
 def timed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> Iterator[Ledger]:
     caplog.set_level(logging.INFO, LOGGER)
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     balance(ledger)
 
@@ -63,7 +64,7 @@ async def test_a_holder_that_takes_nothing_is_named_in_time(
 ) -> None:
     sensor = timed.open("mqtt:1883/-/sensor-0133", limit=limit)
     viewer = Box(timed, "mqtt:1883/-/viewer-0333", patience=60.0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [viewer], 5.0, nbytes)
         while not timed.forecasts.latest:  # noqa: ASYNC110
@@ -104,7 +105,7 @@ async def test_it_is_named_again_when_it_has_taken_some_meanwhile(
 ) -> None:
     sensor = timed.open("sensor", limit=Limit(items=200))
     viewer = Box(timed, "viewer")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [viewer], 2.0)
         await anyio.sleep(60)
@@ -133,7 +134,7 @@ async def test_a_holder_that_takes_something_is_not_named(
     slow, far, full = Box(timed, "slow"), Box(timed, "far"), Box(timed, "full")
     soon = Relieved(timed, "soon", policy=StuckPolicy.DROP_OLDEST, patience=PATIENCE_MIN - 0.5)
     publish(quiet, [full], items=50)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [slow], 3.0)
         nursery.start_soon(send, calm, [far], 3.0)
@@ -150,7 +151,7 @@ async def test_a_wait_beyond_the_horizon_is_no_forecast(
 ) -> None:
     sensor = timed.open("sensor", limit=Limit(items=200))
     viewer = Box(timed, "viewer")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, [viewer], 2.0)
         await anyio.sleep(100 - HORIZON_SECONDS - 5)
@@ -163,7 +164,7 @@ async def test_a_wait_beyond_the_horizon_is_no_forecast(
 async def test_all_below_an_account_will_wait(autojump_clock: MockClock, timed: Ledger) -> None:
     server = timed.open("server", limit=Limit(items=300))
     viewer = Box(timed, "viewer")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         for n in range(10):
             sensor = timed.open(f"sensor-{n}", parent=server)
@@ -179,7 +180,7 @@ async def test_numbers_are_bounded(
 ) -> None:
     sensor = timed.open("sensor", limit=Limit(items=3000))
     viewers = [Box(timed, f"v{n}") for n in range(HOLDERS_MAX + 10)]
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_forecasts, timed)
         nursery.start_soon(send, sensor, viewers, 2.0)
         await anyio.sleep(10)

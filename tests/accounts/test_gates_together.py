@@ -22,6 +22,7 @@ from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._shares import Shares, wants_more
 from tests.accounts.conftest import Box, publish
 from tests.accounts.gates import Place, waited
+from tests.loops import open_nursery
 
 
 async def test_who_waits_for_tokens_sleeps_when_there_are_some_but_too_much_is_owed(
@@ -41,7 +42,7 @@ async def test_who_waits_for_tokens_sleeps_when_there_are_some_but_too_much_is_o
     account = place.ledger.open("account", limit=Limit(items=10))
     account.rate = RateLimit(items_per_s=1, burst_items=1)
     charge_rates(account, 2, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, account, account)
         account.borrow(50, 0)
         await anyio.sleep(30)
@@ -73,7 +74,7 @@ async def test_who_stands_behind_the_first_for_tokens_is_not_told_of_each(
         charge_rates(accounts[number], 1, 0)
         stretches.extend(waiter.stretch for waiter in place.ledger.waiters)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for number in range(4):
             nursery.start_soon(read, number)
             await wait_all_tasks_blocked()
@@ -109,7 +110,7 @@ async def test_a_tenant_that_wants_no_more_parts_its_own_limit_again() -> None:
     red = place.ledger.open("red", limit=Limit(items=60), parent=server, shared=True)
     blue = place.ledger.open("blue", limit=NO_LIMIT, parent=server)
     one, two = (place.ledger.open(n, limit=NO_LIMIT, parent=red) for n in ("one", "two"))
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         one.borrow(35, 0)
         two.borrow(35, 0)
         blue.borrow(60, 0)
@@ -155,7 +156,7 @@ async def test_what_is_borrowed_below_an_account_whose_limit_moves_breaks_nothin
     above.limit_by(LatencyLimit(1.0, floor=Limit(items=10), ceiling=Limit(items=1000)))
     one, two = (place.ledger.open(n, limit=NO_LIMIT, parent=above) for n in ("one", "two"))
     one.borrow(20, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, one, two)
         await place.pass_(0.5)
         one.repay(16, 0)
@@ -221,7 +222,7 @@ async def test_who_was_let_through_and_looks_again_does_not_make_room_for_those_
             publish(account, [box])
             await anyio.lowlevel.checkpoint()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         publish(above, [box] * 30)
         for account in accounts:
             nursery.start_soon(read, account)
@@ -252,7 +253,7 @@ async def test_who_has_brought_something_in_stands_behind_those_who_wait() -> No
 
     publish(account, [box] * 11)
     for what in ("nothing", "a turn", "a run", "a loan"):
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(repay)
             await account.ensure_clear_funds()
         account.halt("disk")
@@ -262,7 +263,7 @@ async def test_who_has_brought_something_in_stands_behind_those_who_wait() -> No
             commit_run(account, [box], b"", 1, 1)
         elif what == "a loan":
             account.lend(None).settle()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(repay)
         await account.ensure_clear_funds()
     # The second looks without having brought in anything: it is where it was.

@@ -26,12 +26,13 @@ from clearfunds.accounts.watch._incidents import (
     Incidents,
 )
 from tests.accounts.conftest import Box, balance, boxes, publish
+from tests.loops import LoopClock, open_nursery
 
 
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
     """A ledger on the loop's own clock, which jumps to whatever happens next."""
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     balance(ledger)
 
@@ -48,11 +49,11 @@ async def test_who_was_given_up_whose_events_are_lost_and_who_had_waited(
     (stuck,) = boxes(timed, 1)
     for number, account in enumerate(accounts, 2):
         publish(account, [stuck], items=number, nbytes=10 * number)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
         nursery.cancel_scope.cancel()
@@ -76,12 +77,12 @@ async def test_a_wait_that_was_slow_is_told_with_its_culprit(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=4, low_items=0))
     quick, slow = boxes(timed, 2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
         for seconds in (0.5, 3.0, 2.0):
             publish(account, [quick, slow], items=3)
-            async with anyio.create_task_group() as readers:
+            async with open_nursery() as readers:
                 readers.start_soon(account.ensure_clear_funds)
                 await anyio.sleep(0.1)
                 quick.work(3)
@@ -102,7 +103,7 @@ async def test_who_leaves_while_nothing_is_repaid_has_waited_for_who_held_most(
     few, many = boxes(timed, 2)
     publish(account, [few])
     publish(account, [many], items=2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
         with anyio.move_on_after(7):
@@ -122,10 +123,10 @@ async def test_those_that_the_log_only_counts_are_in_it_too(
     accounts = [timed.open(f"p{n}", limit=NO_LIMIT, parent=server) for n in range(50)]
     (box,) = boxes(timed, 1)
     publish(accounts[0], [box])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
             await anyio.sleep(3)
@@ -145,9 +146,9 @@ async def test_a_ring_that_was_parted_is_told_as_one(
     for_a.owner, for_b.owner = a, b
     publish(a, [for_b], items=5)
     publish(b, [for_a], items=5)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for account in (a, b):
                 readers.start_soon(account.ensure_clear_funds)
             await anyio.sleep(21)
@@ -165,7 +166,7 @@ async def test_who_may_take_for_ever_is_not_given_up(
     account = timed.open("publisher", limit=Limit(items=0))
     box = Box(timed, "patient", patience=2.0, policy=StuckPolicy.WAIT)
     publish(account, [box])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         with anyio.move_on_after(9):
             await account.ensure_clear_funds()

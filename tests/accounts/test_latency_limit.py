@@ -37,6 +37,7 @@ from clearfunds.accounts import (
     watch_limits,
 )
 from clearfunds.accounts._gate import gate_of
+from tests.loops import open_nursery
 
 TARGET = 1.0
 HIGH = Limit(items=10_000_000, bytes=1 << 40)
@@ -156,7 +157,7 @@ class World:
         self.cleared = consumer.cleared
         others = [Fast(ledger, f"fast {number}") for number in range(self.fast)]
         with anyio.move_on_after(seconds):
-            async with anyio.create_task_group() as nursery:
+            async with open_nursery() as nursery:
                 nursery.start_soon(watch_limits, ledger)
                 nursery.start_soon(self._consume, ledger, consumer)
                 for number in range(self.sources):
@@ -463,7 +464,7 @@ async def test_the_age_stays_a_number_while_a_consumer_is_stuck() -> None:
         with account.turn(items=200, nbytes=20_000) as turn:
             turn.send(consumer, None, items=200, nbytes=20_000)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for _ in range(4):
             publish()
             nursery.start_soon(account.ensure_clear_funds)
@@ -520,7 +521,7 @@ async def test_a_limit_that_has_stopped_nobody_falls_to_twice_what_is_owed(
     for _ in range(6):
         account.borrow(1_000, 10)
         assert not account.funds_are_clear()
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(account.ensure_clear_funds)
             await anyio.wait_all_tasks_blocked()
             mock_clock.jump(TARGET)
@@ -585,7 +586,7 @@ async def test_the_new_limit_is_in_force_before_anybody_goes_on(
         await account.ensure_clear_funds()
         went_on.append(account.debt_items)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(read)
         await anyio.wait_all_tasks_blocked()
         while account.debt_items:

@@ -24,6 +24,7 @@ from clearfunds.accounts import (
     Turn,
 )
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
+from tests.loops import open_nursery
 
 # -- opening --------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ async def test_the_totals() -> None:
     gone.close()
     a.standing().add(4, 400)
     b.standing().add(1, 100)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(a.ensure_clear_funds)
         await wait_all_tasks_blocked()
         clock.jump(3)
@@ -327,7 +328,7 @@ async def test_a_fan_out_of_ten_thousand_with_a_limit_of_a_hundred(ledger: Ledge
             publish(account, peers, nbytes=1)
 
     with anyio.fail_after(60):
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(reader)
             for i in range(3):
                 await wait_all_tasks_blocked()

@@ -20,6 +20,7 @@ from clearfunds.accounts import (
     SettledError,
 )
 from tests.accounts.conftest import Box, owed, publish
+from tests.loops import open_nursery
 
 # -- made and settled -----------------------------------------------------------------------------
 
@@ -367,7 +368,7 @@ async def test_a_leak_does_not_keep_readers_waiting(ledger: Ledger) -> None:
         await account.ensure_clear_funds()
         went_on = True
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(reader)
         await anyio.wait_all_tasks_blocked()
         loans.clear()

@@ -28,6 +28,7 @@ from clearfunds.accounts._loop import TRIO, Lot, running
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import InflightWindow
 from clearfunds.testing import Box
+from tests.loops import open_nursery
 
 
 def stopped(ledger: Ledger) -> tuple[Account, Box]:
@@ -64,7 +65,7 @@ async def test_an_event_is_waited_for_until_a_deadline(autojump_clock: object) -
 def test_without_a_loop_a_wait_is_refused_and_nothing_is_left() -> None:
     ledger = Ledger()
     account, box = stopped(ledger)
-    with pytest.raises(NoLoopError, match="trio.run"):
+    with pytest.raises(NoLoopError, match="running event loop"):
         account.ensure_clear_funds().send(None)
     assert not ledger.waiters
     assert not account.waiting
@@ -119,16 +120,37 @@ def test_a_ledger_outlives_its_loop() -> None:
     account, box = stopped(ledger)
 
     async def wait() -> None:
-        async with anyio.create_task_group() as group:
+        async with open_nursery() as group:
             group.start_soon(account.ensure_clear_funds)
             await anyio.wait_all_tasks_blocked()
             box.settle_all()
 
-    for run in (trio.run, lambda main: asyncio.run(main()), trio.run):
-        run(wait)
+    for name in ("trio", "asyncio", "trio"):
+        anyio.run(wait, backend=name)
         with account.turn(items=1, nbytes=0) as turn:
             turn.send(box, b"", items=5, nbytes=5)
     box.settle_all()
+    ledger.audit()
+
+
+def test_uvloop_is_such_a_loop() -> None:
+    uvloop = pytest.importorskip("uvloop")
+    ledger = Ledger()
+    account, box = stopped(ledger)
+
+    async def main() -> None:
+        watch = asyncio.create_task(watch_patience(ledger, every=0.05))
+        waiting = asyncio.create_task(account.ensure_clear_funds())
+        await asyncio.sleep(0.2)
+        assert account.waiting == 1
+        box.settle_all()
+        await asyncio.wait_for(waiting, 5)
+        watch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watch
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
     ledger.audit()
 
 
@@ -138,7 +160,7 @@ async def test_whoever_waits_unwatched_is_told_of_once(
     caplog.set_level(logging.WARNING)
     ledger = Ledger(clock=anyio.current_time)
     account, box = stopped(ledger)
-    async with anyio.create_task_group() as group:
+    async with open_nursery() as group:
         group.start_soon(account.ensure_clear_funds)
         await anyio.sleep(DEFAULT_PATIENCE - 1)
         assert not caplog.records
@@ -157,10 +179,10 @@ async def test_whoever_is_watched_is_not(
     ledger = Ledger(clock=anyio.current_time)
     account, box = stopped(ledger)
     box.patience = 1000.0
-    async with anyio.create_task_group() as group:
+    async with open_nursery() as group:
         group.start_soon(watch_patience, ledger)
         await anyio.lowlevel.checkpoint()
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(account.ensure_clear_funds)
             await anyio.sleep(3 * DEFAULT_PATIENCE)
             box.settle_all()
@@ -316,7 +338,7 @@ def test_nothing_is_woken_that_is_not_there() -> None:
     assert not len(lot)
 
 
-def test_a_program_for_trio_alone_does_not_import_asyncio() -> None:
+def test_for_trio_alone_nothing_of_asyncio_is_loaded() -> None:
     code = (
         "import sys, trio, clearfunds, clearfunds.accounts, clearfunds.dataspace\n"
         "from clearfunds.accounts import Ledger, watch_patience\n"

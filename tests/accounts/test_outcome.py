@@ -8,6 +8,7 @@ import pytest
 from clearfunds.accounts import Ledger, Outcome
 from clearfunds.accounts._outcome import outcome_of
 from tests.accounts.conftest import Box, publish
+from tests.loops import open_nursery
 
 
 def test_outcomes_are_indexes_with_a_label() -> None:
@@ -35,7 +36,7 @@ async def test_a_cancellation_is_one_however_deep_in_groups() -> None:
             cancelled.append(exc)
             raise
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(work)
         await anyio.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
@@ -55,7 +56,7 @@ async def test_turns_and_loans_agree_about_it(ledger: Ledger) -> None:
     publish(account, [box])
 
     async def two_tasks() -> None:
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(anyio.sleep_forever)
             nursery.start_soon(anyio.sleep_forever)
 

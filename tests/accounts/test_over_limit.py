@@ -19,6 +19,9 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from tests.accounts.conftest import Box
+from tests.loops import open_nursery
+
+LOOPS = ("trio",)  # as `OverLimitWatch` is
 
 
 def send(account: Account, box: Box) -> None:
@@ -42,7 +45,7 @@ async def test_it_stands_in_line_until_its_funds_are_clear(
     alice = ledger.open("alice", limit=Limit(items=2))
     watch.note(alice)
     assert len(watch) == 0  # nothing runs
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
         await anyio.wait_all_tasks_blocked()
         for _ in range(4):
@@ -73,7 +76,7 @@ async def test_a_slow_consumer_is_given_up_for_it(autojump_clock: trio.testing.M
     box = Box(ledger, "box", patience=2, policy=StuckPolicy.DISCONNECT)
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
         nursery.start_soon(watch_patience, ledger)
         await anyio.wait_all_tasks_blocked()
@@ -94,7 +97,7 @@ async def test_who_has_gone_stands_no_more(autojump_clock: trio.testing.MockCloc
     box = Box(ledger, "box")
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
         await anyio.wait_all_tasks_blocked()
         for _ in range(3):
@@ -118,7 +121,7 @@ async def test_cancelled_it_leaves_nobody_in_line(autojump_clock: trio.testing.M
     box = Box(ledger, "box")
     watch = OverLimitWatch(ledger)
     alice = ledger.open("alice", limit=Limit(items=1))
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
         await anyio.wait_all_tasks_blocked()
         for _ in range(3):
@@ -146,7 +149,7 @@ async def test_the_reason_says_which_gate_is_closed(autojump_clock: trio.testing
     dave = ledger.open("dave")
     erin = ledger.open("erin")
     erin.rate = RateLimit(items_per_s=0.001)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch.run, nursery.start_soon)
         await anyio.wait_all_tasks_blocked()
         assert "messages (0 bytes) of yours are outstanding" in watch.reason(alice)

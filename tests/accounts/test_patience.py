@@ -22,8 +22,10 @@ from clearfunds.accounts import (
     overdue,
     watch_patience,
 )
+from clearfunds.accounts._loop import running
 from clearfunds.accounts.watch._patience import DEALT_A_STEP
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
+from tests.loops import LoopClock, open_nursery
 
 pytestmark = pytest.mark.rule(11)
 
@@ -37,7 +39,7 @@ def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
 
     (A test has to name `autojump_clock` itself, or pytest-trio does not find it.)
     """
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     balance(ledger)
 
@@ -68,7 +70,7 @@ async def test_a_stuck_holder_is_given_up_and_the_rest_go_on(
             with await good.receive():
                 await anyio.sleep(0.1)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(worker)
         begin = anyio.current_time()
@@ -124,7 +126,7 @@ async def test_a_queue_that_keeps_what_it_has_was_not_given_up(
     account = timed.open("publisher", limit=Limit(items=1, low_items=0))
     queue = Keeper(timed, "Q", patience=5.0)
     publish(account, [queue], items=3, nbytes=30)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(account.ensure_clear_funds)
         await anyio.sleep(6)
@@ -158,7 +160,7 @@ async def test_who_moves_while_rings_are_looked_for_is_let_off(
         if first.queue:
             first.work(3)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(watch_patience, timed)
         await anyio.sleep(19.9)
@@ -177,9 +179,9 @@ async def test_the_log_names_all_who_wait(
     accounts = [timed.open(f"p{i:02}", limit=NO_LIMIT, parent=server) for i in range(25)]
     (box,) = boxes(timed, 1)
     publish(accounts[0], [box], items=4, nbytes=40)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for account in accounts[1:3]:
                 readers.start_soon(account.ensure_clear_funds)
         nursery.cancel_scope.cancel()
@@ -190,9 +192,9 @@ async def test_the_log_names_all_who_wait(
     caplog.clear()
     (box,) = boxes(timed, 1, "again ")
     publish(accounts[0], [box], items=4)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
         nursery.cancel_scope.cancel()
@@ -212,9 +214,9 @@ async def test_with_wait_it_is_waited_for_and_named_once_a_patience(
     box = Box(timed, "patient", patience=10.0, policy=StuckPolicy.WAIT)
     publish(account, [box], items=2)
     begin = anyio.current_time()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(account.ensure_clear_funds)
             await anyio.sleep(35)
             assert len(warnings_of(caplog)) == 3  # at 10, 20 and 30 s
@@ -260,7 +262,7 @@ async def test_patience_begins_when_somebody_begins_to_wait(
     (box,) = boxes(timed, 1)
     publish(account, [box])
     await anyio.sleep(1000)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await anyio.sleep(19)
         assert overdue(timed, anyio.current_time()) == []
@@ -281,7 +283,7 @@ async def test_little_patience_is_over_when_it_is(
     account = timed.open("publisher", limit=Limit(items=0))
     (stuck,) = boxes(timed, 1)
     stuck.patience = 0.1
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         if watches_first:
             nursery.start_soon(watch_patience, timed)
         await anyio.sleep(begins)
@@ -299,7 +301,7 @@ async def test_who_moved_is_looked_at_again_as_soon_as_its_patience_is_over(
     account = timed.open("publisher", limit=Limit(items=0))
     (slow,) = boxes(timed, 1)
     slow.patience = 0.1
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         publish(account, [slow], items=3)
         nursery.start_soon(account.ensure_clear_funds)
@@ -317,7 +319,7 @@ async def test_patience_that_is_lost_while_somebody_waits(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     (stuck,) = boxes(timed, 1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         publish(account, [stuck])
         nursery.start_soon(account.ensure_clear_funds)
@@ -334,9 +336,9 @@ async def test_a_holder_that_makes_progress_may_take_its_time(
     account = timed.open("publisher", limit=Limit(items=0))
     (slow,) = boxes(timed, 1)
     publish(account, [slow], items=10)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(account.ensure_clear_funds)
             for _ in range(10):
                 await anyio.sleep(15)
@@ -365,7 +367,7 @@ async def test_a_sign_of_life_now_and_then_is_no_progress(
     good, slow = boxes(timed, 2)
     publish(account, [good, slow], items=1_000)
     good.work(1_000)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, slow, 18, 1_000)
         began = anyio.current_time()
@@ -387,7 +389,7 @@ async def test_who_clears_what_is_waited_for_in_time_is_left_alone(
     account = timed.open("publisher", limit=Limit(items=500))
     (slow,) = boxes(timed, 1)
     publish(account, [slow], items=1_000)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, slow, 1.5, 1_000)
         await account.ensure_clear_funds()
@@ -406,7 +408,7 @@ async def test_who_waits_behind_what_others_sent_does_not_make_it_slow(
     (box,) = boxes(timed, 1)
     publish(crowd, [box], items=1_000)
     publish(account, [box], items=1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, box, 1, 1_001)
         await account.ensure_clear_funds()
@@ -430,7 +432,7 @@ async def test_what_comes_later_does_not_hide_that_nothing_moves(
             publish(crowd, [box], items=100)
             await anyio.sleep(1)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(fill)
         nursery.start_soon(trickle, box, 10, 1_000)
@@ -447,7 +449,7 @@ async def test_a_slow_holder_that_is_to_be_waited_for_is_named_once_a_patience(
     (slow,) = boxes(timed, 1)
     slow.policy = StuckPolicy.WAIT
     publish(account, [slow], items=1_000)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(trickle, slow, 18, 1_000)
         nursery.start_soon(account.ensure_clear_funds)
@@ -465,7 +467,7 @@ async def test_who_holds_nothing_that_is_waited_for_is_left_alone(
     held, elsewhere, nothing = boxes(timed, 3)
     publish(waiting, [held])
     publish(other, [elsewhere], items=50)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(waiting.ensure_clear_funds)
         await anyio.sleep(100)
         assert [s.holder for s in overdue(timed, anyio.current_time())] == [held]
@@ -488,7 +490,7 @@ async def test_what_is_counted_is_what_is_waited_for(
     publish(b, [box], items=7, nbytes=70)
     publish(stranger, [box], items=100)
     now = anyio.current_time
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(a.ensure_clear_funds)  # at its own account
         await anyio.sleep(10)
         nursery.start_soon(b.ensure_clear_funds)  # at the tenant's
@@ -506,7 +508,7 @@ async def test_it_counts_from_the_first_of_several_readers(
     account: Account = timed.open("a", limit=Limit(items=3, low_items=0), parent=tenant)
     (box,) = boxes(timed, 1)
     publish(account, [box], items=2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)  # waits at the tenant's
         await anyio.sleep(15)
         publish(account, [box], items=2)
@@ -523,9 +525,9 @@ async def test_several_stuck_holders_at_once(
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     peers = boxes(timed, 9)
     publish(account, peers)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(account.ensure_clear_funds)
             await wait_all_tasks_blocked()
             for peer in peers[3:]:
@@ -545,9 +547,9 @@ async def test_what_leaked_is_not_waited_for_for_ever(
     loans = [account.lend(""), account.lend("")]
 
     async def wait_for_them() -> None:
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(watch_patience, timed)
-            async with anyio.create_task_group() as readers:
+            async with open_nursery() as readers:
                 readers.start_soon(account.ensure_clear_funds)
                 await wait_all_tasks_blocked()
                 loans.clear()
@@ -582,7 +584,7 @@ async def test_a_holder_that_cannot_be_given_up_does_not_end_the_watch(
         with account.turn() as turn:
             turn.send(box, "a")
             turn.send(box, "b")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, ledger)
         nursery.start_soon(one.ensure_clear_funds)
         await two.ensure_clear_funds()
@@ -628,9 +630,9 @@ async def test_of_a_ring_one_is_given_up_and_the_other_goes_on(
     peers = Peers(timed, "a b")
     peers.owes("a", "b", 4)
     peers.owes("b", "a", 7)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(peers.read, "a")
             readers.start_soon(peers.read, "b")
         assert 20.0 <= anyio.current_time() <= 20.5
@@ -656,9 +658,9 @@ async def test_of_a_ring_who_is_idle_the_longest_goes_first(
     for debtor, holder, items in (("a", "b", 8), ("c", "a", 8), ("b", "c", 4)):
         peers.owes(debtor, holder, items)
     peers.outlets["a"].patience = peers.outlets["b"].patience = 10.0
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in "abc":
                 readers.start_soon(peers.read, name)
             await anyio.sleep(9.9)
@@ -675,7 +677,7 @@ async def test_a_ring_of_one(
 ) -> None:
     peers = Peers(timed, "a")
     peers.owes("a", "a")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         await peers.read("a")
         nursery.cancel_scope.cancel()
@@ -692,7 +694,7 @@ async def test_a_ring_that_moves_is_left_alone(
     peers = Peers(timed, "a b")
     peers.owes("a", "b", 100)
     peers.owes("b", "a", 100)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         for name in "ab":
             nursery.start_soon(peers.read, name)
@@ -712,9 +714,9 @@ async def test_a_ring_whose_members_are_to_be_waited_for_is_named_once_a_patienc
     peers = Peers(timed, "a b", policy=StuckPolicy.WAIT, patience=10.0)
     peers.owes("a", "b")
     peers.owes("b", "a")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in "ab":
                 readers.start_soon(peers.read, name)
             await anyio.sleep(35)
@@ -736,9 +738,9 @@ async def test_of_a_mixed_ring_only_who_may_be_given_up_is(
     peers.outlets["a"].policy, peers.outlets["a"].patience = StuckPolicy.WAIT, 5.0
     peers.owes("b", "a", 50)
     peers.owes("a", "b")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in "ab":
                 readers.start_soon(peers.read, name)
             await anyio.sleep(19.9)
@@ -758,11 +760,11 @@ async def test_who_is_left_over_of_a_ring_has_its_patience_anew(
     for debtor, holder, items in (("a", "b", 4), ("b", "c", 9), ("c", "a", 4)):
         peers.owes(debtor, holder, items)
     peers.owes("publisher", "a")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         for name in "abc":
             nursery.start_soon(peers.accounts[name].ensure_clear_funds)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(peers.accounts["publisher"].ensure_clear_funds)
             await anyio.sleep(21)
             assert peers.given_up == ["c"]
@@ -784,9 +786,9 @@ async def test_who_is_left_over_of_a_ring_and_on_another_has_not(
         peers.owes(debtor, holder, items)
     peers.owes("a", "c", 1)
     peers.owes("c", "a", 1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in "abcd":
                 readers.start_soon(peers.read, name)
             await anyio.sleep(20.2)
@@ -809,9 +811,9 @@ async def test_of_a_ring_as_many_are_given_up_as_let_one_go_on(
         outlet.owner = account
     for n in range(20):
         peers.owes(f"{n}", f"{(n + 1) % 20}", 10 if n % 2 else 5)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in peers.accounts:
                 readers.start_soon(peers.read, name)
         assert 20.0 <= anyio.current_time() <= 20.5
@@ -833,9 +835,9 @@ async def test_all_that_one_connection_holds_is_given_up_with_it(
     peers.owes("a", "b")
     peers.owes("b", "a", 8)
     publish(peers.accounts["b"], [second], items=1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in "ab":
                 readers.start_soon(peers.read, name)
         nursery.cancel_scope.cancel()
@@ -853,9 +855,9 @@ async def test_outside_of_the_ring_everybody_is_dealt_with_as_ever(
     publisher = timed.open("publisher", limit=Limit(items=1))
     stuck = boxes(timed, 3)
     publish(publisher, stuck)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(publisher.ensure_clear_funds)
             for name in "ab":
                 readers.start_soon(peers.read, name)
@@ -881,7 +883,7 @@ async def test_if_one_of_a_ring_cannot_be_given_up_another_is(
     peers.outlets["a"].owner = peers.accounts["a"]
     peers.owes("a", "b", 4)
     peers.owes("b", "a", 9)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, ledger)
         nursery.start_soon(peers.read, "b")
         with anyio.fail_after(60):
@@ -913,9 +915,9 @@ async def test_who_ends_itself_since_it_cannot_be_relieved_opens_the_ring(
         peers.outlets[name].owner = peers.accounts[name]
     peers.owes("a", "b", 4)
     peers.owes("b", "a", 7)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(peers.read, "a")
             readers.start_soon(peers.read, "b")
         nursery.cancel_scope.cancel()
@@ -957,7 +959,7 @@ async def test_while_many_are_dealt_with_others_go_on(
             await anyio.lowlevel.checkpoint()
 
     publish(account, holders, items=1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(account.ensure_clear_funds)
         await others()

@@ -15,6 +15,7 @@ from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._rate_limit import RATE_TICK, TokenBucket
 from tests.accounts.conftest import Box, publish
 from tests.accounts.gates import Place, waited, waits
+from tests.loops import open_nursery
 
 
 def test_a_bucket_begins_full_and_fills_at_its_rate_up_to_the_burst() -> None:
@@ -153,7 +154,7 @@ async def test_those_below_a_rate_wait_in_one_line_in_their_order(
         times.append(anyio.current_time())
 
     began = anyio.current_time()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for number in (3, 1, 4, 0, 2):
             nursery.start_soon(read, number)
             await anyio.wait_all_tasks_blocked()
@@ -175,7 +176,7 @@ async def test_a_wait_for_tokens_can_be_cancelled_and_the_next_in_line_takes_ove
     account.rate = RateLimit(items_per_s=1)
     publish(account, [], items=11)
     began = anyio.current_time()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         with anyio.move_on_after(4):
             await account.ensure_clear_funds()
         nursery.start_soon(place.read, account)
@@ -194,14 +195,14 @@ async def test_a_rate_that_is_set_counts_at_once(autojump_clock: MockClock) -> N
     account.rate = RateLimit(items_per_s=1)
     publish(below, [], items=1001)
     began = anyio.current_time()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, below)
         account.rate = RateLimit(items_per_s=100)
         await place.come(nursery, account)
     assert place.went_on == ["below", "account"]
     assert anyio.current_time() - began == pytest.approx(10, abs=0.01)
     publish(below, [], items=1001)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, below)
         account.rate = None
     assert anyio.current_time() - began == pytest.approx(10, abs=0.01)
@@ -223,7 +224,7 @@ async def test_debt_and_rate_are_waited_for_together(autojump_clock: MockClock) 
         await anyio.sleep(3)
         box.work(11)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(work)
         await account.ensure_clear_funds()
     assert anyio.current_time() - began == pytest.approx(10, abs=0.01)

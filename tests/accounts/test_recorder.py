@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from clearfunds.accounts import Ledger, Limit, LoanedItem, Outcome, Tracer, commit_run
 from tests.accounts.conftest import Box, Recording, Settled
+from tests.loops import open_nursery
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ async def test_several_loans_at_once_let_readers_go_on(autojump_clock: MockClock
     account = ledger.open("a", limit=Limit(items=1, low_items=0))
     boxes = [Box(ledger, "one"), Box(ledger, "two")]
     account.borrow(5, 50)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await anyio.sleep(3)
         account.repay(5, 50, holder=boxes[0], lent=True, recorded=True)
@@ -223,7 +224,7 @@ async def test_each_stretch_has_its_culprit(autojump_clock: MockClock) -> None:
     one, two = Box(ledger, "one"), Box(ledger, "two")
     commit_run(account, [one, two], "run", 2, 0)
     began = anyio.current_time()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await anyio.sleep(3)
         one.work(2)
@@ -247,7 +248,7 @@ async def test_who_comes_late_has_not_waited_all_of_it(autojump_clock: MockClock
     early, late = ledger.open("early", parent=server), ledger.open("late", parent=server)
     one, two = Box(ledger, "one"), Box(ledger, "two")
     commit_run(early, [one, two], "run", 2, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(early.ensure_clear_funds)
         await anyio.sleep(3)
         nursery.start_soon(late.ensure_clear_funds)
@@ -275,7 +276,7 @@ async def test_waits_that_go_on_are_told_of_on_demand(autojump_clock: MockClock)
     account = ledger.open("a", limit=Limit(items=1, low_items=0))
     box = Box(ledger, "box")
     commit_run(account, [box], "run", 3, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await anyio.sleep(1)
         box.work(1)
@@ -295,7 +296,7 @@ async def test_an_alarm_is_to_blame_for_itself(autojump_clock: MockClock) -> Non
     account = ledger.open("a", parent=server)
     box = Box(ledger, "box")
     commit_run(account, [box], "run", 2, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await anyio.sleep(1)
         server.halt("memory")
@@ -315,7 +316,7 @@ async def test_a_wait_that_began_before_the_recorder(autojump_clock: MockClock) 
     account = ledger.open("a", limit=Limit(items=1, low_items=0))
     box = Box(ledger, "box")
     commit_run(account, [box], "run", 2, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()
         ledger.recorder = recording = Recording()

@@ -25,6 +25,7 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from tests.accounts.conftest import balance
+from tests.loops import LoopClock, open_nursery
 
 pytestmark = pytest.mark.rule(11)
 
@@ -38,7 +39,7 @@ GATES = ["account", "share"]
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
     """A ledger on the loop's own clock. (A test has to name `autojump_clock`, too.)"""
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     balance(ledger)
 
@@ -156,9 +157,9 @@ async def test_a_ring_is_found_named_and_resolved(
     peers = Peers(timed, names, gate, policy=policy, retain_limit=Limit(items=2))
     for debtor, holder in round_of(names):
         peers.owes(debtor, holder, 6)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in peers.accounts:
                 readers.start_soon(peers.read, name)
             await wait_all_tasks_blocked()
@@ -201,9 +202,9 @@ async def test_rather_one_that_stays_than_one_that_goes(
     # Of all of them it holds least.
     for debtor, holder, items in (("a", "b", 9), ("b", "c", 4), ("c", "a", 8)):
         peers.owes(debtor, holder, items)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for name in "abc":
                 readers.start_soon(peers.read, name)
         nursery.cancel_scope.cancel()
@@ -226,9 +227,9 @@ async def test_a_relief_that_fails_is_somebody_elses(
     peers.wires["a"].owner = peers.accounts["a"]
     peers.owes("a", "b")
     peers.owes("b", "a")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(peers.read, "a")
             readers.start_soon(peers.read, "b")
         nursery.cancel_scope.cancel()
@@ -241,7 +242,7 @@ async def test_two_relays_that_echo_each_other_each_see_their_half(
     policy: StuckPolicy, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two ledgers: neither knows of the other's debt, each finds a ring of one."""
-    ledgers = [Ledger(clock=autojump_clock.current_time) for _ in range(2)]
+    ledgers = [Ledger(clock=LoopClock()) for _ in range(2)]
     sides = [Peers(ledger, name, policy=policy) for ledger, name in zip(ledgers, "lr", strict=True)]
     left, right = sides
     went_on: list[str] = []
@@ -254,10 +255,10 @@ async def test_two_relays_that_echo_each_other_each_see_their_half(
         for wire in other.wires.values():
             wire.take()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for ledger in ledgers:
             nursery.start_soon(watch_patience, ledger)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(relay, left, "l", right)
             readers.start_soon(relay, right, "r", left)
             await anyio.sleep(PATIENCE - 1)
@@ -296,10 +297,10 @@ async def test_who_waits_for_its_rate_is_on_no_ring_until_that_is_over(
         await peers.read("a")
         went_on.append(anyio.current_time())
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         peers.wires["a"].patience = 1000.0
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(read_at_a_rate)
             readers.start_soon(peers.read, "b")
             await anyio.sleep(9)

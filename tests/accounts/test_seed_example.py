@@ -17,6 +17,7 @@ import pytest
 
 from clearfunds.accounts import Account, Holder, Ledger, Limit, commit_run
 from tests.accounts.conftest import Box, publish
+from tests.loops import open_nursery
 
 FIVE = Limit(items=5, low_items=5)
 
@@ -79,7 +80,7 @@ async def test_the_reader_waits_at_nine_and_wakes_at_five(
             if message == "M":
                 route(account, peers, seen)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         assert account.debt_items == 0
         nursery.start_soon(reader)
         await anyio.wait_all_tasks_blocked()

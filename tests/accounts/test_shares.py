@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 
@@ -13,6 +12,7 @@ from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._shares import wants_more
 from tests.accounts.conftest import Box, Recording, publish
 from tests.accounts.gates import Place, is_full, is_tight, waited, waits
+from tests.loops import open_nursery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ async def test_what_some_leave_over_is_for_those_who_want_more() -> None:
     a.borrow(10, 0)
     b.borrow(46, 0)
     c.borrow(45, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, b)
         assert clear(a, b, c) == [True, False, True]
         c.borrow(1, 0)
@@ -90,7 +90,7 @@ async def test_who_is_squeezed_waits_until_it_is_a_sixteenth_below_its_share() -
     parent, (a, b) = family(place, [3, 1])
     a.borrow(75, 0)
     b.borrow(33, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, b)
         assert (gate_of(b).squeezed, b.state, gate_of(b).closed, gate_of(parent).closed) == (
             True,
@@ -121,7 +121,7 @@ async def test_the_one_furthest_over_its_share_goes_on_last() -> None:
     a.borrow(90, 0)
     b.borrow(70, 0)
     c.borrow(50, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, a, b, c)
         for account in (c, a, b, a, b, a, c, b, c, a):
             account.repay(10, 0)
@@ -136,7 +136,7 @@ async def test_a_large_repayment_of_one_lets_others_go_on() -> None:
     _, (a, b) = family(place, [1, 1], Limit(items=100, bytes=None, low_items=0))
     a.borrow(80, 0)
     b.borrow(60, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, a, b)
         await place.pass_(2)
         a.repay(80, 0)  # what it leaves is b's: all the 100
@@ -152,7 +152,7 @@ async def test_all_go_on_when_the_shared_account_is_at_its_lower_mark() -> None:
     parent, (a, b, c) = family(place, [100, 1, 1])
     a.borrow(50, 0)
     b.borrow(60, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         c.borrow(1, 0)
         await place.come(nursery, b)
         assert gate_of(b).squeezed
@@ -174,7 +174,7 @@ async def test_above_twice_the_limit_everybody_waits_as_without_shares() -> None
     assert clear(a, b) == [True, True]
     assert a.room()[0] == 0
     stuck.borrow(1, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, a, b)
         assert is_full(parent)
         assert gate_of(parent).closed
@@ -217,7 +217,7 @@ async def test_shares_at_each_level_of_the_tree(limit: Limit) -> None:
     reds[0].borrow(57, 0)
     reds[1].borrow(3, 0)
     blues[0].borrow(50, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, reds[0], *blues, reds[1])
         # Red's share is 50, of which the first had 47: it waits alone. Blue's is as much.
         assert place.went_on == ["blue/1", "blue/2", "red/2"]
@@ -261,7 +261,7 @@ async def test_a_larger_share_of_a_tenant_is_for_those_below_it() -> None:
     first.borrow(55, 0)
     second.borrow(40, 0)
     blue.borrow(60, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, first, second, blue)
         assert (place.went_on, gate_of(red).squeezed, gate_of(blue).squeezed) == ([], True, True)
         blue.repay(60, 0)
@@ -278,7 +278,7 @@ async def test_an_innocent_sibling_never_waits_next_to_a_stuck_one() -> None:
     place = Place()
     _, (stuck, innocent) = family(place, [1, 1])
     box, sink = Box(place.ledger, "box"), Box(place.ledger, "sink")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         while stuck.funds_are_clear():
             publish(stuck, [box])
         await place.come(nursery, stuck)
@@ -301,7 +301,7 @@ async def test_a_weight_that_is_set_counts_at_once() -> None:
     _, (a, b) = family(place, [1, 1])
     a.borrow(40, 0)
     b.borrow(70, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, b)
         a.borrow(10, 0)
         assert place.went_on == []
@@ -327,7 +327,7 @@ async def test_a_limit_that_is_set_counts_at_once() -> None:
     parent, (a, b) = family(place, [1, 1])
     a.borrow(50, 0)
     b.borrow(70, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, b)
         parent.limit = Limit(items=120, bytes=None)
         await wait_all_tasks_blocked()
@@ -342,7 +342,7 @@ async def test_sharing_can_begin_and_end_while_somebody_waits() -> None:
     parent = ledger.open("parent", limit=HUNDRED)
     a, b = (ledger.open(name, limit=NO_LIMIT, parent=parent) for name in "ab")
     a.borrow(101, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, a, b)
         assert place.went_on == []
         parent.shared = True
@@ -378,7 +378,7 @@ async def test_accounts_that_go_leave_nothing_behind() -> None:
     a.borrow(90, 0)
     b.borrow(60, 0)
     c.borrow(9, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, a, b)
         nursery.cancel_scope.cancel()
     assert parent.shares is not None
@@ -410,7 +410,7 @@ async def test_a_recorder_and_statements_say_that_it_was_for_a_share() -> None:
     publish(reader, [box], items=60)
     other = Box(place.ledger, "other")
     publish(b, [other], items=50)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await place.come(nursery, reader)
         await place.pass_(3)
         box.work(30)

@@ -21,6 +21,7 @@ from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
 from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.limits._shares import HARD, HARD_STEP, OVER, RELEASE, RISE, wants_more
 from tests.accounts.gates import is_full, is_tight
+from tests.loops import open_nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -207,7 +208,7 @@ def test_whatever_happens_nobody_is_stuck_and_nobody_gets_less_than_its_part(
 ) -> None:
     async def live() -> None:
         tree = Tree(limit)
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             for step in life:
                 tree.do(step, nursery)
                 await wait_all_tasks_blocked()

@@ -22,13 +22,15 @@ from clearfunds.accounts import (
 )
 from clearfunds.accounts._gate import gate_of
 from tests.accounts.conftest import Box, balance, boxes, publish
+from tests.loops import LoopClock, open_nursery
 
 
 @pytest.fixture
 def timed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> Iterator[Ledger]:
     """A ledger on the loop's own clock, which jumps to whatever happens next."""
     caplog.set_level(logging.INFO, "clearfunds.accounts")
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
+    ledger.warned_unwatched = True  # nothing watches patience here
     yield ledger
     balance(ledger)
 
@@ -47,9 +49,9 @@ async def test_one_line_at_the_threshold_and_one_at_the_end(
     account = timed.open("publisher", limit=Limit(items=4, bytes=1000, low_items=0))
     quick, stuck = boxes(timed, 2)
     publish(account, [quick, stuck], items=3, nbytes=30)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             await wait_all_tasks_blocked()
             readers.start_soon(account.ensure_clear_funds)
             await anyio.sleep(0.5)
@@ -110,7 +112,7 @@ async def test_the_line_says_what_else_than_its_limit_it_waits_for(
     fast.rate = RateLimit(items_per_s=10, burst_items=1)
     publish(fast, [], items=40)
     gate_of(blocked).block("queue")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         for account in (greedy, fast, blocked):
             nursery.start_soon(account.ensure_clear_funds)
@@ -145,11 +147,11 @@ async def test_a_wait_below_the_threshold_is_not_told_of(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         for _ in range(10):
             publish(account, [box])
-            async with anyio.create_task_group() as readers:
+            async with open_nursery() as readers:
                 readers.start_soon(account.ensure_clear_funds)
                 await anyio.sleep(0.9)
                 box.work()
@@ -177,9 +179,9 @@ async def test_the_threshold_is_kept_to_within_a_look(
     handler = Handler()
     logging.getLogger("clearfunds.accounts").addHandler(handler)
     try:
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(lambda: watch_slow_waits(timed, seconds=seconds))
-            async with anyio.create_task_group() as readers:
+            async with open_nursery() as readers:
                 for account in accounts:
                     await anyio.sleep(0.037)
                     readers.start_soon(account.ensure_clear_funds)
@@ -202,9 +204,9 @@ async def test_what_a_reader_waits_for_above_is_told_with_its_place(
     box, strangers = boxes(timed, 2)
     publish(guilty, [box], items=6, nbytes=60)
     publish(timed.open("stranger"), [strangers], items=100)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(victim.ensure_clear_funds)
             await anyio.sleep(2)
             box.work(6)
@@ -226,11 +228,11 @@ async def test_only_this_waits_blame_is_told(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     first, second = boxes(timed, 2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         for box, seconds in ((first, 5.0), (second, 2.0)):
             publish(account, [box])
-            async with anyio.create_task_group() as readers:
+            async with open_nursery() as readers:
                 readers.start_soon(account.ensure_clear_funds)
                 await anyio.sleep(seconds)
                 box.work()
@@ -250,7 +252,7 @@ async def test_a_wait_that_is_cancelled_ends_too(
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
     publish(account, [box])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         with anyio.move_on_after(3):
             await account.ensure_clear_funds()
@@ -270,7 +272,7 @@ async def test_a_wait_that_began_before_the_watch_is_told_of(
     account = timed.open("publisher", limit=Limit(items=0))
     (box,) = boxes(timed, 1)
     publish(account, [box])
-    async with anyio.create_task_group() as readers:
+    async with open_nursery() as readers:
         readers.start_soon(account.ensure_clear_funds)
         await anyio.sleep(10)
         with anyio.move_on_after(1):
@@ -291,9 +293,9 @@ async def test_however_many_wait_the_log_stays_readable(
     ]
     (box,) = boxes(timed, 1)
     publish(accounts[0], [box])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for account in accounts:
                 readers.start_soon(account.ensure_clear_funds)
                 await wait_all_tasks_blocked()
@@ -319,9 +321,9 @@ async def test_of_many_holders_the_worst_are_named(
     everybody = boxes(timed, 9)
     for n, box in enumerate(everybody, 1):
         publish(account, [box], items=n)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(account.ensure_clear_funds)
             await anyio.sleep(2)
             for n, box in enumerate(everybody, 1):
@@ -345,9 +347,9 @@ async def test_open_turns_and_loose_loans_are_holders(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=0))
     loan = account.lend("", items=2, nbytes=20)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             readers.start_soon(account.ensure_clear_funds)
             with account.turn(items=1, nbytes=10):
                 await anyio.sleep(1.5)
@@ -362,7 +364,7 @@ async def test_open_turns_and_loose_loans_are_holders(
 
 
 async def test_one_watch_is_enough(autojump_clock: MockClock, timed: Ledger) -> None:
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
         with pytest.raises(AccountError, match="watched already"):
@@ -379,14 +381,14 @@ async def test_it_keeps_nothing_of_waits_that_are_over(
     server = timed.open("server", limit=Limit(items=0))
     accounts = [timed.open(f"p{n}", limit=NO_LIMIT, parent=server) for n in range(50)]
     box = Box(timed, "box")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_slow_waits, timed)
         await wait_all_tasks_blocked()
         slow_waits = timed.slow_waits
         assert slow_waits is not None
         for seconds in (0.5, 3.0):
             publish(accounts[0], [box])
-            async with anyio.create_task_group() as readers:
+            async with open_nursery() as readers:
                 for account in accounts:
                     readers.start_soon(account.ensure_clear_funds)
                 await anyio.sleep(seconds)

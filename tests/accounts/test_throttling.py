@@ -9,6 +9,7 @@ import anyio
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit
 from clearfunds.accounts._waiters import REASONS
 from clearfunds.testing import Clock
+from tests.loops import open_nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ async def test_a_wait_is_parted_by_where_it_is() -> None:
     alice = ledger.open("alice", limit=Limit(items=10, low_items=10), parent=server)
     bob = ledger.open("bob", limit=NO_LIMIT, parent=server)
     alice.borrow(12, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(read, alice)
         await anyio.wait_all_tasks_blocked()
         clock.now = 2.0
@@ -79,7 +80,7 @@ async def test_a_cancelled_wait_counts_for_as_long_as_it_was() -> None:
     ledger = Ledger(clock=clock)
     alice = ledger.open("alice", limit=Limit(items=0))
     alice.borrow(1, 0)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(read, alice)
         await anyio.wait_all_tasks_blocked()
         clock.now = 0.3
@@ -95,7 +96,7 @@ def totals(ledger: Ledger) -> Iterator[tuple[int, float]]:
 
 async def wait_and_go(ledger: Ledger, account: Account, readers: int) -> None:
     """Let readers come, and go on when all is repaid."""
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for _ in range(readers):
             nursery.start_soon(read, account)
         await anyio.wait_all_tasks_blocked()

@@ -29,6 +29,7 @@ from clearfunds.accounts import (
 )
 from clearfunds.testing import Clock
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
+from tests.loops import open_nursery
 
 
 class Note:
@@ -548,7 +549,7 @@ async def test_the_accounts_waits_meanwhile_are_told_of() -> None:
     ledger = Ledger(clock=clock)
     account = ledger.open("pub", limit=Limit(items=1, low_items=0))
     fast, slow = boxes(ledger, 2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         with Tracer(ledger) as tracer:
             publish(account, [fast, slow])
             nursery.start_soon(account.ensure_clear_funds)
@@ -574,7 +575,7 @@ async def test_a_wait_that_goes_on_says_where() -> None:
     other = ledger.open("other", parent=server)
     (box,) = boxes(ledger, 1)
     publish(other, [box], items=3)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(other.ensure_clear_funds)
         await wait_all_tasks_blocked()

@@ -30,6 +30,7 @@ from clearfunds.accounts import (
     pass_run,
 )
 from tests.accounts.conftest import Box, boxes, owed, publish
+from tests.loops import open_nursery
 
 # -- what a root turn charges (rule 3) ------------------------------------------------------------
 
@@ -528,7 +529,7 @@ async def test_a_reader_woken_by_a_commit_runs_after_it(ledger: Ledger) -> None:
         await account.ensure_clear_funds()
         seen.append((account.debt_items, box.items))
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(reader)
         await anyio.wait_all_tasks_blocked()
         loan.settle(2)  # wakes

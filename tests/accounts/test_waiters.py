@@ -19,6 +19,7 @@ from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts._line import readers_of
 from clearfunds.accounts._waiters import NOBODY, ticket_of
 from tests.accounts.conftest import run_seeded
+from tests.loops import open_nursery
 
 pytestmark = pytest.mark.rule(6)
 
@@ -79,7 +80,7 @@ Scenario = Callable[[Bank], Awaitable[None]]
 async def one_large_repayment(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 50)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3", "4", "5", borrow=1)
         assert account.waiting == 5
         debt.settle(45)
@@ -93,7 +94,7 @@ async def one_large_repayment(bank: Bank) -> None:
 async def one_that_borrows_past_the_limit_keeps_the_rest_waiting(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1")
         await bank.arrive(nursery, account, "greedy", borrow=20)
         await bank.arrive(nursery, account, "3", "4")
@@ -115,7 +116,7 @@ async def one_that_borrows_past_the_limit_keeps_the_rest_waiting(bank: Bank) -> 
 async def a_newcomer_stands_behind(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         debt.settle()
         # The account is open again and those in line have not run yet: no overtaking.
@@ -127,7 +128,7 @@ async def a_newcomer_stands_behind(bank: Bank) -> None:
 async def a_newcomer_from_the_same_task_stands_behind(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         debt.settle()
         await bank.read("newcomer", account, 0)
@@ -137,7 +138,7 @@ async def a_newcomer_from_the_same_task_stands_behind(bank: Bank) -> None:
 async def a_cancelled_head_passes_the_baton(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         bank.scopes["1"].cancel()
         debt.settle()
@@ -148,7 +149,7 @@ async def a_cancelled_head_passes_the_baton(bank: Bank) -> None:
 async def a_head_cancelled_after_it_was_woken(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         debt.settle()
         bank.scopes["1"].cancel()
@@ -158,7 +159,7 @@ async def a_head_cancelled_after_it_was_woken(bank: Bank) -> None:
 async def one_cancelled_in_the_middle(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         bank.scopes["2"].cancel()
         await wait_all_tasks_blocked()
@@ -170,7 +171,7 @@ async def one_cancelled_in_the_middle(bank: Bank) -> None:
 async def all_cancelled_at_once(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2", "3")
         nursery.cancel_scope.cancel()
     assert bank.went_on == []
@@ -184,7 +185,7 @@ async def waiters_at_parent_and_child(bank: Bank) -> None:
     a = bank.ledger.open("a", limit=TEN, parent=parent)
     b = bank.ledger.open("b", limit=TEN, parent=parent)
     of_a, of_b = bank.owe(a, 15), bank.owe(b, 10)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, a, "a1")  # over its own limit
         await bank.arrive(nursery, b, "b1")  # its tenant is
         await bank.arrive(nursery, a, "a2")
@@ -205,7 +206,7 @@ async def who_moves_on_to_the_parent_keeps_the_place(bank: Bank) -> None:
     a = bank.ledger.open("a", limit=TEN, parent=parent)
     b = bank.ledger.open("b", limit=NO_LIMIT, parent=parent)
     of_a, of_b = bank.owe(a, 15), bank.owe(b, 20)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, a, "a1")
         await bank.arrive(nursery, b, "b2")
         await bank.arrive(nursery, a, "a3")
@@ -224,7 +225,7 @@ async def throttled_again_in_between(bank: Bank) -> None:
     """Who looked again and found the funds gone keeps the place."""
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         for _ in range(3):
             debt.settle()
@@ -240,7 +241,7 @@ async def throttled_again_in_between(bank: Bank) -> None:
 async def between_the_marks_nobody_enters(bank: Bank) -> None:
     account = bank.ledger.open("a", limit=TEN)
     debt = bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1")
         debt.settle(5)  # six are owed: below the limit, above the lower mark
         await bank.arrive(nursery, account, "2")
@@ -265,7 +266,7 @@ async def a_raised_limit_lets_go(bank: Bank) -> None:
     parent = bank.ledger.open("tenant", limit=TEN)
     account = bank.ledger.open("a", limit=NO_LIMIT, parent=parent)
     bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         parent.limit = Limit(items=20, low_items=10)  # eleven are owed, ten is the mark
         await wait_all_tasks_blocked()
@@ -278,7 +279,7 @@ async def a_limit_taken_away_lets_go(bank: Bank) -> None:
     parent = bank.ledger.open("tenant", limit=TEN)
     account = bank.ledger.open("a", limit=NO_LIMIT, parent=parent)
     bank.owe(account, 11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "1", "2")
         parent.limit = NO_LIMIT
         late = bank.ledger.open("b", limit=NO_LIMIT, parent=parent)
@@ -292,7 +293,7 @@ async def a_limit_given_later_holds(bank: Bank) -> None:
     debt = bank.owe(account, 11)
     await bank.read("1", account, 0)
     parent.limit = TEN
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         await bank.arrive(nursery, account, "2")
         assert bank.went_on == ["1"]
         debt.settle()
@@ -349,7 +350,7 @@ async def anything(bank: Bank, chance: random.Random) -> None:
     names = iter(range(1_000_000))
     arrived: dict[str, Account] = {}
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for _ in range(60):
             for _ in range(chance.randrange(1, 4)):
                 step = chance.random()
@@ -439,7 +440,7 @@ def test_each_goes_first_at_its_place_in_line(monkeypatch: pytest.MonkeyPatch) -
         leaves = [bank.ledger.open(f"c{i}", limit=NO_LIMIT, parent=parent) for i in range(3)]
         bank.owe(parent, 1)
         names = [str(i) for i in range(12)]
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             for name in names:
                 await bank.arrive(nursery, chance.choice(leaves), name, borrow=1)
             for n in range(1, len(names) + 1):
@@ -467,12 +468,12 @@ async def test_a_ticket_is_not_kept_for_a_task_that_comes_later_at_the_same_addr
         assert ticket_of(alice) == NOBODY
 
     loan = alice.lend("", items=11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
         loan.settle()
     for _ in range(100):
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(come_later)
         if at[-1] == at[0]:
             break

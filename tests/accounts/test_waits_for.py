@@ -34,6 +34,7 @@ from clearfunds.accounts._cooperative import STEP
 from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.watch._waits_for import rings_in_steps
 from tests.accounts.conftest import Box, balance, publish
+from tests.loops import LoopClock, open_nursery
 
 pytestmark = pytest.mark.rule(11)
 
@@ -57,7 +58,7 @@ class Scene:
     @asynccontextmanager
     async def waiting(self, names: str) -> AsyncGenerator[TaskGroup]:
         """Let the readers of these accounts wait; cancel those that still do at the end."""
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             for name in names.split():
                 nursery.start_soon(self.accounts[name].ensure_clear_funds)
             await wait_all_tasks_blocked()
@@ -71,7 +72,7 @@ class Scene:
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
     """A ledger on the loop's own clock. (A test has to name `autojump_clock`, too.)"""
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     for holder in list(ledger.holders):
         if isinstance(holder, Box):
@@ -240,7 +241,7 @@ async def test_a_ring_that_moves_while_it_is_looked_for_is_not_told_of(
     scene = Scene(timed, "a b c")
     for debtor, holder in ("ab", "bc", "ca"):
         scene.owes(debtor, holder, 50)
-    async with scene.waiting("a b"), anyio.create_task_group() as nursery:
+    async with scene.waiting("a b"), open_nursery() as nursery:
         reader = anyio.CancelScope()
 
         async def wait() -> None:
@@ -458,7 +459,7 @@ async def test_all_readers_at_one_account_are_one_wait(
     box = Box(timed, "box")
     accounts = [timed.open(name, limit=NO_LIMIT, parent=server) for name in "ba"]
     publish(accounts[0], [box], items=4)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for account in accounts:
             nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(accounts[0].ensure_clear_funds)
@@ -475,7 +476,7 @@ async def test_who_waits_for_its_share_waits_on_who_holds_its_own_debt(ledger: L
     greedy, stuck = (ledger.open(n, limit=NO_LIMIT, parent=server) for n in ("greedy", "stuck"))
     publish(greedy, [mine], items=12)
     publish(stuck, [other], items=11)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(greedy.ensure_clear_funds)
         await wait_all_tasks_blocked()
         (wait,) = wait_for_graph(ledger)
@@ -593,7 +594,7 @@ async def look(
         for outlet, items in zip(outlets, row, strict=True):
             if items:
                 publish(account, [outlet], items=items)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for account in accounts:
             nursery.start_soon(account.ensure_clear_funds)
         await wait_all_tasks_blocked()

@@ -16,6 +16,7 @@ from clearfunds.accounts import Ledger, Limit, StuckPolicy, overdue, watch_patie
 from clearfunds.accounts._gate import gate_of
 from clearfunds.accounts.watch._patience import WATCH_SECONDS
 from tests.accounts.conftest import Box, balance, boxes, publish
+from tests.loops import LoopClock, open_nursery
 
 pytestmark = pytest.mark.rule(11)
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.rule(11)
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
     """A ledger on the loop's own clock, which jumps to whatever happens next."""
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     balance(ledger)
 
@@ -38,9 +39,9 @@ async def test_the_culprit_goes_and_the_others_stay(
     for publisher in publishers:
         publish(publisher, [archive], items=8)
         publish(publisher, small, items=1)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for publisher in publishers:
                 readers.start_soon(publisher.ensure_clear_funds)
         await anyio.sleep(1)  # until all of them are counted
@@ -68,7 +69,7 @@ async def test_who_was_left_alone_has_used_up_its_patience(
     first, second, third = boxes(timed, 3)
     publish(publisher, [first], items=8)
     publish(publisher, [second, third], items=2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         await publisher.ensure_clear_funds()
         assert [bool(box.given_up) for box in (first, second, third)] == [True, False, False]
@@ -102,7 +103,7 @@ async def test_one_that_spills_goes_before_one_that_is_disconnected(
     cut = Box(timed, "cut")
     kept = Relieved(timed, "kept", policy=StuckPolicy.DROP_OLDEST)  # it keeps a thousand
     publish(publisher, [cut, kept], items=6)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         with anyio.fail_after(30):
             await publisher.ensure_clear_funds()
@@ -122,7 +123,7 @@ async def test_who_is_to_be_waited_for_is_named_only_if_it_still_blocks(
     cut, waited = Box(timed, "cut"), Box(timed, "waited", policy=StuckPolicy.WAIT)
     publish(publisher, [cut], items=9)
     publish(publisher, [waited], items=2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         await publisher.ensure_clear_funds()
         nursery.cancel_scope.cancel()
@@ -143,9 +144,9 @@ async def test_thousands_of_readers_and_as_many_holders(
     for n, publisher in enumerate(publishers):
         publish(publisher, [archive], items=3)
         publish(publisher, [small[n], small[n - 1]])
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
-        async with anyio.create_task_group() as readers:
+        async with open_nursery() as readers:
             for publisher in publishers:
                 readers.start_soon(publisher.ensure_clear_funds)
         await anyio.sleep(1)  # until all of them are counted
@@ -197,10 +198,10 @@ def test_nobody_is_handled_without_need_and_nobody_is_left_waiting(
         holders = [Checked(ledger, f"O{n}") for n in range(6)]
         for who, recipients, items in sent:
             publish(publishers[who], [holders[n] for n in sorted(recipients)], items=items)
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             nursery.start_soon(watch_patience, ledger)
             with anyio.fail_after(holders[0].patience + 4 * WATCH_SECONDS):
-                async with anyio.create_task_group() as readers:
+                async with open_nursery() as readers:
                     for publisher in publishers:
                         readers.start_soon(publisher.ensure_clear_funds)
             nursery.cancel_scope.cancel()

@@ -26,10 +26,19 @@ from clearfunds.dataspace import (
     match,
 )
 from clearfunds.dataspace._bag import identity
-from tests.loops import loop_of_the_test as loop_of_the_test
-from tests.loops import pytest_collection_modifyitems as pytest_collection_modifyitems
-from tests.loops import pytest_generate_tests as pytest_generate_tests
-from tests.loops import pytest_pyfunc_call as pytest_pyfunc_call
+from tests.loops import (
+    loop_of_the_test,
+    pytest_collection_modifyitems,
+    pytest_generate_tests,
+    pytest_pyfunc_call,
+)
+
+__all__ = [
+    "loop_of_the_test",
+    "pytest_collection_modifyitems",
+    "pytest_generate_tests",
+    "pytest_pyfunc_call",
+]
 
 STEADY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For property tests: a busy machine makes none fail."""

@@ -8,7 +8,6 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
-from anyio.abc import TaskGroup
 
 from clearfunds.accounts import Account, Ledger, Limit, Outcome
 from clearfunds.dataspace import (
@@ -23,6 +22,7 @@ from clearfunds.dataspace import (
     match,
 )
 from tests.dataspace.conftest import Reading, told
+from tests.loops import open_nursery
 
 ROOF = Reading("roof", 20.5)
 
@@ -248,7 +248,7 @@ def test_a_batch_of_questions_is_repaid_one_by_one(
 
 @pytest.mark.rule(2, 5, 9)
 async def test_publishers_wait_for_what_workers_do_on_their_behalf(
-    dataspace: Dataspace, ledger: Ledger, nursery: TaskGroup
+    dataspace: Dataspace, ledger: Ledger
 ) -> None:
     """Rules 2, 5 and 9: workers never wait; each publisher's debt is bounded by what it caused."""
     questions, answers = Mailbox(ledger, "questions"), Mailbox(ledger, "answers")
@@ -283,10 +283,10 @@ async def test_publishers_wait_for_what_workers_do_on_their_behalf(
                 assert all(answer.text.startswith(loan.account.name) for answer in events)
             ledger.audit()
 
-    async with anyio.create_task_group() as workers:
+    async with open_nursery() as workers:
         for task in (work, work, read):
             workers.start_soon(task)
-        async with anyio.create_task_group() as sources:
+        async with open_nursery() as sources:
             for account in publishers:
                 sources.start_soon(publish, account)
         while any(account.debt_items for account in publishers):

@@ -12,7 +12,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from anyio.abc import TaskGroup
 
 from clearfunds.accounts import (
     NO_LIMIT,
@@ -28,7 +27,7 @@ from clearfunds.accounts import (
 )
 from clearfunds.dataspace import Batch, GivenUpError, Mailbox, MailboxClosedError, Publication
 from tests.dataspace.conftest import balance, told
-from tests.loops import yields
+from tests.loops import open_nursery, yields
 
 LARGE = 64 << 10
 """Nothing joins a loan of this many bytes."""
@@ -101,9 +100,7 @@ async def test_cancelled_before_it_takes_anything(account: Account, mailbox: Mai
     assert told(mailbox) == ["a"]
 
 
-async def test_it_waits_for_the_next(
-    account: Account, mailbox: Mailbox, nursery: TaskGroup
-) -> None:
+async def test_it_waits_for_the_next(account: Account, mailbox: Mailbox) -> None:
     received: list[str] = []
 
     async def consumer() -> None:
@@ -111,15 +108,17 @@ async def test_it_waits_for_the_next(
             with loan as events:
                 received.extend(events)
 
-    nursery.start_soon(consumer)
-    for letter in "abc":
+    async with open_nursery() as nursery:
+        nursery.start_soon(consumer)
+        for letter in "abc":
+            await anyio.wait_all_tasks_blocked()
+            send(account, mailbox, letter)
+            assert "".join(received) == "abc"[: len(received)]
         await anyio.wait_all_tasks_blocked()
-        send(account, mailbox, letter)
-        assert "".join(received) == "abc"[: len(received)]
-    await anyio.wait_all_tasks_blocked()
-    assert received == ["a", "b", "c"]
-    assert account.debt_items == 0
-    mailbox.close()  # the consumer ends, or the nursery would not
+        assert received == ["a", "b", "c"]
+        assert account.debt_items == 0
+        mailbox.close()  # the consumer ends, or the nursery would not
+        nursery.cancel_scope.cancel()
 
 
 def batch_of(*publications: Publication) -> Batch:
@@ -166,7 +165,7 @@ def test_taking_something_is_progress() -> None:
 
 
 async def test_one_commit_with_several_loans_wakes_several_consumers(
-    account: Account, mailbox: Mailbox, nursery: TaskGroup
+    account: Account, mailbox: Mailbox
 ) -> None:
     """`ready` is called once for it and wakes one; that one wakes the next."""
     received: list[object] = []
@@ -177,19 +176,21 @@ async def test_one_commit_with_several_loans_wakes_several_consumers(
             received.extend(events)
             await go_on.wait()
 
-    for _ in range(3):
-        nursery.start_soon(consumer)
-    await anyio.wait_all_tasks_blocked()
-    send(account, mailbox, 1, 2, 3, 4, nbytes=LARGE)
-    assert len(mailbox.queue) == 4
-    await anyio.wait_all_tasks_blocked()
-    assert sorted(cast("list[int]", received)) == [1, 2, 3]
-    assert told(mailbox) == [4]
-    go_on.set()
+    async with open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(consumer)
+        await anyio.wait_all_tasks_blocked()
+        send(account, mailbox, 1, 2, 3, 4, nbytes=LARGE)
+        assert len(mailbox.queue) == 4
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(cast("list[int]", received)) == [1, 2, 3]
+        assert told(mailbox) == [4]
+        go_on.set()
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_is_overtaken_waits_on_and_who_is_left_over_is_woken(
-    account: Account, mailbox: Mailbox, nursery: TaskGroup
+    account: Account, mailbox: Mailbox
 ) -> None:
     received: list[object] = []
 
@@ -197,22 +198,24 @@ async def test_who_is_overtaken_waits_on_and_who_is_left_over_is_woken(
         with await mailbox.receive() as events:
             received.extend(events)
 
-    nursery.start_soon(consumer)
-    nursery.start_soon(consumer)
-    await anyio.wait_all_tasks_blocked()
-    send(account, mailbox, 1, nbytes=LARGE)
-    assert told(mailbox) == [1]  # before the consumer that was woken for it could
-    await anyio.wait_all_tasks_blocked()
-    assert received == []
-    send(account, mailbox, 2, 3, nbytes=LARGE)
-    mailbox.receive_nowait().settle()  # takes 2, and wakes somebody for 3
-    await anyio.wait_all_tasks_blocked()
-    assert received == [3]
-    send(account, mailbox, 4)
+    async with open_nursery() as nursery:
+        nursery.start_soon(consumer)
+        nursery.start_soon(consumer)
+        await anyio.wait_all_tasks_blocked()
+        send(account, mailbox, 1, nbytes=LARGE)
+        assert told(mailbox) == [1]  # before the consumer that was woken for it could
+        await anyio.wait_all_tasks_blocked()
+        assert received == []
+        send(account, mailbox, 2, 3, nbytes=LARGE)
+        mailbox.receive_nowait().settle()  # takes 2, and wakes somebody for 3
+        await anyio.wait_all_tasks_blocked()
+        assert received == [3]
+        send(account, mailbox, 4)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_cancelled_consumer_takes_no_wakeup_along(
-    account: Account, mailbox: Mailbox, nursery: TaskGroup
+    account: Account, mailbox: Mailbox
 ) -> None:
     received: list[object] = []
     scopes = [anyio.CancelScope() for _ in range(2)]
@@ -221,18 +224,20 @@ async def test_a_cancelled_consumer_takes_no_wakeup_along(
         with scope, await mailbox.receive() as events:
             received.extend(events)
 
-    for scope in scopes:
-        nursery.start_soon(consumer, scope)
+    async with open_nursery() as nursery:
+        for scope in scopes:
+            nursery.start_soon(consumer, scope)
+            await anyio.wait_all_tasks_blocked()
+        send(account, mailbox, 1)  # wakes the first
+        scopes[0].cancel()  # which has not run yet
         await anyio.wait_all_tasks_blocked()
-    send(account, mailbox, 1)  # wakes the first
-    scopes[0].cancel()  # which has not run yet
-    await anyio.wait_all_tasks_blocked()
-    # It had been told, so it takes it: a wait that is over is not cancelled.
-    assert received == [1]
-    assert not scopes[0].cancelled_caught
-    send(account, mailbox, 2)
-    await anyio.wait_all_tasks_blocked()
-    assert received == [1, 2]
+        # It had been told, so it takes it: a wait that is over is not cancelled.
+        assert received == [1]
+        assert not scopes[0].cancelled_caught
+        send(account, mailbox, 2)
+        await anyio.wait_all_tasks_blocked()
+        assert received == [1, 2]
+        nursery.cancel_scope.cancel()
 
 
 @attrs.define(eq=False)
@@ -280,10 +285,10 @@ async def cancel_consumers(n: int, step: int) -> bool:
 
     cancelling = CancelAt(step, anyio.CancelScope())
     trio.lowlevel.add_instrument(cancelling)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(publisher)
         with cancelling.scope:
-            async with anyio.create_task_group() as inner:
+            async with open_nursery() as inner:
                 for _ in range(n):
                     inner.start_soon(consumer)
         gone.set()
@@ -422,9 +427,7 @@ def test_closing_drops_what_nobody_took(ledger: Ledger, account: Account, mailbo
     assert account.debt_items == 0
 
 
-async def test_the_loop_ends_when_it_is_closed(
-    account: Account, mailbox: Mailbox, nursery: TaskGroup
-) -> None:
+async def test_the_loop_ends_when_it_is_closed(account: Account, mailbox: Mailbox) -> None:
     ended: list[list[object]] = []
 
     async def consumer() -> None:
@@ -434,20 +437,22 @@ async def test_the_loop_ends_when_it_is_closed(
                 received.extend(events)
         ended.append(received)
 
-    for _ in range(3):
-        nursery.start_soon(consumer)
-    await anyio.wait_all_tasks_blocked()
-    send(account, mailbox, "a")
-    await anyio.wait_all_tasks_blocked()
-    mailbox.close()
-    await anyio.wait_all_tasks_blocked()
-    assert sorted(map(len, ended)) == [0, 0, 1]
-    with pytest.raises(MailboxClosedError):
-        await mailbox.receive()
+    async with open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(consumer)
+        await anyio.wait_all_tasks_blocked()
+        send(account, mailbox, "a")
+        await anyio.wait_all_tasks_blocked()
+        mailbox.close()
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(map(len, ended)) == [0, 0, 1]
+        with pytest.raises(MailboxClosedError):
+            await mailbox.receive()
+        nursery.cancel_scope.cancel()
 
 
 async def test_all_consumers_learn_that_it_was_given_up(
-    ledger: Ledger, account: Account, mailbox: Mailbox, nursery: TaskGroup
+    ledger: Ledger, account: Account, mailbox: Mailbox
 ) -> None:
     heard: list[str] = []
 
@@ -458,14 +463,16 @@ async def test_all_consumers_learn_that_it_was_given_up(
         except GivenUpError as exc:
             heard.append(str(exc))
 
-    for _ in range(2):
-        nursery.start_soon(consumer)
-    await anyio.wait_all_tasks_blocked()
-    mailbox.give_up("it made no progress")
-    await anyio.wait_all_tasks_blocked()
-    assert heard == ["mailbox inbox was closed: it made no progress"] * 2
-    send(account, mailbox, "a")
-    assert repaid(ledger) == {"dropped": 1}
+    async with open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(consumer)
+        await anyio.wait_all_tasks_blocked()
+        mailbox.give_up("it made no progress")
+        await anyio.wait_all_tasks_blocked()
+        assert heard == ["mailbox inbox was closed: it made no progress"] * 2
+        send(account, mailbox, "a")
+        assert repaid(ledger) == {"dropped": 1}
+        nursery.cancel_scope.cancel()
 
 
 def test_giving_up_writes_off_what_is_queued_and_what_was_taken(
@@ -511,7 +518,7 @@ async def test_a_consumer_that_never_finishes(
         await account.ensure_clear_funds()
         went_on.append(anyio.current_time())
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         start = anyio.current_time()
         nursery.start_soon(watch_patience, ledger)
         nursery.start_soon(disappointed_consumer)

@@ -41,6 +41,7 @@ from clearfunds.dataspace import (
 )
 from clearfunds.dataspace.queues import MemoryShelf, Queue, QueueSettings
 from tests.accounts.conftest import Box, balance
+from tests.loops import LoopClock, open_nursery
 
 pytestmark = pytest.mark.rule(11)
 
@@ -52,7 +53,7 @@ KEEPING = [policy for policy in RELIEVING if policy is not StuckPolicy.SPILL]
 @pytest.fixture
 def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
     """A ledger on the loop's own clock. (A test has to name `autojump_clock`, too.)"""
-    ledger = Ledger(clock=autojump_clock.current_time)
+    ledger = Ledger(clock=LoopClock())
     yield ledger
     balance(ledger)
 
@@ -134,7 +135,7 @@ async def test_publishers_go_on_and_the_others_get_everything(
             gaps += gap
 
     waits: list[float] = []
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         nursery.start_soon(disk, shelf)
         nursery.start_soon(sleeper)
@@ -189,7 +190,7 @@ async def test_without_patience_it_is_dealt_with_as_soon_as_somebody_waits(
 ) -> None:
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     mailbox = Mailbox(timed, "m", patience=0, policy=StuckPolicy.DROP_OLDEST)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         await wait_all_tasks_blocked()
         began = anyio.current_time()
@@ -203,7 +204,7 @@ async def test_without_patience_it_is_dealt_with_as_soon_as_somebody_waits(
 async def test_a_short_patience_is_kept_to(autojump_clock: MockClock, timed: Ledger) -> None:
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     mailbox = Mailbox(timed, "m", patience=0.1, policy=StuckPolicy.DROP_NEWEST)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(partial(watch_patience, timed, every=5))
         await wait_all_tasks_blocked()
         began = anyio.current_time()
@@ -521,7 +522,7 @@ async def test_the_log_has_a_line_when_it_begins_and_one_when_it_ends(
     caplog.set_level(logging.INFO, "clearfunds.accounts")
     account = timed.open("publisher", limit=Limit(items=2, low_items=0))
     mailbox = Mailbox(timed, "m", patience=5, policy=policy, retain_limit=Limit(items=2))
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(watch_patience, timed)
         send(account, mailbox, 1, 2, 3)
         await account.ensure_clear_funds()

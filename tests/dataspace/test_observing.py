@@ -25,6 +25,7 @@ from clearfunds.dataspace import (
 from clearfunds.dataspace._index import matches
 from clearfunds.dataspace._pattern import Skeleton
 from tests.dataspace.conftest import Alarm, Reading, RefusedError, commit, is_bare, refuse, told
+from tests.loops import open_nursery
 
 ROOF = Reading("roof", 20.5)
 
@@ -312,7 +313,7 @@ async def test_ten_thousand_observers_and_a_limit_of_a_hundred(
         await publisher.ensure_clear_funds()
         debts.append(publisher.debt_items)
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(publish)
         await anyio.wait_all_tasks_blocked()
         assert (publisher.debt_items, publisher.statistics().waiting) == (10_000, 1)

@@ -1,4 +1,4 @@
-"""docs/library.md: its programs run, and print what stands below them."""
+"""docs/library.md and docs/asyncio.md: their programs run, and print what stands below them."""
 
 import re
 import runpy
@@ -7,7 +7,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("library.md", "asyncio.md")
 
 
 @attrs.frozen
@@ -25,7 +26,12 @@ CODE = re.compile(r"```python\n((?:(?!```).*\n)+)```\n(?:\n((?:    .*\n)+))?")
 
 def blocks() -> list[Block]:
     found: list[Block] = []
-    for section in PAGE.read_text().split("\n## ")[1:]:
+    sections = [
+        section
+        for page in PAGES
+        for section in re.split("^##? ", (DOCS / page).read_text(), flags=re.MULTILINE)[1:]
+    ]
+    for section in sections:
         heading = section.partition("\n")[0]
         for each in re.finditer(
             r"```python\n((?:(?!```).*\n)+)```\n(?:\n((?:    .*\n)+))?", section

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from clearfunds.dataspace import DataspaceError
 from clearfunds.dataspace.queues._ack_batcher import AckBatcher, Acknowledgement, Verdict
+from tests.loops import open_nursery
 
 ACK, REQUEUE, DISCARD = Verdict.ACK, Verdict.REQUEUE, Verdict.DISCARD
 
@@ -110,7 +111,7 @@ async def test_nacks_alone_are_one_answer() -> None:
 
 async def test_an_answer_leaves_after_the_delay_at_the_latest(autojump_clock: MockClock) -> None:
     batcher, broker = made(10, every=5)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(batcher.run)
         await anyio.sleep(1)
         batcher.ack(1)
@@ -136,7 +137,7 @@ async def test_an_answer_leaves_after_the_delay_at_the_latest(autojump_clock: Mo
 
 async def test_without_a_delay_only_the_count_matters(autojump_clock: MockClock) -> None:
     batcher, broker = made(3, every=3, delay=math.inf)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(batcher.run)
         batcher.ack(1)
         batcher.ack(2)
@@ -153,7 +154,7 @@ async def test_the_end_of_its_block_sends_what_is_kept_and_ends_its_task(
     broker = Broker()
     start = anyio.current_time()
     with pytest.RaisesGroup(KeyError):
-        async with anyio.create_task_group() as nursery:
+        async with open_nursery() as nursery:
             with AckBatcher(broker.take, prefetch=10, delay=1000) as batcher:
                 nursery.start_soon(batcher.run)
                 broker.deliver(batcher, 3)
@@ -163,7 +164,7 @@ async def test_the_end_of_its_block_sends_what_is_kept_and_ends_its_task(
                 raise KeyError
     assert broker.got == [(2, True, ACK)]
     broker.got.clear()
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         with AckBatcher(broker.take, prefetch=10, delay=1000) as batcher:
             nursery.start_soon(batcher.run)
             batcher.delivered(3)
@@ -179,7 +180,7 @@ async def test_the_end_of_its_block_sends_what_is_kept_and_ends_its_task(
 
 async def test_a_cancelled_task_loses_nothing(autojump_clock: MockClock) -> None:
     batcher, broker = made(2)
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(batcher.run)
         batcher.ack(1)
         await anyio.sleep(0.01)

@@ -10,6 +10,7 @@ import pytest
 from clearfunds.accounts import Limit, Outcome, StuckPolicy, overdue
 from clearfunds.dataspace.queues import Channel, MemoryShelf, Overflow
 from tests.dataspace.queues.conftest import Bench, Worker
+from tests.loops import open_nursery
 
 pytestmark = pytest.mark.rule(11)
 
@@ -83,7 +84,7 @@ async def test_a_publisher_that_waits_for_a_queue(bench: Bench) -> None:
     queue = bench.queue()
     bench.publisher.limit = Limit(items=2, bytes=None)
     bench.publish(*"abc")
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(bench.publisher.ensure_clear_funds)
         await anyio.wait_all_tasks_blocked()
         bench.now += 19

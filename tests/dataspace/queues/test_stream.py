@@ -8,7 +8,7 @@ import pytest
 
 from clearfunds.dataspace.queues import Channel, QueueDeletedError, QueueInUseError
 from tests.dataspace.queues.conftest import Bench, name_of
-from tests.loops import yields
+from tests.loops import open_nursery, yields
 
 
 async def test_iterating(bench: Bench) -> None:
@@ -35,7 +35,7 @@ async def test_waiting_for_a_delivery(bench: Bench) -> None:
             seen.append(name_of(delivery))
             delivery.ack()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         stream = queue.consumer()
         nursery.start_soon(work)
         nursery.start_soon(work)
@@ -118,7 +118,7 @@ async def test_when_its_channel_is_closed_nothing_is_received(bench: Bench) -> N
         with pytest.raises(QueueDeletedError, match=r"channel .* is closed"):
             await stream.receive()
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(receive)
         await anyio.wait_all_tasks_blocked()
         channel.close()

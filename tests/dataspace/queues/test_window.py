@@ -7,13 +7,13 @@ import anyio.lowlevel
 import pytest
 import trio
 from anyio import wait_all_tasks_blocked
-from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.dataspace import DataspaceError
 from clearfunds.dataspace.queues._confirms import Confirms, PublicationConfirm
 from clearfunds.dataspace.queues._window import DEFAULT_WINDOW, InflightWindow
+from tests.loops import open_nursery
 
 
 def filled(size: int) -> InflightWindow:
@@ -22,36 +22,36 @@ def filled(size: int) -> InflightWindow:
     return window
 
 
-async def test_a_full_window_makes_publishers_wait_and_a_confirm_lets_one_go(
-    nursery: TaskGroup,
-) -> None:
+async def test_a_full_window_makes_publishers_wait_and_a_confirm_lets_one_go() -> None:
     window = filled(5)
     numbers: list[int] = []
 
     async def publish() -> None:
         numbers.append(await window.acquire())
 
-    nursery.start_soon(publish)
-    await wait_all_tasks_blocked()
-    nursery.start_soon(publish)
-    await wait_all_tasks_blocked()
-    assert numbers == []
-    assert "5/5 unconfirmed, 2 waiting" in repr(window)
-    with pytest.raises(trio.WouldBlock):
-        window.acquire_nowait()
-    assert window.answered(3) == [3]
-    # The place is handed over: who comes now cannot take it, though nobody has run yet.
-    with pytest.raises(trio.WouldBlock):
-        window.acquire_nowait()
-    await wait_all_tasks_blocked()
-    assert numbers == [6]
-    assert window.answered(1) == [1]
-    await wait_all_tasks_blocked()
-    assert numbers == [6, 7]
-    assert len(window) == 5
+    async with open_nursery() as nursery:
+        nursery.start_soon(publish)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(publish)
+        await wait_all_tasks_blocked()
+        assert numbers == []
+        assert "5/5 unconfirmed, 2 waiting" in repr(window)
+        with pytest.raises(trio.WouldBlock):
+            window.acquire_nowait()
+        assert window.answered(3) == [3]
+        # The place is handed over: who comes now cannot take it, though nobody has run yet.
+        with pytest.raises(trio.WouldBlock):
+            window.acquire_nowait()
+        await wait_all_tasks_blocked()
+        assert numbers == [6]
+        assert window.answered(1) == [1]
+        await wait_all_tasks_blocked()
+        assert numbers == [6, 7]
+        assert len(window) == 5
+        nursery.cancel_scope.cancel()
 
 
-async def test_a_confirm_for_many_frees_many(nursery: TaskGroup) -> None:
+async def test_a_confirm_for_many_frees_many() -> None:
     window = filled(10)
     through = 0
 
@@ -61,15 +61,17 @@ async def test_a_confirm_for_many_frees_many(nursery: TaskGroup) -> None:
             await window.acquire()
             through += 1
 
-    nursery.start_soon(publish)
-    await wait_all_tasks_blocked()
-    assert window.answered(4) == [4]
-    assert window.answered(7, multiple=True) == [1, 2, 3, 5, 6, 7]
-    await wait_all_tasks_blocked()
-    assert through == 7
-    assert window.answered(0, multiple=True) == [8, 9, 10, *range(11, 18)]
-    assert window.last == 17
-    nursery.cancel_scope.cancel()
+    async with open_nursery() as nursery:
+        nursery.start_soon(publish)
+        await wait_all_tasks_blocked()
+        assert window.answered(4) == [4]
+        assert window.answered(7, multiple=True) == [1, 2, 3, 5, 6, 7]
+        await wait_all_tasks_blocked()
+        assert through == 7
+        assert window.answered(0, multiple=True) == [8, 9, 10, *range(11, 18)]
+        assert window.last == 17
+        nursery.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
 
 
 async def test_there_is_no_checkpoint_while_there_is_room() -> None:
@@ -86,7 +88,7 @@ async def publish_cancelled_after(steps: int, window: InflightWindow, sent: list
     async def publish() -> None:
         sent.append(await window.acquire())
 
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         nursery.start_soon(publish)
         for _ in range(steps):
             await anyio.lowlevel.checkpoint()
@@ -98,7 +100,7 @@ async def publish_cancelled_after(steps: int, window: InflightWindow, sent: list
 async def test_cancellation_at_every_step_owes_nothing(steps: int, answered_after: int) -> None:
     window = filled(2)
     sent: list[int] = []
-    async with anyio.create_task_group() as nursery:
+    async with open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(publish_cancelled_after, steps, window, sent)
         for _ in range(answered_after):
@@ -114,28 +116,30 @@ async def test_cancellation_at_every_step_owes_nothing(steps: int, answered_afte
         window.acquire_nowait()
 
 
-async def test_what_was_not_sent_is_given_back(nursery: TaskGroup) -> None:
+async def test_what_was_not_sent_is_given_back() -> None:
     window = filled(2)
     waiting: list[int] = []
 
     async def publish() -> None:
         waiting.append(await window.acquire())
 
-    nursery.start_soon(publish)
-    await wait_all_tasks_blocked()
-    with pytest.raises(DataspaceError, match="the last one is 2"):
-        window.give_back(1)
-    window.give_back(2)
-    await wait_all_tasks_blocked()
-    assert waiting == [2]
-    window.answered(2, multiple=True)
-    with pytest.raises(DataspaceError):
+    async with open_nursery() as nursery:
+        nursery.start_soon(publish)
+        await wait_all_tasks_blocked()
+        with pytest.raises(DataspaceError, match="the last one is 2"):
+            window.give_back(1)
         window.give_back(2)
-    await window.wait_answered()
-    assert window.acquire_nowait() == 3
+        await wait_all_tasks_blocked()
+        assert waiting == [2]
+        window.answered(2, multiple=True)
+        with pytest.raises(DataspaceError):
+            window.give_back(2)
+        await window.wait_answered()
+        assert window.acquire_nowait() == 3
+        nursery.cancel_scope.cancel()
 
 
-async def test_waiting_for_what_was_published_so_far(nursery: TaskGroup) -> None:
+async def test_waiting_for_what_was_published_so_far() -> None:
     window = InflightWindow(10)
     done: list[str] = []
 
@@ -146,21 +150,23 @@ async def test_waiting_for_what_was_published_so_far(nursery: TaskGroup) -> None
     await window.wait_answered()
     for _ in range(3):
         window.acquire_nowait()
-    nursery.start_soon(wait, "first three")
-    await wait_all_tasks_blocked()
-    window.acquire_nowait()
-    nursery.start_soon(wait, "all")
-    await wait_all_tasks_blocked()
-    window.answered(1)
-    window.answered(3)
-    await wait_all_tasks_blocked()
-    assert done == []
-    window.answered(2)
-    await wait_all_tasks_blocked()
-    assert done == ["first three"]
-    window.answered(4)
-    await wait_all_tasks_blocked()
-    assert done == ["first three", "all"]
+    async with open_nursery() as nursery:
+        nursery.start_soon(wait, "first three")
+        await wait_all_tasks_blocked()
+        window.acquire_nowait()
+        nursery.start_soon(wait, "all")
+        await wait_all_tasks_blocked()
+        window.answered(1)
+        window.answered(3)
+        await wait_all_tasks_blocked()
+        assert done == []
+        window.answered(2)
+        await wait_all_tasks_blocked()
+        assert done == ["first three"]
+        window.answered(4)
+        await wait_all_tasks_blocked()
+        assert done == ["first three", "all"]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_answers_for_what_is_not_on_its_way(number: int, multiple: bool) -> None
     assert window.answered(3, multiple=True) == [2, 3]
 
 
-async def test_closing_wakes_all_and_says_what_is_unconfirmed(nursery: TaskGroup) -> None:
+async def test_closing_wakes_all_and_says_what_is_unconfirmed() -> None:
     window = filled(3)
     window.answered(2)
     window.acquire_nowait()
@@ -192,15 +198,17 @@ async def test_closing_wakes_all_and_says_what_is_unconfirmed(nursery: TaskGroup
             await window.wait_answered()
         ended.append("wait")
 
-    nursery.start_soon(publish)
-    nursery.start_soon(wait)
-    await wait_all_tasks_blocked()
-    assert window.close() == [1, 3, 4]
-    await wait_all_tasks_blocked()
-    assert sorted(ended) == ["publish", "wait"]
-    with pytest.raises(trio.ClosedResourceError):
-        window.acquire_nowait()
-    assert window.close() == [1, 3, 4]
+    async with open_nursery() as nursery:
+        nursery.start_soon(publish)
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert window.close() == [1, 3, 4]
+        await wait_all_tasks_blocked()
+        assert sorted(ended) == ["publish", "wait"]
+        with pytest.raises(trio.ClosedResourceError):
+            window.acquire_nowait()
+        assert window.close() == [1, 3, 4]
+        nursery.cancel_scope.cancel()
 
 
 def test_a_window_without_a_place() -> None:
@@ -247,15 +255,23 @@ def test_it_understands_a_confirm_channel(script: list[int | None]) -> None:
             open_.append(confirm)
 
 
-async def test_what_is_given_back_is_not_waited_for(nursery: TaskGroup) -> None:
+async def test_what_is_given_back_is_not_waited_for() -> None:
     window = filled(2)
-    nursery.start_soon(window.wait_answered)
-    await wait_all_tasks_blocked()
-    window.answered(1)
-    await wait_all_tasks_blocked()
-    assert nursery.child_tasks
-    window.give_back(2)
-    await wait_all_tasks_blocked()
-    assert not nursery.child_tasks
-    # Whoever has the number next is not one of those that were waited for.
-    assert window.acquire_nowait() == 2
+    answered = anyio.Event()
+
+    async def wait() -> None:
+        await window.wait_answered()
+        answered.set()
+
+    async with open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        window.answered(1)
+        await wait_all_tasks_blocked()
+        assert not answered.is_set()
+        window.give_back(2)
+        await wait_all_tasks_blocked()
+        assert answered.is_set()
+        # Whoever has the number next is not one of those that were waited for.
+        assert window.acquire_nowait() == 2
+        nursery.cancel_scope.cancel()
