@@ -26,7 +26,7 @@ from clearfunds.accounts import (
 from clearfunds.accounts.watch._core_shares import LIVE_SHARE
 from clearfunds.dataspace import Mailbox
 from clearfunds.pages import Pages, Request
-from clearfunds.pages._cooperative import STRETCH_SECONDS, Pace
+from clearfunds.pages._cooperative import STRETCH_SECONDS_MAX, Pace
 from clearfunds.pages._events import EventStream, event, retry
 from clearfunds.pages._live import BROWSERS_MAX, LivePage, Sampler
 from clearfunds.pages._survey import (
@@ -435,8 +435,9 @@ async def test_a_survey_lets_the_loop_go_on() -> None:
         took, spent, meanwhile = perf_counter() - started, process_time() - spent, turns - before
         nursery.cancel_scope.cancel()
     assert seen["more"]["accounts"] == 10_000 - ACCOUNTS_MAX
-    # By the time of its own that it took: on a busy machine others have some of it.
-    assert meanwhile >= min(spent / STRETCH_SECONDS, 1000) / 10
+    # By the time of its own that it took: on a busy machine others have some of it. A stretch goes
+    # on for a little after its time is over.
+    assert meanwhile >= min(spent / STRETCH_SECONDS_MAX / 1.5, 100)
     assert meanwhile >= 5
     # What others did in the pauses is not the survey's.
     assert 0 < busy < took
