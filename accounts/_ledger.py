@@ -386,7 +386,7 @@ class Ledger:
         Returns the task, for `leave`: a block inside a generator may be left by another one.
         """
         try:
-            task = self._current_task()
+            task = self._current_task()  # as `task` does, without the call: for each turn
         except RuntimeError:
             task = self.task()
         if task is None:  # no event loop: the engine is plain functions

@@ -366,6 +366,52 @@ def ends_of(tables: Iterable[str], port: int, publisher: int) -> Ends:
     return Ends(to_send, to_take, coming, frozenset(still))
 
 
+# -- connecting ---------------------------------------------------------------------------------
+
+
+def connect(
+    port: int,
+    name: str,
+    hello: bytes,
+    welcomed: Callable[[bytes], bool],
+    *,
+    nodelay: bool = False,
+) -> tuple[socket.socket, bytes]:
+    """Connect a client, and return its socket, which does not block, and the server's answer.
+
+    Args:
+        port: The server's port.
+        name: The client's name, for errors.
+        hello: Its first bytes.
+        welcomed: Whether these bytes are the whole answer.
+        nodelay: Whether small pieces are sent at once (TCP_NODELAY).
+
+    Raises:
+        ServerError: The server closed the connection.
+        OSError: There is no server, or it does not answer.
+    """
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, nodelay)
+        sock.settimeout(LET_IN)
+        sock.connect(("127.0.0.1", port))
+        sock.sendall(hello)
+        got = b""
+        while not welcomed(got):
+            more = sock.recv(4096)
+            if not more:
+                raise ServerError(f"{name} was not let in: {got!r}")
+            got += more
+    except BaseException:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock, got
+
+
 # -- who publishes and who subscribes -----------------------------------------------------------
 
 
@@ -428,24 +474,12 @@ class Scene:
         self._selector.register(self._publisher, selectors.EVENT_READ, None)
 
     def _connect(self, name: str, filter_: str | None) -> socket.socket:
-        sock = socket.socket()
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
-            sock.settimeout(LET_IN)
-            sock.connect(("127.0.0.1", self._port))
-            sock.sendall(self._wire.hello(name, filter_))
-            got = b""
-            while not self._wire.welcomed(got, filter_ is not None):
-                more = sock.recv(4096)
-                if not more:
-                    raise ServerError(f"{name} was not let in: {got!r}")
-                got += more
-        except BaseException:
-            sock.close()
-            raise
-        sock.setblocking(False)
+        sock, _ = connect(
+            self._port,
+            name,
+            self._wire.hello(name, filter_),
+            lambda got: self._wire.welcomed(got, filter_ is not None),
+        )
         return sock
 
     @property

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,7 @@ import attrs
 if not __package__:  # run as a file: the root is not yet where modules are looked for
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.clients import BUFFER, LET_IN, SEGMENT, WIRES, Wire
+from benchmarks.clients import WIRES, Wire, connect
 from benchmarks.fairness import percentile
 from benchmarks.idle import utf8
 from benchmarks.servers import PEERS, AnyServer, Relay, ServerError, pinned
@@ -113,37 +113,6 @@ def _frame5(topic: int, number: int, payload: bytes) -> bytes:
     return b"\x32" + _length(len(body)) + body
 
 
-def _open(
-    port: int, name: str, hello: bytes, done: Callable[[bytes], bool]
-) -> tuple[socket.socket, bytes]:
-    """Connect, and return the socket and the server's answer to `hello`.
-
-    Raises:
-        ServerError: The server closed the connection.
-        OSError: There is no server, or it does not answer.
-    """
-    sock = socket.socket()
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.settimeout(LET_IN)
-        sock.connect(("127.0.0.1", port))
-        sock.sendall(hello)
-        got = b""
-        while not done(got):
-            more = sock.recv(4096)
-            if not more:
-                raise ServerError(f"{name} was not let in: {got!r}")
-            got += more
-    except BaseException:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock, got
-
-
 def window_of(connack: bytes) -> int:
     """Return the Receive Maximum that a CONNACK names; the default is 65,535."""
     properties = connack[5 : 5 + connack[4]]
@@ -215,9 +184,9 @@ class Publisher:
         self._terms = terms
         self._acks = wire is WIRES["mqtt"]
         hello = _hello5("publisher") if self._acks else wire.hello("publisher", None)
-        self.sock, answer = _open(
+        self.sock, answer = connect(
             port, "publisher", hello,
-            lambda got: len(got) > 4 if self._acks else wire.welcomed(got, False),
+            lambda got: len(got) > 4 if self._acks else wire.welcomed(got, False), nodelay=True,
         )  # fmt: skip
         self._window = window_of(answer) if self._acks else 0
         self._topics: dict[int, int] = {}
@@ -321,9 +290,9 @@ def run(
         try:
             for topic in range(TOPICS):
                 name, filter_ = f"reader-{topic}", wire.topic[:-1] + str(topic)
-                sock, _ = _open(
+                sock, _ = connect(
                     running.port, name, wire.hello(name, filter_),
-                    lambda got: wire.welcomed(got, True),
+                    lambda got: wire.welcomed(got, True), nodelay=True,
                 )  # fmt: skip
                 readers.append(Reader(sock, size, at, wire.ping, wire.pong))
                 selector.register(sock, selectors.EVENT_READ, readers[-1])

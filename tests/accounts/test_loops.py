@@ -194,13 +194,18 @@ async def test_whoever_is_watched_is_not(
 # -- asyncio's own ways ---------------------------------------------------------------------------
 
 
+async def two_readers(account: Account) -> tuple[asyncio.Task[None], asyncio.Task[None]]:
+    """Let two tasks wait for clear funds, the first before the second."""
+    first, second = (asyncio.create_task(account.ensure_clear_funds()) for _ in range(2))
+    await asyncio.sleep(0)
+    return first, second
+
+
 def test_asyncio_cancels_a_waiting_reader() -> None:
     async def main() -> None:
         ledger = Ledger()
         account, box = stopped(ledger)
-        first = asyncio.create_task(account.ensure_clear_funds())
-        second = asyncio.create_task(account.ensure_clear_funds())
-        await asyncio.sleep(0)
+        first, second = await two_readers(account)
         assert account.waiting == 2
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -220,9 +225,7 @@ def test_asyncio_cancels_a_reader_that_has_been_woken() -> None:
     async def main() -> None:
         ledger = Ledger()
         account, box = stopped(ledger)
-        first = asyncio.create_task(account.ensure_clear_funds())
-        second = asyncio.create_task(account.ensure_clear_funds())
-        await asyncio.sleep(0)
+        first, second = await two_readers(account)
         box.settle_all()
         first.cancel()  # woken, and not gone on yet
         await asyncio.wait_for(second, 1)

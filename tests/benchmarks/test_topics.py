@@ -78,10 +78,11 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Any:
     ours.setblocking(False)
     connack = bytes.fromhex("20 06 00 00 03 21 0002")
 
-    def opened(*_: object) -> tuple[socket.socket, bytes]:
+    def opened(*_: object, nodelay: bool) -> tuple[socket.socket, bytes]:
+        assert nodelay
         return ours, connack
 
-    monkeypatch.setattr(topics, "_open", opened)
+    monkeypatch.setattr(topics, "connect", opened)
     with ours, theirs:
         yield Publisher(WIRES["mqtt"], 0, Terms(rate=100, payload=50)), theirs
 

@@ -17,7 +17,7 @@ from tests.transports.peers import connected, fetch, frames, running, until
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is unsent")
 
 SMALL = 4096
 
