@@ -228,7 +228,7 @@ class Backlog:
                     put_back(loan)
                 continue
             parts = None if full else holder.apart(loan.item, loan.items, loan.bytes)
-            if parts is None and not full and not conflates and self._fits(loan.items, loan.bytes):
+            if parts is None and not full and not conflates and self.fits(loan.items, loan.bytes):
                 loan.transfer(self.account)
                 put_back(loan)
                 after = None if forward else loan
@@ -239,7 +239,7 @@ class Backlog:
                     holder.missed(items, after)
                     self._drop(loan, items, nbytes, self.policy)
                     continue
-                if not self._fits(items, nbytes):
+                if not self.fits(items, nbytes):
                     full = True
                     break
                 part = self._part_of(loan, entry, items, nbytes)
@@ -257,6 +257,10 @@ class Backlog:
         for loan in rest:
             if not self._is_ours(loan):
                 self._holder.queue.append(loan)
+                continue
+            whole = Relief(stored_items=loan.items, stored_bytes=loan.bytes)
+            if self._holder.spill_whole(loan):
+                self._count(StuckPolicy.SPILL, whole)
                 continue
             parts = self._holder.apart(loan.item, loan.items, loan.bytes)
             for entry, items, nbytes in parts or [(loan.item, loan.items, loan.bytes)]:
@@ -344,9 +348,9 @@ class Backlog:
                 key = holder.key_of(item)
             self._drop_latest_of(key)
         if policy is not StuckPolicy.DROP_NEWEST and self._could_fit(items, nbytes):
-            while not self._fits(items, nbytes) and self._drop_first(policy):
+            while not self.fits(items, nbytes) and self._drop_first(policy):
                 pass
-        if not self._fits(items, nbytes):
+        if not self.fits(items, nbytes):
             self._count(policy, Relief(dropped_items=items, dropped_bytes=nbytes))
             holder.missed(items, None)
             account.repay(items, nbytes, Outcome.DROPPED, holder)
@@ -396,7 +400,8 @@ class Backlog:
     def _could_fit(self, items: int, nbytes: int) -> bool:
         return items <= self._max_items and nbytes <= self._max_bytes
 
-    def _fits(self, items: int, nbytes: int) -> bool:
+    def fits(self, items: int, nbytes: int) -> bool:
+        """Whether there is room for so much more (rule 2)."""
         account, above = self.account, self.above
         return (
             account.debt_items + items <= self._max_items

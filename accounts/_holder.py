@@ -417,6 +417,11 @@ class LoanQueue(Holder):
         msg = f"{self.kind} {self.name} has nowhere to spill to"
         raise UnfitPolicyError(msg)
 
+    def spill_whole(self, loan: LoanedItem[list[Any]]) -> bool:
+        """Spill a loan of its own as it is, if it can; False: `spill` gets each of its entries."""
+        del loan
+        return False
+
     def missed(
         self,
         items: int,

@@ -26,6 +26,7 @@ from ._bag import identity
 from ._errors import GivenUpError, MailboxClosedError
 from ._events import Asserted, Batch, Retracted
 from ._kinds import kind_of
+from ._memory_spill import MemorySpill
 from ._spilling import Spilling, check_spill
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Mailbox(LoanQueue):
         spill: For `StuckPolicy.SPILL`: the queue to spill to and to read back from, a durable queue
             with a shelf, for this mailbox alone. It should take everything for `persistent`;
             publishers owe for anything else until the queue pages it out. Messages that are there
-            when the mailbox is closed stay there.
+            when the mailbox is closed stay there. None: it spills to memory, up to `retain_limit`;
+            when that is used up, publishers wait again, and after 20 s it is disconnected.
 
     Attributes:
         dropped: Events missing between the loan that was received last and the one before it; 0
@@ -110,7 +112,7 @@ class Mailbox(LoanQueue):
         spill: Queue | None = None,
     ) -> None:
         self._spill = spill
-        self._spilling: Spilling | None = None
+        self._spilling: Spilling | MemorySpill | None = None
         super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
         self._key = key
         self._lot = Lot()
@@ -135,7 +137,7 @@ class Mailbox(LoanQueue):
 
     def check_policy(self, policy: StuckPolicy) -> None:
         super().check_policy(policy)
-        if policy is StuckPolicy.SPILL:
+        if policy is StuckPolicy.SPILL and self._spill is not None:
             check_spill(self.name, self._spill)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
@@ -144,8 +146,11 @@ class Mailbox(LoanQueue):
         yield from self._in_hand()
 
     def waited_for(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.waited_for`: while it is behind, none."""
-        return iter(()) if self.lagging else self.loans()
+        """See `Holder.waited_for`: while it is behind, those that were not spilled."""
+        if not self.lagging:
+            return self.loans()
+        spilling = self._spilling
+        return iter(()) if spilling is None else spilling.waited_for()
 
     def _in_hand(self) -> list[LoanedItem[Any]]:
         # A loan that was put into another holder is held there now.
@@ -242,11 +247,29 @@ class Mailbox(LoanQueue):
             self._spilling.ready()
 
     def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
-        assert self._spill is not None
+        self._begin_to_spill().put(account, entry, items, nbytes, now)
+
+    def spill_whole(self, loan: LoanedItem[list[Any]]) -> bool:
+        spilling = self._begin_to_spill()
+        if isinstance(spilling, Spilling):
+            return False  # a queue has a message for each event
+        spilling.take(loan)
+        return True
+
+    def spill_again(self) -> None:
+        if self._spilling is not None:
+            self._spilling.ready()
+
+    def _begin_to_spill(self) -> Spilling | MemorySpill:
         if self._spilling is None:
-            assert self.backlog is not None
-            self._spilling = Spilling(self, self._spill, self.backlog.account)
-        self._spilling.put(account, entry, items, nbytes, now)
+            backlog = self.backlog
+            assert backlog is not None
+            self._spilling = (
+                MemorySpill(self, backlog)
+                if self._spill is None
+                else Spilling(self, self._spill, backlog.account)
+            )
+        return self._spilling
 
     def _see_whether_caught_up(self) -> None:
         if self.lagging and not self.queue and (self._spilling is None or self._spilling.is_over):

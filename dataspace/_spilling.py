@@ -14,6 +14,8 @@ from ..accounts import Account, LoanedItem, Outcome, UnfitPolicyError
 from .queues import PrefetchWindow
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ._mailbox import Mailbox
     from .queues import Consumer, Delivery, Queue
 
@@ -64,6 +66,10 @@ class Spilling:
         if delivery is not None and delivery.tag in delivery.channel.unacked:
             delivery.ack()
 
+    def waited_for(self) -> Iterator[LoanedItem[Any]]:
+        """Yield the loans for which publishers wait: none, they wait for the queue."""
+        return iter(())
+
     @property
     def is_over(self) -> bool:
         """Whether all messages have come back."""
@@ -91,15 +97,13 @@ class Spilling:
             consumer.channel.close()
 
 
-def check_spill(name: str, queue: Queue | None) -> None:
+def check_spill(name: str, queue: Queue) -> None:
     """Check that a mailbox called `name` can spill to `queue`.
 
     Raises:
         UnfitPolicyError: If not.
     """
-    if queue is None:
-        why = "give it a queue with a shelf as `spill`"
-    elif queue.shelf is None:
+    if queue.shelf is None:
         why = f"queue {queue.name} has no shelf, so that publishers would wait on it instead"
     elif not queue.settings.durable:
         why = f"queue {queue.name} is not durable, so that publishers would wait on it instead"

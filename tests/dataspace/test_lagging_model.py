@@ -45,6 +45,8 @@ class Machine(RuleBasedStateMachine):
     """Publishers, one mailbox that may be stuck, and a consumer with some loans in hand."""
 
     policy: StuckPolicy
+    #: Whether it spills to memory, within its own limit, and not to a queue.
+    memory = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, keep: int) -> None:
         self.keep = keep
         spill = None
-        if self.policy is StuckPolicy.SPILL:
+        if self.policy is StuckPolicy.SPILL and not self.memory:
             disk = self.ledger.open("disk", limit=Limit(items=None, bytes=None), at_rest="disk")
             spill = Queue(
                 self.ledger,
@@ -161,6 +163,8 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def is_stuck(self) -> None:
         """Its patience is over while somebody waits: what `watch_patience` does then."""
+        if not self.mailbox.policy.relieves:
+            return  # its memory is used up: it would be given up
         began = not self.mailbox.lagging
         self.mailbox.relieve("m is stuck")
         if not began or self.spills():
@@ -200,7 +204,17 @@ class Machine(RuleBasedStateMachine):
         backlog = self.mailbox.backlog
         assert backlog is not None
         assert self.mailbox in self.ledger.lagging
-        assert all(backlog.owes_for(loan) for loan in self.mailbox.loans())
+        owed = {id(loan) for loan in self.mailbox.waited_for()}
+        assert all(
+            backlog.owes_for(loan) is (id(loan) not in owed) for loan in self.mailbox.loans()
+        )
+        assert not owed or self.memory
+        if self.memory:
+            assert backlog.account.debt_items <= self.keep
+            assert (self.mailbox.full_patience is None) is not bool(owed)
+            assert sum(each.debt_items for each in self.publishers) == sum(
+                loan.items for loan in self.mailbox.waited_for()
+            )
         if not self.spills():
             assert all(not account.debt_items for account in self.publishers)
             assert backlog.account.debt_items <= self.keep
@@ -253,9 +267,10 @@ class Machine(RuleBasedStateMachine):
         assert not any(name.startswith("behind") for name in self.ledger.accounts)
 
 
-def explore(of: StuckPolicy, examples: int) -> None:
+def explore(of: StuckPolicy, examples: int, *, to_memory: bool = False) -> None:
     class Each(Machine):
         policy = of
+        memory = to_memory
 
     run_state_machine_as_test(
         Each, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
@@ -275,7 +290,16 @@ def test_what_is_kept_and_lost(policy: StuckPolicy) -> None:
     explore(policy, 15)
 
 
+def test_what_is_spilled_to_memory() -> None:
+    explore(StuckPolicy.SPILL, 25, to_memory=True)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("policy", RELIEVING)
 def test_what_is_kept_and_lost_for_longer(policy: StuckPolicy) -> None:
     explore(policy, 500)
+
+
+@pytest.mark.long
+def test_what_is_spilled_to_memory_for_longer() -> None:
+    explore(StuckPolicy.SPILL, 500, to_memory=True)

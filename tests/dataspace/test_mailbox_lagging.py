@@ -404,6 +404,54 @@ async def test_what_was_taken_may_be_put_back_or_given_to_another_that_is_behind
 # -- spilling -----------------------------------------------------------------------------------
 
 
+async def test_what_is_spilled_to_memory_is_bounded(ledger: Ledger, account: Account) -> None:
+    mailbox = Mailbox(ledger, "m", policy=StuckPolicy.SPILL, retain_limit=Limit(items=100))
+    send(account, mailbox, *range(60))
+    mailbox.relieve("it is stuck")
+    assert account.debt_items == 0
+    assert mailbox.full_patience is None
+    send(account, mailbox, *range(60, 110))
+    # Ten are beyond its limit: the publisher owes for them, and waits for the mailbox.
+    assert account.debt_items == 10
+    assert sum(loan.items for loan in mailbox.waited_for()) == 10
+    assert mailbox.policy is StuckPolicy.DISCONNECT
+    assert mailbox.patience == mailbox.full_patience == 20
+    with mailbox.receive_nowait() as events:
+        assert events == list(range(60))
+    mailbox.spill_again()
+    assert account.debt_items == 0
+    assert mailbox.policy is StuckPolicy.SPILL
+    found: list[Any] = []
+    while mailbox.lagging:
+        found += (await received(mailbox))[0]
+    assert found == list(range(60, 110))
+    assert mailbox.relief.dropped_items == 0
+    assert not any(name.startswith("behind") for name in ledger.accounts)
+
+
+async def test_when_memory_is_used_up_publishers_wait_and_then_it_is_disconnected(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    account = timed.open("publisher", limit=Limit(items=10, low_items=0))
+    mailbox = Mailbox(
+        timed, "m", patience=0.1, policy=StuckPolicy.SPILL, retain_limit=Limit(items=50)
+    )
+    began = anyio.current_time()
+    async with open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        waits: list[float] = []
+        for number in range(100):
+            asked = anyio.current_time()
+            await account.ensure_clear_funds()
+            waits.append(anyio.current_time() - asked)
+            send(account, mailbox, number)
+        assert 20 <= max(waits) < 21.5
+        assert anyio.current_time() - began < 23
+        assert mailbox.closed
+        assert timed.statistics().repaid_items["written_off"] > 50
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_is_put_aside_comes_back_in_order(ledger: Ledger, account: Account) -> None:
     shelf = MemoryShelf()
     queue = a_queue(ledger, shelf)
@@ -483,24 +531,21 @@ async def test_a_queue_that_is_deleted_meanwhile(ledger: Ledger, account: Accoun
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (None, "give it a queue"),
         (QueueSettings(durable=True), "has no shelf"),
         (QueueSettings(durable=False), "is not durable"),
         (QueueSettings(durable=True, auto_delete=True), "would delete itself"),
     ],
 )
 def test_a_mailbox_that_cannot_spill(
-    settings: QueueSettings | None, why: str, ledger: Ledger
+    settings: QueueSettings, why: str, ledger: Ledger
 ) -> None:
-    queue = None
-    if settings is not None:
-        queue = Queue(
-            ledger,
-            "q",
-            account=ledger.open("disk", at_rest="disk"),
-            settings=settings,
-            shelf=None if "no shelf" in why else MemoryShelf(),
-        )
+    queue = Queue(
+        ledger,
+        "q",
+        account=ledger.open("disk", at_rest="disk"),
+        settings=settings,
+        shelf=None if "no shelf" in why else MemoryShelf(),
+    )
     with pytest.raises(UnfitPolicyError, match=why):
         Mailbox(ledger, "m", policy=StuckPolicy.SPILL, spill=queue)
     mailbox = Mailbox(ledger, "m", spill=queue)

@@ -53,6 +53,7 @@ class Forwarder:
     Attributes:
         billing: Tells who pays for a publication.
         excess: What is done with publications that its payers have no room for; None: they wait.
+        read_all: Whether `forward_runs` has left no whole packet, only the beginning of one.
         short: The payer that has no room for the next publication, if there is one.
         single: The last read, if it was one publication on the topic of the read before: the next
             may be just like it.
@@ -60,7 +61,7 @@ class Forwarder:
 
     __slots__ = (
         "_account", "_connection", "_most", "_properties", "_replays", "_server", "_topic", "_work",
-        "_writable", "billing", "excess", "short", "single",
+        "_writable", "billing", "excess", "read_all", "short", "single",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +83,7 @@ class Forwarder:
         self._topic = ""
         self.billing = client.billing
         self.excess = client.excess
+        self.read_all = False
         self.short: Account | None = None
         self.single: Single | None = None
 
@@ -144,6 +146,7 @@ class Forwarder:
         payer_of = billing.of_key if billing.by_topic else None
         unseen = RUNS_A_LOOK
         done: bool | None = None
+        self.read_all = False
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -189,6 +192,9 @@ class Forwarder:
                 if not shed:
                     return False
                 unseen -= shed >> 4
+            elif run.last:
+                self.read_all = True
+                return False
 
     def _forward(self, account: Account, run: Run) -> None:
         """Hand a run of publications to whom it concerns, as it is."""

@@ -139,7 +139,7 @@ def find_run(
         if length < 3 or stop - position > max_packet_size:
             break
         if stop > end:
-            last = True  # the rest of it has not come
+            last = stop > len(buffer)  # the rest of it has not come
             break
         header_end = at + 2 + (buffer[at] << 8 | buffer[at + 1])
         if header_end > stop:
@@ -199,7 +199,7 @@ def find_run(
             count += equal
     if destinations is None:
         return None
-    return Run(destinations, position, count, False, topic, last or end - position < 2)
+    return Run(destinations, position, count, False, topic, last or len(buffer) - position < 2)
 
 
 def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit: int) -> int:

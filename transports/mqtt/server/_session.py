@@ -502,6 +502,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             if has_begun and work.is_over():
                 return True
             forwarder = self._forwarder
+            is_whole = True
             if self.account is not None and forwarder is not None:
                 if buffer[position] == PUBLISH:
                     stopped = forwarder.forward_runs()
@@ -509,8 +510,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                         self._last = server.ledger.clock()
                         if stopped:
                             return True
-                        continue
-                if buffer[position] not in COSTLESS:
+                        if not forwarder.read_all or connection.position == len(buffer):
+                            continue
+                        is_whole = False  # the end of the read has cut it: it costs nothing yet
+                if is_whole and buffer[position] not in COSTLESS:
                     account = self.account
                     if forwarder.billing.by_topic:
                         account = forwarder.payer_at(buffer, position)
@@ -525,6 +528,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._sender.refuse(exc.return_code, str(exc), exc.max_packet_size)
                 raise
             if packet is NEED_DATA:
+                connection.let_go()
                 return False
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
