@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 #: them; its server binds them to a link, a session and an outlet, as transports/mqtt/server does
 #: for MQTT, so it stands on transports/.
 LAYERS = (
-    *("accounts", "dataspace", "store", "ranges.wire", "ranges.log", "ranges.sink"),
+    *("accounts", "dataspace", "streams", "store", "ranges.wire", "ranges.log", "ranges.sink"),
     *("persistence", "ranges.client", "access", "sockets", "transports", "ranges.server"),
-    *("pages", "relay", "perf", "pipeline"),
+    *("pages", "asgi", "relay", "perf", "pipeline"),
 )
 FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))
 #: The folders of some packages, each with those beside it that it may import.

@@ -10,11 +10,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LINKS = {
     "accounts": "../../accounts",
+    "asgi": "../../asgi",
     "dataspace": "../../dataspace",
     "perf": "../../perf",
     "persistence": "../../persistence",
     "pipeline": "../../pipeline",
     "store": "../../store",
+    "streams": "../../streams",
     "access": "../../access",
     "pages": "../../pages",
     "ranges": "../../ranges",

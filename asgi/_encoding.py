@@ -1,0 +1,42 @@
+"""Events as text for browsers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+
+from ..dataspace import Asserted, Publication, Retracted
+
+
+def text_of(event: Any) -> str:
+    """Return an event as text: a publication's payload, a text as it is, all else as JSON.
+
+    Instances of attrs classes are objects with their fields; assertions are
+    `{"asserted": value}` and `{"retracted": value}`.
+
+    Raises:
+        UnicodeDecodeError: For bytes that are no UTF-8.
+        TypeError: For a value that JSON does not have.
+    """
+    if isinstance(event, Publication):
+        return event.payload.decode()
+    if isinstance(event, bytes):
+        return event.decode()
+    if isinstance(event, str):
+        return event
+    return json.dumps(event, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Asserted):
+        return {"asserted": value.value}
+    if isinstance(value, Retracted):
+        return {"retracted": value.value}
+    if attrs.has(type(value)):
+        return {each.name: getattr(value, each.name) for each in attrs.fields(type(value))}
+    if isinstance(value, bytes):
+        return value.decode()
+    msg = f"{value!r} has no form as JSON; give an `encode` for it"
+    raise TypeError(msg)

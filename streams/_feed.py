@@ -1,0 +1,232 @@
+"""The feed of one consumer: its events, one after the other, and what it missed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import anyio
+
+from ..accounts import Ledger, Limit, LoanedItem, Outcome, StuckPolicy, Turn
+from ..accounts._loop import is_cancellation
+from ..dataspace import Dataspace, GivenUpError, Mailbox, MailboxClosedError
+from ._sending import Sink, sender_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from types import TracebackType
+
+    from ..accounts import Account
+
+T = TypeVar("T")
+
+
+class _Box(Mailbox):
+    """A mailbox that says when it is given up: its consumer may be stuck in the midst of a send."""
+
+    __slots__ = ("on_given_up",)
+
+    on_given_up: Callable[[str], object]
+
+    def give_up(self, why: str) -> None:
+        super().give_up(why)
+        self.on_given_up(why)
+
+
+class Feed(Generic[T]):
+    """Events for one consumer; see `Hub.subscribe`, which makes it.
+
+    ::
+
+        with hub.subscribe("alice", "news/#") as feed:
+            async for event in feed:
+                await send(event)
+
+    An event counts against its publisher until the next one is asked for, or the block is left: so
+    send it, and wait for that, before you ask for the next. If the block is left by an exception,
+    the event ends as `rejected`, or as `cancelled`; those that nobody asked for are `dropped`.
+
+    A slow consumer that is disconnected by its policy is cancelled wherever its block waits, also
+    in a send that makes no progress; `GivenUpError` is raised at the end of the block.
+
+    Enter it once, in the task that consumes; other tasks may take events, too.
+
+    Attributes:
+        name: The name on pages and in logs.
+        missed: The number of events missing right before the one that was given out last: its
+            policy dropped them because it was too slow.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        dataspace: Dataspace,
+        user: str | Account,
+        what: object,
+        *,
+        name: str | None,
+        patience: float,
+        policy: StuckPolicy,
+        retain_limit: Limit,
+        key: Callable[[Any], Hashable],
+    ) -> None:
+        self._ledger = ledger
+        self._dataspace = dataspace
+        self._user = user
+        self._what = what
+        self.name = (user if isinstance(user, str) else user.name) if name is None else name
+        self.missed = 0
+        self._given_up: str | None = None
+        self._loan: LoanedItem[list[Any]] | None = None
+        # The place of the event in hand within its loan.
+        self._place = 0
+        self._stack = ExitStack()
+        self._scope = anyio.CancelScope()
+        self._box = _Box(
+            ledger,
+            self.name,
+            patience=patience,
+            policy=policy,
+            retain_limit=retain_limit,
+            key=key,
+        )
+        self._box.on_given_up = self._end
+
+    def __repr__(self) -> str:
+        return f"<Feed of {self.name}: {self._box!r}>"
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The mailbox behind it: its backlog, its policy, and counts of what was dropped."""
+        return self._box
+
+    def _end(self, why: str) -> None:
+        self._given_up = why
+        self._scope.cancel()
+
+    # -- its life -------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            user = self._user
+            account = self._ledger.open(user) if isinstance(user, str) else user
+            if isinstance(user, str):
+                stack.callback(account.close)
+            self._box.owner = account
+            stack.enter_context(self._box)
+            stack.enter_context(self._dataspace.observed(account, self._what, self._box))
+            self._stack = stack.pop_all()
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        outcome = Outcome.DELIVERED
+        if exc is not None:
+            outcome = Outcome.CANCELLED if is_cancellation(exc) else Outcome.REJECTED
+        self._finish(outcome)
+        self._stack.close()
+        if not any(True for _ in self._box.loans()):
+            # Otherwise it would be listed until the garbage collector finds it.
+            self._ledger.unregister(self._box)
+        ended = self._scope.__exit__(exc_type, exc, traceback)
+        if self._given_up is not None and ended:
+            msg = f"{self.name} was too slow: {self._given_up}"
+            raise GivenUpError(msg) from None
+        return bool(ended)
+
+    def _finish(self, outcome: Outcome) -> None:
+        """End the event in hand; those behind it in its loan were never asked for."""
+        loan, self._loan = self._loan, None
+        if loan is not None and loan.items:
+            loan.settle(1, outcome)
+            if loan.items:
+                loan.settle(outcome=Outcome.DROPPED)
+
+    # -- its events -----------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        """Return the next event, and end the one before it.
+
+        Cancellation: no event is lost; the one before has ended as `delivered`.
+
+        Raises:
+            GivenUpError: The consumer was disconnected, because it was too slow.
+        """
+        loan = self._loan
+        if loan is not None:
+            if loan.items:
+                loan.settle(1)
+            self._place += 1
+            if self._place < len(loan.item) and loan.items:
+                self.missed = 0
+                event: T = loan.item[self._place]
+                return event
+            self._loan = None
+        loan = await self._next_loan()
+        if loan is None:
+            raise StopAsyncIteration
+        self._loan = loan
+        self._place = 0
+        event = loan.item[0]
+        return event
+
+    async def _next_loan(self) -> LoanedItem[list[T]] | None:
+        try:
+            loan = await self._box.receive()
+        except GivenUpError:
+            raise
+        except MailboxClosedError:
+            return None
+        self.missed = self._box.dropped
+        return loan
+
+    def turn(self) -> Turn:
+        """Begin a turn of the event in hand: its publisher pays for what is sent in it, too.
+
+        Raises:
+            RuntimeError: There is no event in hand.
+        """
+        if self._loan is None:
+            msg = f"{self!r} has no event in hand; use the turn of an account"
+            raise RuntimeError(msg)
+        return self._loan.turn()
+
+    async def send_to(
+        self,
+        sink: Sink,
+        encode: Callable[[T], bytes],
+        *,
+        missed: Callable[[int], bytes] | None = None,
+    ) -> None:
+        """Send all events to a stream until it ends, or until cancelled.
+
+        Events of one publisher that wait go out together, and count against it until the stream has
+        taken them.
+
+        Args:
+            sink: An `asyncio.StreamWriter`, a Trio or anyio stream, or an asynchronous function that
+                takes bytes.
+            encode: Makes bytes of an event.
+            missed: Makes bytes of the number of events that this consumer has missed.
+
+        Raises:
+            GivenUpError: As `async for`; and whatever the stream raises.
+        """
+        send = sender_of(sink)
+        while True:
+            loan = await self._next_loan()
+            if loan is None:
+                return
+            with loan as events:
+                pieces = [encode(event) for event in events]
+                if self.missed and missed is not None:
+                    pieces.insert(0, missed(self.missed))
+                await send(b"".join(pieces))
