@@ -34,8 +34,8 @@ def _plain(value: Any) -> Any:
         return {"asserted": value.value}
     if isinstance(value, Retracted):
         return {"retracted": value.value}
-    if attrs.has(type(value)):
-        return {each.name: getattr(value, each.name) for each in attrs.fields(type(value))}
+    if attrs.has(value.__class__):
+        return attrs.asdict(value, recurse=False)
     if isinstance(value, bytes):
         return value.decode()
     msg = f"{value!r} has no form as JSON; give an `encode` for it"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from ..dataspace import GivenUpError
-from ._beside import beside
+from ..streams._beside import beside
 from ._encoding import text_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import anyio
 
 from ..accounts import Account
 from ..dataspace import GivenUpError
-from ._beside import beside
+from ..streams._beside import beside
 from ._encoding import text_of
 
 if TYPE_CHECKING:

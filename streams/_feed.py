@@ -77,7 +77,7 @@ class Feed(Generic[T]):
         self.name = (user if isinstance(user, str) else user.name) if name is None else name
         self.missed = 0
         self._given_up: str | None = None
-        self._loan: LoanedItem[list[Any]] | None = None
+        self._loan: LoanedItem[list[T]] | None = None
         # The place of the event in hand within its loan.
         self._place = 0
         self._stack = ExitStack()
@@ -167,16 +167,14 @@ class Feed(Generic[T]):
             self._place += 1
             if self._place < len(loan.item) and loan.items:
                 self.missed = 0
-                event: T = loan.item[self._place]
-                return event
+                return loan.item[self._place]
             self._loan = None
         loan = await self._next_loan()
         if loan is None:
             raise StopAsyncIteration
         self._loan = loan
         self._place = 0
-        event = loan.item[0]
-        return event
+        return loan.item[0]
 
     async def _next_loan(self) -> LoanedItem[list[T]] | None:
         try:
@@ -212,8 +210,8 @@ class Feed(Generic[T]):
         taken them.
 
         Args:
-            sink: An `asyncio.StreamWriter`, a Trio or anyio stream, or an asynchronous function that
-                takes bytes.
+            sink: An `asyncio.StreamWriter`, a Trio or anyio stream, or an asynchronous function
+                that takes bytes.
             encode: Makes bytes of an event.
             missed: Makes bytes of the number of events that this consumer has missed.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import anyio
@@ -22,10 +21,13 @@ from ..accounts import (
 )
 from ..accounts._loop import checkpoint
 from ..dataspace import Dataspace, Pattern, Publication, TopicFilter, subject_of
+from ._beside import beside
 from ._feed import Feed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -73,28 +75,36 @@ class Hub:
         self._profile = Profile(profile)
         self._limit = Limit() if limit is None else limit
         self.ledger.open(LAGGING, limit=Limit(items=None, bytes=spill_bytes), at_rest="ram")
-        self._stack: AsyncExitStack | None = None
+        self._running: AbstractAsyncContextManager[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Hub: {len(self.ledger.holders)} holders; {self.ledger!r}>"
 
     async def __aenter__(self) -> Self:
-        if self._stack is not None:
+        if self._running is not None:
             msg = "this hub runs already; enter it once, around everything that uses it"
             raise RuntimeError(msg)
-        async with AsyncExitStack() as stack:
-            group = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(group.cancel_scope.cancel)
-            keep_going = self.ledger.faults.keep_going
-            group.start_soon(keep_going, "watching patience", watch_patience, self.ledger)
-            group.start_soon(keep_going, "looking ahead", watch_forecasts, self.ledger)
-            self._stack = stack.pop_all()
+        self._running = beside(self._watch)
+        await self._running.__aenter__()
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> bool | None:
-        stack, self._stack = self._stack, None
-        assert stack is not None
-        return await stack.__aexit__(*exc_info)
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        running, self._running = self._running, None
+        assert running is not None
+        return await running.__aexit__(exc_type, exc, traceback)
+
+    async def _watch(self) -> None:
+        async with anyio.create_task_group() as group:
+            for job, doing in (
+                (watch_patience, "watching patience"),
+                (watch_forecasts, "looking ahead"),
+            ):
+                group.start_soon(self.ledger.faults.keep_going, doing, job, self.ledger)
 
     def open(
         self, name: str, *, limit: Limit | None = None, parent: Account | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 Sink = Any
 """An `asyncio.StreamWriter`, a Trio or anyio stream, or an asynchronous function that takes bytes.
@@ -27,14 +27,9 @@ def sender_of(sink: Sink) -> Callable[[bytes], Awaitable[object]]:
             await sink.drain()
 
         return send
-    for name in ("send_all", "send"):
-        found = getattr(sink, name, None)
-        if found is not None:
-            by_name: Callable[[bytes], Awaitable[object]] = found
-            return by_name
-    if callable(sink):
-        itself: Callable[[bytes], Awaitable[object]] = sink
-        return itself
+    by_name = getattr(sink, "send_all", None) or getattr(sink, "send", sink)
+    if callable(by_name):
+        return cast("Callable[[bytes], Awaitable[object]]", by_name)
     msg = (
         f"cannot send to {sink!r}; give an asyncio.StreamWriter, a Trio or anyio stream, or an "
         "asynchronous function that takes bytes"
