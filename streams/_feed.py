@@ -81,7 +81,7 @@ class Feed(Generic[T]):
         # The place of the event in hand within its loan.
         self._place = 0
         self._stack = ExitStack()
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self._box = _Box(
             ledger,
             self.name,
@@ -102,7 +102,8 @@ class Feed(Generic[T]):
 
     def _end(self, why: str) -> None:
         self._given_up = why
-        self._scope.cancel()
+        if self._scope is not None:
+            self._scope.cancel()
 
     # -- its life -------------------------------------------------------------------------------
 
@@ -116,6 +117,7 @@ class Feed(Generic[T]):
             stack.enter_context(self._box)
             stack.enter_context(self._dataspace.observed(account, self._what, self._box))
             self._stack = stack.pop_all()
+        self._scope = anyio.CancelScope()
         self._scope.__enter__()
         return self
 
@@ -133,6 +135,7 @@ class Feed(Generic[T]):
         if not any(True for _ in self._box.loans()):
             # Otherwise it would be listed until the garbage collector finds it.
             self._ledger.unregister(self._box)
+        assert self._scope is not None
         ended = self._scope.__exit__(exc_type, exc, traceback)
         if self._given_up is not None and ended:
             msg = f"{self.name} was too slow: {self._given_up}"

@@ -57,6 +57,7 @@ class Hub:
         profile: The profile of feeds that name none: `balanced`, `lossless` or `live`.
         limit: The high-water mark of each publisher that is opened without one.
         spill_bytes: Memory for the backlogs of all slow consumers together; None: no bound.
+        ledger: The books to use, of a program that has some; by default its own.
 
     Attributes:
         ledger: Its books: who owes what, and who waits for whom.
@@ -69,8 +70,9 @@ class Hub:
         profile: Profile | str = Profile.BALANCED,
         limit: Limit | None = None,
         spill_bytes: int | None = DEFAULT_SPILL_BYTES,
+        ledger: Ledger | None = None,
     ) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger() if ledger is None else ledger
         self.dataspace = Dataspace(self.ledger)
         self._profile = Profile(profile)
         self._limit = Limit() if limit is None else limit
