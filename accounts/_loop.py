@@ -179,6 +179,17 @@ async def sleep(seconds: float) -> None:
     await running().sleep(seconds)
 
 
+def now() -> float:
+    """Return the time in seconds on the running loop's clock."""
+    return running().now()
+
+
+async def sleep_until(deadline: float) -> None:
+    """Sleep until `deadline` on the running loop's clock; a checkpoint, too, if that is over."""
+    loop = running()
+    await loop.sleep(max(0.0, deadline - loop.now()))
+
+
 class Lot:
     """Tasks that wait to be woken, in the order in which they came.
 
@@ -218,3 +229,27 @@ class Lot:
     def unpark_all(self) -> None:
         """Wake all."""
         self.unpark(count=len(self))
+
+
+class Lock:
+    """Lets one task in at a time, in the order in which they came, in whichever loop they run."""
+
+    __slots__ = ("_lot", "_taken")
+
+    def __init__(self) -> None:
+        self._lot = Lot()
+        self._taken = False
+
+    async def __aenter__(self) -> None:
+        if self._taken:
+            await self._lot.park(self._pass_on)
+        self._taken = True
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._lot:
+            self._lot.unpark()  # it is the next one's from here on
+        else:
+            self._taken = False

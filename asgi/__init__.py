@@ -8,4 +8,5 @@ from ..streams import Feed as Feed
 from ..streams import Hub as Hub
 from ._event_stream import EventStream as EventStream
 from ._lifespan import lifespan as lifespan
+from ._pages import debt_pages as debt_pages
 from ._websocket import serve_websocket as serve_websocket

@@ -91,7 +91,7 @@ class EventStream(_Response):
         """Answer. Cancellation ends the feed; the event in hand ends as `cancelled`."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         try:
-            async with beside(lambda: _until_it_leaves(receive)):
+            async with beside(lambda: until_it_leaves(receive)):
                 with self._feed as feed:
                     await send(start)
                     await _send(send, b": open\n\n")  # browsers tell of the connection only then
@@ -128,6 +128,7 @@ async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _until_it_leaves(receive: Receive) -> None:
+async def until_it_leaves(receive: Receive) -> None:
+    """Wait until the client of a request has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

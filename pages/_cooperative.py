@@ -11,7 +11,7 @@ from __future__ import annotations
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import trio
+from ..accounts._loop import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -64,7 +64,7 @@ class Pace:
         now = perf_counter()
         Pace._all_seconds += now - self._since
         pages = Pace._all_seconds
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         pages = Pace._all_seconds - pages
         others = perf_counter() - now - pages
         # Trio runs due tasks in any order: others may run twice in a pause, and not in the next.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import trio
-
 from ..accounts import DebtCollector
+from ..accounts._loop import now
 from ..accounts.watch._core_shares import METRICS_SHARE
 from ..accounts.watch._tops import tops_in_steps
 from ._cooperative import Pace, run_paced
@@ -52,7 +51,7 @@ class SteppedDebts(WalkedCollector):
 
         A checkpoint, except for small ledgers. On cancellation, earlier figures stay.
         """
-        began = trio.current_time()
+        began = now()
         if self._tops is not None and began < self._due:
             return
         pace = Pace()

@@ -14,9 +14,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import trio
-
 from ..accounts import Outcome
+from ..accounts._loop import now, sleep_until
 from ..accounts.watch._core_shares import HISTORY_SHARE
 from ..accounts.watch._tops import tops_in_steps
 from ._cooperative import Pace, run_paced
@@ -87,9 +86,9 @@ class History:
 
     async def watch(self) -> None:
         """Keep the history until cancelled; the server of the pages runs it."""
-        names_due = trio.current_time()
+        names_due = now()
         while True:
-            began = trio.current_time()
+            began = now()
             pace = Pace()
             point = await self._next_point(pace)
             self.points.append(point)
@@ -98,7 +97,7 @@ class History:
                 pace = Pace()
                 self.names.append(await self._look_for_names(point, pace))
                 names_due = began + max(NAMES_SECONDS, pace.busy_seconds / HISTORY_SHARE)
-            await trio.sleep_until(next_due)
+            await sleep_until(next_due)
 
     async def _next_point(self, pace: Pace) -> Point:
         ledger = self._ledger

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-import trio
 
+from ..accounts._loop import Lock, now, sleep_until
 from ..accounts.watch._core_shares import LIVE_SHARE
 from ._cooperative import Pace
 from ._events import CONTENT_TYPE, EventStream, event, retry
@@ -80,7 +80,7 @@ class Sampler:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._lock = trio.Lock()
+        self._lock = Lock()
         self._latest: Sample | None = None
         self._due = 0.0
         self.taken = 0
@@ -98,18 +98,18 @@ class Sampler:
             fresh = self._fresh(after)
             if fresh is not None:
                 return fresh
-            await trio.sleep_until(self._due)
+            await sleep_until(self._due)
             return await self._take()
 
     def _fresh(self, after: int) -> Sample | None:
         latest = self._latest
-        if latest is not None and latest.number > after and trio.current_time() < self._due:
+        if latest is not None and latest.number > after and now() < self._due:
             return latest
         return None
 
     async def _take(self) -> Sample:
         pace = Pace()
-        began = trio.current_time()
+        began = now()
         seen = await survey(self._ledger, pace)
         point = await point_of(self._ledger, pace)
         busy = pace.busy_seconds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import trio
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from ..accounts._histogram import Histogram
+from ..accounts._loop import now, sleep_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,9 @@ class LoopLag(Collector):
     async def watch(self) -> None:
         """Measure until cancelled."""
         while True:
-            due = trio.current_time() + EVERY_SECONDS
-            await trio.sleep_until(due)
-            self._late.add(max(0.0, trio.current_time() - due))
+            due = now() + EVERY_SECONDS
+            await sleep_until(due)
+            self._late.add(max(0.0, now() - due))
 
     def describe(self) -> Iterator[Metric]:
         """Yield the metric without values; for the registry."""

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
-import trio
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -80,8 +79,10 @@ class Response:
     It ends when the peer leaves, which is noticed at once, or does not take its data; the kernel
     buffers little for it. The connection serves nothing else afterwards.
     """
-    scope: trio.CancelScope | None = attrs.field(default=None, eq=False)
-    """Cancelling this breaks off the answer and ends the connection."""
+    on_sending: Callable[[Callable[[], object]], object] | None = attrs.field(
+        default=None, eq=False
+    )
+    """Called when it is sent, with a function that breaks that off and ends the connection."""
 
     @classmethod
     def sentence(cls, status: int, text: str, *headers: tuple[str, str]) -> Response:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import InfoMetricFamily
 from prometheus_client.registry import Collector
 
+from ..accounts._loop import Lock, checkpoint, now
 from . import _exposition, _ledger_json
 from ._access import Access
 from ._cooperative import Pace
@@ -29,7 +30,7 @@ from ._trace_page import TracePage
 from ._walked import WalkedCollector
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -72,6 +73,7 @@ class Pages:
         limits: The limits on debt, by level, shown beside it: see `DebtCollector`.
         collectors: Further collectors for `/metrics`, such as a `RelayCollector`.
         persistence: The collector for persistent sessions and the store, if there are any.
+        whose: The program that they are about, in a sentence.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class Pages:
         limits: Mapping[str, Limit | Account] | None = None,
         collectors: Iterable[Collector] = (),
         persistence: PersistenceCollector | None = None,
+        whose: str = "The relay",
     ) -> None:
         self._ledger = ledger
+        self._whose = whose
         # A registry refuses two collectors that would serve the same name.
         registry = CollectorRegistry()
         self._loop_lag = LoopLag()
@@ -96,18 +100,24 @@ class Pages:
         ]
         for collector in self._collectors:
             registry.register(collector)
-        self._one_scrape = trio.Lock()
+        self._one_scrape = Lock()
         self._long_pages: set[_LongPage] = set()
         self._state = "starting"
         self._live = LivePage(ledger)
         self._trace = TracePage(ledger)
 
     async def watch(self) -> None:
-        """Measure the loop's lag and keep the history until cancelled; for the pages' server."""
+        """Do the jobs of the pages until cancelled; for their server, under Trio."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._loop_lag.watch)
-            keep_going = self._ledger.faults.keep_going
-            nursery.start_soon(keep_going, "keeping the history", self._live.history.watch)
+            for doing, job in self.jobs().items():
+                nursery.start_soon(self._ledger.faults.keep_going, doing, job)
+
+    def jobs(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """Return what has to run while the pages are served, each until it is cancelled."""
+        return {
+            "measuring the loop's lag": self._loop_lag.watch,
+            "keeping the history": self._live.history.watch,
+        }
 
     def set_ready(self) -> None:
         """Note that the relay takes connections from now on."""
@@ -140,9 +150,9 @@ class Pages:
                 if isinstance(collector, WalkedCollector):
                     await collector.look()
             for collector in self._collectors:
-                await trio.lowlevel.checkpoint()
+                await checkpoint()
                 families = list(collector.collect())  # All read at one instant.
-                await trio.lowlevel.checkpoint()
+                await checkpoint()
                 text.append(generate_latest(_Collected(families)))
         return Response(b"".join(text), content_type=_exposition.CONTENT_TYPE)
 
@@ -173,12 +183,12 @@ class Pages:
 
     async def healthz(self, request: Request) -> Response:
         """Say that the loop turns: it has just run this."""
-        return Response.sentence(200, "The relay is alive.")
+        return Response.sentence(200, f"{self._whose} is alive.")
 
     async def readyz(self, request: Request) -> Response:
         """Say whether the relay takes connections."""
         status = 200 if self._state == "ready" else 503
-        return Response.sentence(status, f"The relay is {self._state}.")
+        return Response.sentence(status, f"{self._whose} is {self._state}.")
 
     def _long(self, pieces: AsyncGenerator[bytes, None], content_type: str) -> Response:
         if len(self._long_pages) >= LONG_PAGES_MAX and not self._break_one_off():
@@ -188,15 +198,15 @@ class Pages:
                 ("Retry-After", "1"),
             )
         page = _LongPage(pieces, self._long_pages)
-        return Response(page, content_type=content_type, scope=page.scope)
+        return Response(page, content_type=content_type, on_sending=page.sent_by)
 
     def _break_one_off(self) -> bool:
         """Make room for a long page by breaking off a stalled one; return whether there is room."""
         slowest = min(self._long_pages, key=lambda page: page.given_at)
-        if trio.current_time() - slowest.given_at < TAKEN_SECONDS:
+        if now() - slowest.given_at < TAKEN_SECONDS:
             return False
         self._long_pages.discard(slowest)
-        slowest.scope.cancel()
+        slowest.break_off()
         return True
 
 
@@ -245,7 +255,7 @@ class _LongPage:
     piece, as for HEAD.
 
     Attributes:
-        scope: Cancelling it ends the sending.
+        break_off: Ends the sending.
         given_at: When a piece was given out that has not been taken yet; inf: there is none.
     """
 
@@ -253,8 +263,12 @@ class _LongPage:
         self._pieces = pieces
         self._among = among
         among.add(self)
-        self.scope = trio.CancelScope()
+        self.break_off: Callable[[], object] = bool  # does nothing until it is sent
         self.given_at = math.inf
+
+    def sent_by(self, break_off: Callable[[], object]) -> None:
+        """Note how the sending can be ended; see `Response.on_sending`."""
+        self.break_off = break_off
 
     def __aiter__(self) -> Self:
         return self
@@ -262,7 +276,7 @@ class _LongPage:
     async def __anext__(self) -> bytes:
         self.given_at = math.inf
         piece = await anext(self._pieces)
-        self.given_at = trio.current_time()
+        self.given_at = now()
         return piece
 
     async def aclose(self) -> None:

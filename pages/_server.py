@@ -434,7 +434,9 @@ class _Session:
     async def _send_response(self, response: Response, request: Request | None) -> None:
         """Send an answer; without a request, it is the last one."""
         seconds = math.inf if response.endless else self._limits.page_seconds
-        scope = trio.CancelScope() if response.scope is None else response.scope
+        scope = trio.CancelScope()
+        if response.on_sending is not None:
+            response.on_sending(scope.cancel)
         try:
             with scope, trio.move_on_after(seconds) as whole:
                 await self._send_whole(response, request)

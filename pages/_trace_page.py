@@ -34,10 +34,10 @@ import re
 from typing import TYPE_CHECKING, Final, Self
 
 import attrs
-import trio
 
 from ..access._patterns import of_peer
 from ..accounts import Tracer
+from ..accounts._loop import checkpoint, now
 from ..accounts.trace._tracer import anybody
 from ..transports._trace_label import label_of
 from ._cooperative import Pace
@@ -239,20 +239,18 @@ class _Tracing:
     async def _write(self) -> AsyncGenerator[bytes, None]:
         query = self._query
         tracer = self._tracer
-        until = trio.current_time() + query.wait
+        until = now() + query.wait
         armed = tracer.armed
         yield f'{{"account":{_encode(query.account)},"armed":{armed},"traces":['.encode()
         count = 0
         while count < query.events:
-            ended: Trace | None = None
-            with trio.move_on_at(until):
-                ended = await tracer.next()
+            ended = await tracer.next_until(until)
             if ended is None:
                 break
             yield _piece(count, ended)
             count += 1
         for trace in tracer.rest():
-            await trio.lowlevel.checkpoint()
+            await checkpoint()
             yield _piece(count, trace)
             count += 1
         waits, more = await waiting(self._ledger, query.matches, Pace())

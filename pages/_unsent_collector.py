@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
 from prometheus_client.core import GaugeMetricFamily
 
+from ..accounts._loop import now
 from ..transports._tcp_counters import read_unsent
 from ._cooperative import Pace
 from ._debts import due_after
@@ -38,7 +38,7 @@ class UnsentCollector(WalkedCollector):
 
     async def look(self) -> None:
         """Ask the kernel about each connection, in steps."""
-        began = trio.current_time()
+        began = now()
         if self._sums and began < self._due:
             return
         pace = Pace()

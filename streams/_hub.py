@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import anyio
@@ -25,7 +26,7 @@ from ._beside import beside
 from ._feed import Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -77,6 +78,10 @@ class Hub:
         self._profile = Profile(profile)
         self._limit = Limit() if limit is None else limit
         self.ledger.open(LAGGING, limit=Limit(items=None, bytes=spill_bytes), at_rest="ram")
+        self._jobs: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            ("watching patience", partial(watch_patience, self.ledger)),
+            ("looking ahead", partial(watch_forecasts, self.ledger)),
+        ]
         self._running: AbstractAsyncContextManager[None] | None = None
 
     def __repr__(self) -> str:
@@ -102,11 +107,23 @@ class Hub:
 
     async def _watch(self) -> None:
         async with anyio.create_task_group() as group:
-            for job, doing in (
-                (watch_patience, "watching patience"),
-                (watch_forecasts, "looking ahead"),
-            ):
-                group.start_soon(self.ledger.faults.keep_going, doing, job, self.ledger)
+            for doing, job in self._jobs:
+                group.start_soon(self.ledger.faults.keep_going, doing, job)
+
+    def run_beside(self, doing: str, job: Callable[[], Awaitable[object]]) -> None:
+        """Run a job for as long as the hub runs; one that fails is logged and begins anew.
+
+        Args:
+            doing: The job in words, for the log.
+            job: An asynchronous function.
+
+        Raises:
+            RuntimeError: If the hub runs already.
+        """
+        if self._running is not None:
+            msg = f"the hub runs already; ask for {doing} before it is entered"
+            raise RuntimeError(msg)
+        self._jobs.append((doing, job))
 
     def open(
         self, name: str, *, limit: Limit | None = None, parent: Account | None = None

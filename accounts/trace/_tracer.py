@@ -7,6 +7,7 @@ turn, and at the tag of each loan (`_traced.py`).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
@@ -183,10 +184,22 @@ class Tracer:
 
         Cancellation: always a checkpoint, before anything is taken, so no trace is lost.
         """
+        trace = await self.next_until(math.inf)
+        assert trace is not None
+        return trace
+
+    async def next_until(self, deadline: float) -> Trace | None:
+        """Wait as `next`, but not longer than until `deadline` on the loop's clock: then None.
+
+        Cancellation: always a checkpoint, before anything is taken, so no trace is lost.
+        """
         await checkpoint()
+        loop = running()
         while not self._ended:
-            self._arrived = running().event()
-            await self._arrived.wait()
+            if loop.now() >= deadline:
+                return None
+            self._arrived = loop.event()
+            await loop.wait_until(self._arrived, deadline)
         return self._ended.popleft().told(self._shown)
 
     def rest(self) -> tuple[Trace, ...]:

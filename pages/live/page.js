@@ -323,7 +323,7 @@ function showVerdict(state) {
   }
   if (state.more.rings > 0) lines.push(el("p", { class: "aside" }, `And ${number(state.more.rings)} more ${state.more.rings === 1 ? "ring" : "rings"}.`));
   if (!state.rings_sought) {
-    const all = el("a", { href: "/ledger.json" }, "ledger.json");
+    const all = el("a", { href: "ledger.json" }, "ledger.json");
     lines.push(el("p", { class: "aside" }, "So many wait that rings are not looked for here; ", all, " has them."));
   }
   box.replaceChildren(...lines);
@@ -855,7 +855,7 @@ async function askStatement() {
   const name = opened;
   asking = true;
   try {
-    const answer = await fetch(`/live/statement?account=${encodeURIComponent(name)}`);
+    const answer = await fetch(`live/statement?account=${encodeURIComponent(name)}`);
     const page = await answer.json();
     if (name !== opened) return;
     if (page.statement === null) {
@@ -867,7 +867,7 @@ async function askStatement() {
       showStatement(page.statement);
     }
   } catch {
-    write($("statement-note"), "The relay does not answer.");
+    write($("statement-note"), "The server does not answer.");
   } finally {
     asking = false;
   }
@@ -955,7 +955,7 @@ function show(state) {
   showAccounts(state);
   showHolders(state);
   showMatrix(state);
-  write($("cost"), `Updates every ${state.every_seconds <= 1 ? "second" : `${state.every_seconds} s`}; the last update took ${state.busy_ms} ms of the relay's time.`);
+  write($("cost"), `Updates every ${state.every_seconds <= 1 ? "second" : `${state.every_seconds} s`}; the last update took ${state.busy_ms} ms of the server's time.`);
   askStatement();
   // What does not scroll needs no stop of the Tab key.
   for (const box of document.querySelectorAll(".scroll")) {
@@ -967,7 +967,7 @@ function show(state) {
 function watch() {
   if (source) return;
   clearTimeout(again);
-  source = new EventSource("/live/events");
+  source = new EventSource("live/events");
   source.addEventListener("history", (event) => {
     recall(JSON.parse(event.data));
   });
@@ -979,7 +979,7 @@ function watch() {
   });
   source.addEventListener("error", () => {
     const closed = source && source.readyState === EventSource.CLOSED;
-    setLink("lost", closed ? "the relay does not let this page watch; too many do" : "no connection to the relay; trying again");
+    setLink("lost", closed ? "the server does not let this page watch; too many do" : "no connection to the server; trying again");
     document.body.classList.add("stale");
     if (closed) {
       unwatch();

@@ -8,12 +8,14 @@ from time import monotonic
 from fastapi import FastAPI, WebSocket
 
 from clearfunds.accounts import Limit
-from clearfunds.asgi import EventStream, Hub, lifespan, serve_websocket
+from clearfunds.asgi import EventStream, Hub, debt_pages, lifespan, serve_websocket
 from clearfunds.dataspace import Publication
 
 logging.basicConfig(level=logging.INFO)
 hub = Hub(limit=Limit(items=20))
 app = FastAPI(lifespan=lifespan(hub))
+app.mount("/debt", debt_pages(hub))
+app.mount("/closed", debt_pages(hub, allow=lambda scope: False))
 
 
 @app.get("/sse/{user}")

@@ -305,7 +305,7 @@ async def test_a_page_whose_relay_goes_and_comes_back_says_so() -> None:
                     await shows(tab, "#verdict", "Nobody waits.")
                     serving.cancel_scope.cancel()
                 await tab.until("document.querySelector('#link').dataset.state === 'lost'")
-                await shows(tab, "#link", "no connection to the relay")
+                await shows(tab, "#link", "no connection to the server")
                 assert await tab.evaluate("document.body.classList.contains('stale')")
         # A browser complains itself of a connection that it does not get; the page does not.
         assert not [each for each in browser.complaints if "net::ERR_" not in each]
