@@ -24,7 +24,7 @@ from clearfunds.accounts import Limit, Profile
 from clearfunds.asgi import EventStream, Hub, debt_pages, serve_websocket
 from clearfunds.dataspace import Publication
 
-PAGE = """<!doctype html><title>Feed</title><h1>Feed</h1>
+PAGE = """<!doctype html><title>Feed</title><link rel="icon" href="debt/live/icon.svg"><h1>Feed</h1>
 <form><input placeholder="say something" autofocus> <a href="debt/">who waits for whom</a></form>
 <p id="clock"></p><ul id="said"></ul>
 <script>

@@ -73,10 +73,12 @@ async def serve(hub: Hub, stream: SocketStream) -> None:
 async def main(port: int) -> None:
     """Serve until interrupted."""
     async with Hub() as hub:
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
-        address = listener.extra(anyio.abc.SocketAttribute.local_port)
-        print(f"chat on 127.0.0.1 port {address}", flush=True)
-        await listener.serve(partial(serve, hub))
+        async with await anyio.create_tcp_listener(
+            local_host="127.0.0.1", local_port=port
+        ) as listener:
+            address = listener.extra(anyio.abc.SocketAttribute.local_port)
+            print(f"chat on 127.0.0.1 port {address}", flush=True)
+            await listener.serve(partial(serve, hub))
 
 
 if __name__ == "__main__":
