@@ -89,7 +89,7 @@ async def room(socket: WebSocket, user: str, profile: Profile = Profile.BALANCED
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="A feed, and who holds it up.")
     parser.add_argument("--port", type=int, default=8000)
     # Open streams would keep it from stopping.
     uvicorn.run(app, port=parser.parse_args().port, timeout_graceful_shutdown=2)

@@ -37,6 +37,11 @@ def debts(hub: Hub) -> bytes:
     return "".join(lines).encode() or b"nobody owes anything\n"
 
 
+def payload_of(event: Publication) -> bytes:
+    """Return a line as it goes to the clients."""
+    return event.payload
+
+
 async def read(
     hub: Hub, account: Account, lines: BufferedByteReceiveStream, stream: SocketStream
 ) -> None:
@@ -62,7 +67,7 @@ async def serve(hub: Hub, stream: SocketStream) -> None:
                 feed: Feed[Publication] = hub.subscribe(account, "room")
                 with feed:
                     async with anyio.create_task_group() as group:
-                        group.start_soon(feed.send_to, stream, lambda event: event.payload)
+                        group.start_soon(feed.send_to, stream, payload_of)
                         await read(hub, account, lines, stream)
     except* (anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError):
         pass  # it has left, or writes no lines
@@ -72,17 +77,16 @@ async def serve(hub: Hub, stream: SocketStream) -> None:
 
 async def main(port: int) -> None:
     """Serve until interrupted."""
-    async with Hub() as hub:
-        async with await anyio.create_tcp_listener(
-            local_host="127.0.0.1", local_port=port
-        ) as listener:
-            address = listener.extra(anyio.abc.SocketAttribute.local_port)
-            print(f"chat on 127.0.0.1 port {address}", flush=True)
-            await listener.serve(partial(serve, hub))
+    async with Hub() as hub, await anyio.create_tcp_listener(
+        local_host="127.0.0.1", local_port=port
+    ) as listener:  # fmt: skip
+        address = listener.extra(anyio.abc.SocketAttribute.local_port)
+        print(f"chat on 127.0.0.1 port {address}", flush=True)
+        await listener.serve(partial(serve, hub))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="A TCP chat.")
     parser.add_argument("--port", type=int, default=4000)
     parser.add_argument("--loop", choices=("asyncio", "trio"), default="asyncio")
     options = parser.parse_args()

@@ -94,6 +94,6 @@ async def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="One answer for a hundred tabs.")
     parser.add_argument("--text", type=Path, default=Path(__file__).parent.parent / "LICENSE")
     asyncio.run(main([f"{word} " for word in parser.parse_args().text.read_text().split()]))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +79,7 @@ def command_of(server: str, program: str, port: int) -> list[str]:
 
 
 @contextmanager
-def serving(server: str, program: str, folder: Path, scratch: Path) -> Iterator[Served]:
+def serving(server: str, program: str, folder: Path, scratch: Path) -> Generator[Served]:
     """Serve a program in a folder by one of `SERVERS`, for as long as the block lasts."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import anyio
 import attrs
@@ -37,7 +35,7 @@ class Client:
     app: App
     root: str = "/debt"
     leaves: anyio.Event = attrs.field(factory=anyio.Event)
-    got: list[Message] = attrs.field(factory=list)
+    got: list[Message] = attrs.field(factory=list[Message])
 
     async def get(self, path: str, *, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
         """Return status, header and body."""
@@ -99,7 +97,7 @@ async def test_each_page(hub: Hub) -> None:
 async def test_what_is_refused(hub: Hub) -> None:
     async def nobody(scope: Scope) -> bool:
         await anyio.lowlevel.checkpoint()
-        return scope["path"].endswith("metrics")
+        return str(scope["path"]).endswith("metrics")
 
     client = Client(debt_pages(hub))
     closed = Client(debt_pages(hub, allow=nobody))
@@ -121,8 +119,7 @@ async def test_what_is_refused(hub: Hub) -> None:
 async def test_a_stream_ends_when_its_client_leaves(hub: Hub) -> None:
     client = Client(debt_pages(hub))
     async with hub, open_nursery() as nursery:
-        get: Callable[[str], Awaitable[Any]] = client.get
-        nursery.start_soon(get, "/live/events")
+        nursery.start_soon(client.get, "/live/events")
         with anyio.fail_after(10):
             while len(client.got) < 3:  # noqa: ASYNC110
                 await anyio.sleep(0.01)

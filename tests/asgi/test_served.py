@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -34,7 +34,7 @@ def websocket(served: Served, path: str, *, small: bool = False) -> ClientConnec
 
 
 @contextmanager
-def sse(served: Served, path: str, *, small: bool = False) -> Iterator[BinaryIO]:
+def sse(served: Served, path: str, *, small: bool = False) -> Generator[BinaryIO]:
     """Ask for an event stream, and wait until it is open; the block has its lines."""
     with served.connect(SMALL if small else None) as sock:
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

@@ -536,9 +536,7 @@ async def test_a_queue_that_is_deleted_meanwhile(ledger: Ledger, account: Accoun
         (QueueSettings(durable=True, auto_delete=True), "would delete itself"),
     ],
 )
-def test_a_mailbox_that_cannot_spill(
-    settings: QueueSettings, why: str, ledger: Ledger
-) -> None:
+def test_a_mailbox_that_cannot_spill(settings: QueueSettings, why: str, ledger: Ledger) -> None:
     queue = Queue(
         ledger,
         "q",

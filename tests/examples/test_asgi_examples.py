@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @contextmanager
-def feeding() -> Iterator[str]:
+def feeding() -> Generator[str]:
     """Run the feed; give its address without a scheme."""
     port = lasting_port()
     process = subprocess.Popen(

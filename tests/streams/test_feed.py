@@ -88,11 +88,9 @@ async def test_what_to_subscribe_to(hub: Hub) -> None:
         with hub.subscribe("d", Reading) as late:
             with hub.dataspace.asserted(alice, Reading("attic", 30.0)):
                 pass
-            first, second = [await anext(late), await anext(late)]
-            assert (first, second) == (
-                Asserted(Reading("attic", 30.0)),
-                Retracted(Reading("attic", 30.0)),
-            )
+            found = [await anext(late), await anext(late)]
+            value = Reading("attic", 30.0)
+            assert found == [Asserted(value), Retracted(value)]
         with pytest.raises(PatternError), hub.subscribe("d", "news/#/x"):
             pass
     alice.close()
@@ -191,12 +189,15 @@ async def test_memory_for_backlogs_is_bounded(autojump_clock: MockClock) -> None
     hub = Hub(limit=limit, spill_bytes=1000, ledger=Ledger(clock=LoopClock()))
     newsroom = hub.open("newsroom")
     async with hub:
-        with pytest.raises(GivenUpError), hub.subscribe("stuck", "news"):
-            for number in range(1000):
-                await hub.publish(newsroom, Publication("news", b"%100d" % number))
-                backlog = hub.ledger.accounts["behind"]
-                assert backlog.debt_bytes <= 1000
-            pytest.fail("it must not get here")
+        gone = False
+        try:
+            with hub.subscribe("stuck", "news"):
+                for number in range(1000):
+                    await hub.publish(newsroom, Publication("news", b"%100d" % number))
+                    assert hub.ledger.accounts["behind"].debt_bytes <= 1000
+        except GivenUpError:
+            gone = True
+        assert gone
     assert newsroom.debt_items == 0
     hub.ledger.audit()
     newsroom.close()
@@ -322,6 +323,9 @@ class Pipe:
         await self.room.acquire()
         self.taken += data
 
+    def lines(self) -> list[bytes]:
+        return self.taken.splitlines()
+
 
 async def test_events_go_to_a_stream_together(autojump_clock: MockClock, hub: Hub) -> None:
     newsroom = hub.open("newsroom", limit=Limit(items=5, low_items=0))
@@ -352,7 +356,7 @@ async def test_events_go_to_a_stream_together(autojump_clock: MockClock, hub: Hu
             for _ in range(20):
                 pipe.room.release()
             await wait_all_tasks_blocked()
-            lines = pipe.taken.split(b"\n")[5:-1]
+            lines = pipe.lines()[5:]
             assert lines[-3:] == [b"27", b"28", b"29"]
             gone = sum(int(line[7:]) for line in lines if line.startswith(b"missed"))
             assert gone + sum(not line.startswith(b"missed") for line in lines) == 24
