@@ -29,6 +29,9 @@ class AsyncioLot:
         # A cancelled task stays until it goes on.
         return sum([not each.done() for each in self._waiting])
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting) and len(self) > 0
+
     async def park(self, lost: Callable[[], object] | None = None) -> None:
         """Wait until woken; see `Loop.park`."""
         mine = asyncio.get_running_loop().create_future()

@@ -13,6 +13,7 @@ in `_asyncio_loop.py`.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
@@ -126,6 +127,14 @@ class _Trio:
 TRIO: Final[Loop] = _Trio()
 
 
+@cache
+def asyncio_loop() -> Loop:
+    """Return asyncio's, where that has been imported."""
+    from ._asyncio_loop import ASYNCIO
+
+    return ASYNCIO
+
+
 def running() -> Loop:
     """Return the loop that runs this task, or this callback.
 
@@ -136,9 +145,7 @@ def running() -> Loop:
         return TRIO
     asyncio: Any = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
-        from ._asyncio_loop import ASYNCIO
-
-        return ASYNCIO
+        return asyncio_loop()
     if trio.lowlevel.in_trio_run():
         return TRIO
     msg = "waiting for clear funds needs a running event loop: trio.run(...) or asyncio.run(...)"

@@ -172,7 +172,8 @@ class Mailbox(LoanQueue):
             MailboxClosedError: When the mailbox is closed.
             GivenUpError: When it was closed because it made no progress (rule 11).
         """
-        await checkpoint()
+        if self.queue or self.closed:
+            await checkpoint()  # otherwise the wait is one
         while not self.queue:
             self._raise_if_closed()
             self._see_whether_caught_up()

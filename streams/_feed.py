@@ -172,22 +172,17 @@ class Feed(Generic[T]):
                 self.missed = 0
                 return loan.item[self._place]
             self._loan = None
-        loan = await self._next_loan()
-        if loan is None:
-            raise StopAsyncIteration
+        box = self._box
+        try:
+            loan = await box.receive()
+        except MailboxClosedError:
+            if self._given_up is not None:
+                raise
+            raise StopAsyncIteration from None
+        self.missed = box.dropped
         self._loan = loan
         self._place = 0
         return loan.item[0]
-
-    async def _next_loan(self) -> LoanedItem[list[T]] | None:
-        try:
-            loan = await self._box.receive()
-        except GivenUpError:
-            raise
-        except MailboxClosedError:
-            return None
-        self.missed = self._box.dropped
-        return loan
 
     def turn(self) -> Turn:
         """Begin a turn of the event in hand: its publisher pays for what is sent in it, too.
@@ -222,10 +217,8 @@ class Feed(Generic[T]):
             GivenUpError: As `async for`; and whatever the stream raises.
         """
         send = sender_of(sink)
-        while True:
-            loan = await self._next_loan()
-            if loan is None:
-                return
+        async for loan in self._box:
+            self.missed = self._box.dropped
             with loan as events:
                 pieces = [encode(event) for event in events]
                 if self.missed and missed is not None:
