@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from ._loop import Event, Loop, TaskLot
 
@@ -84,9 +84,9 @@ class _Asyncio:
         except TimeoutError:
             pass
 
-    async def park(self, lot: TaskLot, lost: Callable[[], object]) -> None:
+    def park(self, lot: TaskLot, lost: Callable[[], object]) -> Awaitable[None]:
         assert isinstance(lot, AsyncioLot)
-        await lot.park(lost)
+        return lot.park(lost)
 
 
 ASYNCIO: Final[Loop] = _Asyncio()

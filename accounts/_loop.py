@@ -21,7 +21,7 @@ import trio
 from ._errors import NoLoopError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 
 class Event(Protocol):
@@ -87,8 +87,11 @@ class Loop(Protocol):
         """Wait for an event until `deadline` at the latest, on the loop's clock."""
         ...
 
-    async def park(self, lot: TaskLot, lost: Callable[[], object]) -> None:
-        """Wait in a lot; call `lost` if a cancellation comes when this task has been woken."""
+    def park(self, lot: TaskLot, lost: Callable[[], object]) -> Awaitable[None]:
+        """Wait in a lot; call `lost` if a cancellation comes when this task has been woken.
+
+        Not a coroutine itself: each one between a task and what it waits for costs at each wake-up.
+        """
         ...
 
 
@@ -119,9 +122,9 @@ class _Trio:
         with trio.move_on_at(deadline):
             await event.wait()
 
-    async def park(self, lot: TaskLot, lost: Callable[[], object]) -> None:
+    def park(self, lot: TaskLot, lost: Callable[[], object]) -> Awaitable[None]:
         # Trio cancels no task that has been woken already.
-        await lot.park()
+        return lot.park()
 
 
 TRIO: Final[Loop] = _Trio()
@@ -203,10 +206,11 @@ class Lot:
     As `trio.lowlevel.ParkingLot`, in whichever loop they run.
     """
 
-    __slots__ = ("_lot",)
+    __slots__ = ("_loop", "_lot")
 
     def __init__(self) -> None:
         self._lot: TaskLot | None = None
+        self._loop: Loop | None = None
 
     def __len__(self) -> int:
         return 0 if self._lot is None else len(self._lot)
@@ -214,7 +218,7 @@ class Lot:
     def __bool__(self) -> bool:
         return bool(self._lot)
 
-    async def park(self, lost: Callable[[], object] | None = None) -> None:
+    def park(self, lost: Callable[[], object] | None = None) -> Awaitable[None]:
         """Wait until woken.
 
         Args:
@@ -223,10 +227,11 @@ class Lot:
         """
         loop = running()
         lot = self._lot
-        if not lot:
-            # Nobody waits: the next ones may be of another loop.
+        if lot is None or (loop is not self._loop and not lot):
+            # Nobody waits: the next ones may be of the other library.
             lot = self._lot = loop.lot()
-        await loop.park(lot, self.unpark if lost is None else lost)
+            self._loop = loop
+        return loop.park(lot, self.unpark if lost is None else lost)
 
     def unpark(self, *, count: int = 1) -> None:
         """Wake so many of those that have waited for longest."""

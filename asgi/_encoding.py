@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import attrs
 
 from ..dataspace import Asserted, Publication, Retracted
+
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Encodes an event once for all clients that get it one after the other."""
+
+    __slots__ = ("_encode", "_encoded", "_event")
+
+    def __init__(self, encode: Callable[[Any], T]) -> None:
+        self._encode = encode
+        self._event: Any = self  # no event is this
+        self._encoded: T | None = None
+
+    def __call__(self, event: Any) -> T:
+        """Return the event, encoded."""
+        if event is not self._event or self._encoded is None:
+            self._encoded = self._encode(event)
+            self._event = event
+        return self._encoded
 
 
 def text_of(event: Any) -> str:
@@ -40,3 +62,7 @@ def _plain(value: Any) -> Any:
         return value.decode()
     msg = f"{value!r} has no form as JSON; give an `encode` for it"
     raise TypeError(msg)
+
+
+same_text_of = Once(text_of)
+"""`text_of`, once for all clients."""

@@ -10,7 +10,7 @@ import anyio
 
 from ..dataspace import GivenUpError
 from ..streams._beside import beside
-from ._encoding import text_of
+from ._encoding import Once, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,12 +90,18 @@ class EventStream(_Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. Cancellation ends the feed; the event in hand ends as `cancelled`."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        beats = _Heartbeats(send, self._heartbeat)
+
+        async def meanwhile() -> None:
+            async with beside(beats.run):
+                await until_it_leaves(receive)
+
         try:
-            async with beside(lambda: until_it_leaves(receive)):
+            async with beside(meanwhile):
                 with self._feed as feed:
                     await send(start)
                     await _send(send, b": open\n\n")  # browsers tell of the connection only then
-                    await self._send_events(feed, send)
+                    await self._send_events(feed, send, beats)
                     await _send(send, b"", more=False)
         except GivenUpError as error:
             logger.warning("%s", error)
@@ -104,24 +110,50 @@ class EventStream(_Response):
         if self.background is not None:
             await self.background()
 
-    async def _send_events(self, feed: Feed[Any], send: Send) -> None:
-        events = aiter(feed)
-        while True:
-            event: Any = None
-            with anyio.move_on_after(self._heartbeat) as silence:
-                try:
-                    event = await anext(events)
-                except StopAsyncIteration:
-                    return
-            if silence.cancelled_caught:
-                await _send(send, b":\n\n")
-                continue
-            data = encode_event(
-                self._encode(event), None if self._event is None else self._event(event)
-            )
+    def _encode_event(self, event: Any) -> bytes:
+        kind = None if self._event is None else self._event(event)
+        return encode_event(self._encode(event), kind)
+
+    async def _send_events(self, feed: Feed[Any], send: Send, beats: _Heartbeats) -> None:
+        encode = self._encode_event
+        if self._encode is text_of and self._event is None:
+            encode = _usual_event
+        async for event in feed:
+            data = encode(event)
             if feed.missed:
                 data = encode_event(str(feed.missed), "missed") + data
+            if beats.sending is not None:
+                await beats.sending.wait()
+            beats.idle = beats.silent = False
             await _send(send, data)
+            beats.idle = True
+
+
+class _Heartbeats:
+    """Sends a comment after some seconds of silence, while nothing else is being sent.
+
+    A timeout for each event would cost as much as the event.
+    """
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self._send = send
+        self._seconds = seconds
+        self.idle = True
+        self.silent = False
+        self.sending: anyio.Event | None = None
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(self._seconds)
+            if self.idle and self.silent:
+                self.sending = anyio.Event()
+                await _send(self._send, b":\n\n")
+                self.sending.set()
+                self.sending = None
+            self.silent = True
+
+
+_usual_event: Final = Once(lambda event: encode_event(text_of(event)))
 
 
 async def _send(send: Send, body: bytes, *, more: bool = True) -> None:

@@ -11,7 +11,7 @@ import anyio
 from ..accounts import Account
 from ..dataspace import GivenUpError
 from ..streams._beside import beside
-from ._encoding import text_of
+from ._encoding import same_text_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ async def serve_websocket(
     *,
     account: Account | None = None,
     on_message: Callable[[str | bytes], Awaitable[object]] | None = None,
-    encode: Callable[[Any], str | bytes] = text_of,
+    encode: Callable[[Any], str | bytes] = same_text_of,
     missed: Callable[[int], str | bytes] | None = missed_message,
     accept: bool = True,
 ) -> None:
@@ -66,7 +66,8 @@ async def serve_websocket(
         account: The account of what the client sends: it is not read while this owes too much.
         on_message: Called with each message of the client, one after the other, as a rule to
             publish it on the account; what it raises ends the connection. None: they are ignored.
-        encode: Makes a text or binary message of an event: by default `text_of`.
+        encode: Makes a text or binary message of an event: by default a payload as it is, a text as
+            it is, all else as JSON.
         missed: Makes the message that tells the client how many events it has missed, before the
             next one; None: it is not told.
         accept: Whether to accept the connection; False: that has been done.
@@ -101,9 +102,17 @@ async def serve_websocket(
         async with beside(read):
             with feed:
                 async for event in feed:
+                    messages = [encode(event)]
                     if feed.missed and missed is not None:
-                        await _send(send, missed(feed.missed))
-                    await _send(send, encode(event))
+                        messages.insert(0, missed(feed.missed))
+                    try:
+                        for data in messages:
+                            kind = "text" if isinstance(data, str) else "bytes"
+                            await send({"type": "websocket.send", kind: data})
+                    except Exception as error:
+                        # OSError by ASGI, WebSocketDisconnect by Starlette; `receive` says the
+                        # same in a moment.
+                        raise _LeftError(repr(error)) from error
     except GivenUpError as error:
         logger.warning("%s", error)
         code = TRY_AGAIN_LATER
@@ -117,12 +126,3 @@ async def serve_websocket(
 
 class _LeftError(Exception):
     """The server could not send: its client is gone."""
-
-
-async def _send(send: Send, data: str | bytes) -> None:
-    kind = "text" if isinstance(data, str) else "bytes"
-    try:
-        await send({"type": "websocket.send", kind: data})
-    except Exception as error:
-        # OSError by ASGI, WebSocketDisconnect by Starlette; `receive` says the same in a moment.
-        raise _LeftError(repr(error)) from error

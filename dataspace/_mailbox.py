@@ -196,8 +196,10 @@ class Mailbox(LoanQueue):
         if self._trailing_gap and not self.lagging:
             # Nothing has come since.
             self.dropped, self._trailing_gap = self.dropped + self._trailing_gap, 0
-        if any(isinstance(entry, Batch) for entry in loan.item):
-            loan.item[:] = _explode(loan.item)
+        for entry in loan.item:
+            if entry.__class__ is Batch:
+                loan.item[:] = _explode(loan.item)
+                break
         self._taken.add(loan)
         self.settled()
         if self._spilling is not None:
