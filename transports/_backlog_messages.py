@@ -209,7 +209,8 @@ class OldestMessages(_Line):
             kept, nbytes = self._fitting(tail.data, tail.items, room, size)
             dropped.add(tail.items - kept, len(tail.data) - nbytes)
             if kept:
-                self._append(tail.number, tail.data[:nbytes], kept, tail.opened)
+                data = tail.data if kept == tail.items else tail.data[:nbytes]
+                self._append(tail.number, data, kept, tail.opened)
                 break
         return dropped.items, dropped.nbytes
 
