@@ -209,8 +209,7 @@ class OldestMessages(_Line):
             kept, nbytes = self._fitting(tail.data, tail.items, room, size)
             dropped.add(tail.items - kept, len(tail.data) - nbytes)
             if kept:
-                data = tail.data if kept == tail.items else tail.data[:nbytes]
-                self._append(tail.number, data, kept, tail.opened)
+                self._append(tail.number, tail.data[:nbytes], kept, tail.opened)
                 break
         return dropped.items, dropped.nbytes
 

@@ -64,8 +64,8 @@ FRAMING_BYTES = 16
 """Bytes that framing may add to an event's charged size; MQTT adds 9 at the most."""
 
 SPILL_LIMIT: Final = Limit(items=None, bytes=RETAIN_BYTES)
-"""Default bound on what is spilled to memory: whole loans are, which may have any number of
-events."""
+"""Default bound on what is spilled to memory. Not in events: what was there when the outlet was
+relieved is spilled in records of up to 64 KiB, which may be thousands of events."""
 
 NO_RULES: Final[frozenset[PolicyRule]] = frozenset()
 

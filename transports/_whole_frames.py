@@ -97,4 +97,6 @@ def _open_spool(
     assert backlog is not None
     # Opened once more: the spool closes it, and so does the backlog.
     account = holder.ledger.open(backlog.account.name, parent=backlog.above)
-    return Spool(holder, flusher.shelves, account, account.name, on_more=on_more, on_over=on_over)
+    shelves = flusher.shelves
+    shelves.faults = holder.ledger.faults
+    return Spool(holder, shelves, account, account.name, on_more=on_more, on_over=on_over)

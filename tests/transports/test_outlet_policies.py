@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from clearfunds.accounts import (
 from clearfunds.dataspace import Batch
 from clearfunds.transports import Flusher, Outlet, open_flusher
 from tests.transports.peers import until
+from tests.transports.sockets import reluctant_pair
 
 KEEP = 20
 DROPS = (StuckPolicy.DROP_OLDEST, StuckPolicy.DROP_NEWEST, StuckPolicy.CONFLATE)
@@ -136,13 +137,14 @@ async def way(
     limit: Limit = Limit(items=100),  # noqa: B008
     fair: bool = False,
     key: Callable[[bytes], bytes] = sensor_of,
+    takes: Sequence[int] = (),
 ) -> AsyncGenerator[Way]:
     ledger = Ledger(clock=trio.current_time)
     broken: list[str] = []
-    ours, theirs = socket.socketpair()
+    ours, theirs = reluctant_pair()
+    ours.takes = list(takes)
     for sock in (ours, theirs):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        sock.setblocking(False)
     if policy is StuckPolicy.SPILL and retain_limit is not None:
         retain_limit = Limit(items=None, bytes=1 << 20)
     with ours, theirs:
@@ -451,13 +453,19 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-@given(steps=STEPS, policy=st.sampled_from(RELIEVES), fair=st.booleans(), seed=st.integers(0, 99))
+@given(
+    steps=STEPS,
+    policy=st.sampled_from(RELIEVES),
+    fair=st.booleans(),
+    takes=st.lists(st.integers(0, 5_000), max_size=30),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=80, deadline=None)
 async def test_whatever_happens_frames_are_whole_and_gaps_are_counted(
-    steps: list[tuple[Any, ...]], policy: StuckPolicy, fair: bool, seed: int
+    steps: list[tuple[Any, ...]], policy: StuckPolicy, fair: bool, takes: list[int], seed: int
 ) -> None:
     """One publisher's come in order; a fair outlet keeps no other order."""
-    async with way(policy, fair=fair) as w:
+    async with way(policy, fair=fair, takes=takes) as w:
         w.block()
         rand = random.Random(seed)
         by_of: dict[int, int] = {}
