@@ -7,8 +7,10 @@ or `P`, the topic, a zero byte and the payload to publish. A publication arrives
 at every connection with a matching filter, the publisher's own included.
 
 A publisher that is faster than its subscribers is not read while its debt is above its limit
-(backpressure). With `--http`, http://127.0.0.1:9100/ shows who waits on whom (this needs the extra
-`relay`). Ctrl-C ends it; every connection's account is printed when it closes.
+(backpressure). A subscriber that takes nothing for 20 seconds while publishers wait for it is
+disconnected, or handled by another `--policy`. With `--http`, http://127.0.0.1:9100/ shows who
+waits on whom (this needs the extra `relay`). Ctrl-C ends it; every connection's account is printed
+when it closes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import AsyncGenerator
 
 import trio
 
-from clearfunds.accounts import Account, Ledger, Limit, watch_patience
+from clearfunds.accounts import Account, Ledger, Limit, StuckPolicy, watch_patience
 from clearfunds.dataspace import Dataspace, Observation, Publication, TopicFilter
 from clearfunds.transports import Flusher, Link, ListenURL, Outlet, open_flusher, open_listeners
 
@@ -31,8 +33,9 @@ LIMIT = Limit(items=1_000, bytes=4 << 20)
 class Relay:
     """The state that all connections share."""
 
-    def __init__(self, flusher: Flusher) -> None:
+    def __init__(self, flusher: Flusher, policy: StuckPolicy) -> None:
         self.flusher = flusher
+        self.policy = policy
         self.ledger = Ledger()
         self.dataspace = Dataspace(self.ledger)
 
@@ -42,8 +45,9 @@ class Relay:
         # account.
         account = self.ledger.open(f"tcp/{link.peer}", limit=LIMIT)
         outlet = Outlet(
-            self.ledger, self.flusher, link.sock, account.name, frame=frame, on_broken=link.cut
-        )
+            self.ledger, self.flusher, link.sock, account.name, frame=frame, on_broken=link.cut,
+            policy=self.policy, key=topic_of,
+        )  # fmt: skip
         outlet.owner = account  # the account whose reader stands still if this peer takes nothing
         observations: dict[str, Observation] = {}
         why = "it left"
@@ -103,6 +107,11 @@ def frame(event: Publication) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
+def topic_of(encoded: bytes) -> bytes:
+    """Return the topic of an encoded publication."""
+    return encoded[LENGTH.size + 1 : encoded.index(b"\0", LENGTH.size + 1)]
+
+
 async def show(ledger: Ledger, port: int, nursery: trio.Nursery) -> None:
     """Serve the pages: the live one, /metrics for Prometheus, /ledger.json."""
     from clearfunds.pages import Pages, serve_pages
@@ -113,12 +122,12 @@ async def show(ledger: Ledger, port: int, nursery: trio.Nursery) -> None:
     print(f"who waits on whom: {url}/", flush=True)
 
 
-async def main(host: str, port: int, http: int | None) -> None:
+async def main(host: str, port: int, http: int | None, policy: StuckPolicy) -> None:
     """Serve until cancelled."""
     (listener,) = await open_listeners(ListenURL("relay", "tcp", host, port))
     with listener:
         async with open_flusher() as flusher, trio.open_nursery() as nursery:
-            relay = Relay(flusher)
+            relay = Relay(flusher, policy)
             nursery.start_soon(watch_patience, relay.ledger)  # no silent stalls
             if http is not None:
                 await show(relay.ledger, http, nursery)
@@ -131,8 +140,9 @@ if __name__ == "__main__":
     parser.add_argument("host")
     parser.add_argument("port", type=int, help="0: any")
     parser.add_argument("--http", type=int, metavar="PORT", help="serve the pages there")
+    parser.add_argument("--policy", type=StuckPolicy, choices=StuckPolicy, default="disconnect")
     options = parser.parse_args()
     try:
-        trio.run(main, options.host, options.port, options.http)
+        trio.run(main, options.host, options.port, options.http, options.policy)
     except* KeyboardInterrupt:
         print("stopped")

@@ -287,7 +287,7 @@ class Spool:
         holder = self._holder
         logger.warning(
             "%s %s has %d messages (%d bytes) spilled, and no more may be (spill_limit, "
-            "disk_limit or kept_limit): publishers wait for it",
+            "disk_limit, kept_limit or retain_limit): publishers wait for it",
             holder.kind, holder.name, self._items, self._nbytes,
             extra={"event": "spill_full", "holder": holder.name, "kind": holder.kind,
                    "items": self._items, "bytes": self._nbytes},

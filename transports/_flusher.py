@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from ..accounts import Outcome
+from ..persistence import RamShelves
 from ._scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -42,13 +43,22 @@ class Flusher:
         scheduler: Tells connections when it is their turn to work.
     """
 
-    __slots__ = ("corks", "dirty", "nursery", "scheduler")
+    __slots__ = ("_shelves", "corks", "dirty", "nursery", "scheduler")
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.dirty: list[Outlet] = []
         self.nursery = nursery
         self.corks = 0
         self.scheduler = Scheduler(nursery)
+        self._shelves: RamShelves | None = None
+
+    @property
+    def shelves(self) -> RamShelves:
+        """Memory to spill to, for outlets that have no other place."""
+        if self._shelves is None:
+            self._shelves = RamShelves(self)
+            self.nursery.start_soon(self._shelves.run)
+        return self._shelves
 
     @contextmanager
     def corked(self) -> Generator[None]:

@@ -14,7 +14,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -26,9 +25,12 @@ from ..access._subscription_policies import PolicyRule
 from ..accounts import (
     DEFAULT_PATIENCE,
     JOIN_BYTES,
+    RETAIN_BYTES,
+    RETAIN_LIMIT,
     Account,
     Holder,
     Ledger,
+    Limit,
     LoanedItem,
     LoanQueue,
     Outcome,
@@ -39,10 +41,16 @@ from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
 from ..sockets._layer import Connected
 from ._flusher import SENDING, Flusher
-from ._outlet_backlog import ConsumerPolicy, Found, OutletBacklog, look_at, rules_of
+from ._outlet_backlog import (
+    ConsumerPolicy,
+    Found,
+    OutletBacklog,
+    first_due,
+    look_at,
+    rules_of,
+)
 from ._tcp_counters import read_counters
-
-logger = logging.getLogger("clearfunds.transports")
+from ._whole_frames import policy_for_frames
 
 SEND_BYTES = 256 << 10
 """Most bytes of one send. Without a cap, releasing a backlog of 1 GB froze a relay for 3 seconds;
@@ -55,6 +63,10 @@ message that comes meanwhile goes next; and to wait after each would cost a quar
 FRAMING_BYTES = 16
 """Bytes that framing may add to an event's charged size; MQTT adds 9 at the most."""
 
+SPILL_LIMIT: Final = Limit(items=None, bytes=RETAIN_BYTES)
+"""Default bound on what is spilled to memory. Not in events: what was there when the outlet was
+relieved is spilled in records of up to 64 KiB, which may be thousands of events."""
+
 NO_RULES: Final[frozenset[PolicyRule]] = frozenset()
 
 NO_LOANS: Final[deque[LoanedItem[list[Any]]]] = deque(maxlen=0)
@@ -65,6 +77,15 @@ connection's memory. It takes nothing, so an outlet makes its own before it queu
 def as_bytes(item: bytes) -> bytes:
     """Return an item that is bytes already."""
     return item
+
+
+def bytes_of(chunk: Any, name: str) -> bytes:
+    """Return what the frame of outlet `name` has made, as bytes."""
+    try:
+        return bytes(memoryview(chunk))
+    except TypeError:
+        msg = f"the frame of outlet {name} must make bytes of an event, not {chunk!r:.100}"
+        raise TypeError(msg) from None
 
 
 class Outlet(LoanQueue):
@@ -81,8 +102,17 @@ class Outlet(LoanQueue):
         frame: Makes bytes of an event that is not a `Batch`; must not raise.
         on_broken: Called with a sentence when the connection must end: the socket failed, or the
             outlet was given up (rule 11).
+        patience: Seconds in which it takes nothing while others wait; then `policy` applies.
+        policy: The policy for slow consumers. A frame, the bytes of one event, is dropped or
+            spilled as a whole, as is a `Batch`. `SPILL` spills to memory, up to `retain_limit`:
+            then publishers wait again, and after 20 s it is disconnected.
+        retain_limit: How much it keeps while it is behind; by default 1,000 events and 8 MiB, or
+            8 MiB with `SPILL`.
+        key: For `StuckPolicy.CONFLATE`: returns the key of a frame, for example its topic. It gets
+            no `Batch`, which nothing replaces.
 
     Attributes:
+        begun_rules: The treatments of the messages in the last, incomplete send.
         sock: The socket.
         diverted: Whether it is closed, behind, or fair and blocked: new events are not simply
             queued.
@@ -93,12 +123,15 @@ class Outlet(LoanQueue):
             set.
         spare: A settled loan of this outlet's own, used again for the next: it saves making and
             freeing one for each delivery, 3 % of all CPU with one message in flight.
+
+    Raises:
+        UnfitPolicyError: If it is to conflate without a `key`.
     """
 
     __slots__ = (
-        "_begun", "_blocked", "_consumer_policy", "_dirty", "_flows", "_flusher", "_frame",
+        "_blocked", "_consumer_policy", "_dirty", "_flows", "_flusher", "_frame",
         "_lagging", "_never_begun", "_on_broken", "_rest", "_scope", "_sending", "_unbegun",
-        "diverted", "fair", "framing_bytes", "on_flowing", "sock", "spare",
+        "begun_rules", "diverted", "fair", "framing_bytes", "on_flowing", "sock", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -114,9 +147,13 @@ class Outlet(LoanQueue):
         on_broken: Callable[[str], object],
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        retain_limit: Limit | None = None,
+        key: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        self._consumer_policy: ConsumerPolicy | None = None
-        super().__init__(ledger, name, patience=patience, policy=policy)
+        self._consumer_policy = policy_for_frames(name, flusher, policy, patience, key)
+        if retain_limit is None:
+            retain_limit = SPILL_LIMIT if policy is StuckPolicy.SPILL else RETAIN_LIMIT
+        super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
         self.queue = NO_LOANS
         self._flusher = flusher
         self.sock = sock
@@ -134,8 +171,7 @@ class Outlet(LoanQueue):
         # What waits behind the bytes that are being sent, while it is fair and blocked.
         self._flows: FairQueue | None = None
         self._lagging: OutletBacklog | None = None
-        # The treatments of the messages in the last, incomplete send.
-        self._begun: set[PolicyRule] | frozenset[PolicyRule] = NO_RULES
+        self.begun_rules: set[PolicyRule] | frozenset[PolicyRule] = NO_RULES
         # The same for those after it, line by line, as far as somebody has asked.
         self._unbegun: list[Found] | None = None
         self._scope: trio.CancelScope | None = None
@@ -214,17 +250,9 @@ class Outlet(LoanQueue):
         if lagging is None:
             found = self._look(consumer_policy) or {consumer_policy.rules.default}
         else:
-            found = lagging.staying(self._begun) | lagging.unspilled()
+            found = lagging.staying(self.begun_rules) | lagging.unspilled()
             found = found or {PolicyRule(lagging.policy, self._patience)}
-        order = list(StuckPolicy)
-        return min(
-            found,
-            key=lambda each: (
-                each.policy is StuckPolicy.WAIT,
-                each.patience,
-                order.index(each.policy),
-            ),
-        )
+        return first_due(found)
 
     def _look(self, consumer_policy: ConsumerPolicy) -> set[PolicyRule]:
         """Return the treatments of all messages here; those seen before are not scanned again."""
@@ -234,7 +262,7 @@ class Outlet(LoanQueue):
         lines: Iterable[Iterable[LoanedItem[Any]]] = (islice(self.queue, self._sending, None),)
         if self._flows is not None:
             lines = self._flows.lines()  # until one is taken off, new ones come last
-        return look_at(self._unbegun, consumer_policy, lines, self).union(self._begun)
+        return look_at(self._unbegun, consumer_policy, lines, self).union(self.begun_rules)
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         consumer_policy = self._consumer_policy
@@ -245,12 +273,7 @@ class Outlet(LoanQueue):
             return  # an unblocked outlet sends in a moment
         if self._lagging is not None:
             # It has reported that it is behind already: somebody waits all the same.
-            self._lagging.spill_all()
-            if not self._lagging.staying(self._begun) and self._lagging.undroppable():
-                logger.warning(
-                    "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
-                )
-                self.give_up(why)
+            self._lagging.relieve_again(why, fields)
             return
         if self._flows is not None:
             self.queue.extend(self._flows.clear())
@@ -317,7 +340,7 @@ class Outlet(LoanQueue):
             chunk = self._frame(item)
             if chunk.__class__ is not bytes:
                 # It would be found when it is sent: by whatever task happens to send then.
-                chunk = self._bytes_of(chunk)
+                chunk = bytes_of(chunk, self.name)
         queue = self.queue
         # Loans that are being sent are not joined: they are repaid as they stand.
         if len(queue) > self._sending:
@@ -352,13 +375,6 @@ class Outlet(LoanQueue):
         if not self._dirty:
             self._dirty = True
             self._flusher.dirty.append(self)
-
-    def _bytes_of(self, chunk: Any) -> bytes:
-        try:
-            return bytes(memoryview(chunk))
-        except TypeError:
-            msg = f"the frame of outlet {self.name} must make bytes of an event, not {chunk!r:.100}"
-            raise TypeError(msg) from None
 
     def turn_away(self, account: Account, items: int, nbytes: int, why: Outcome) -> None:
         """Repay events for this outlet that the recipient in front of it has not passed on."""
@@ -573,7 +589,7 @@ class Outlet(LoanQueue):
             self._rest = rest[sent:]
             return
         self._rest = None
-        self._begun = NO_RULES
+        self.begun_rules = NO_RULES
         self._unbegun = None
         queue = self.queue
         finished = self._sending
@@ -605,7 +621,7 @@ class Outlet(LoanQueue):
         """Remember the treatments of messages that cannot be told apart any more."""
         consumer_policy = self._consumer_policy
         if consumer_policy is not None and consumer_policy.rules.only is None:
-            self._begun = rules_of(consumer_policy, loans, self)
+            self.begun_rules = rules_of(consumer_policy, loans, self)
             self._unbegun = None
 
     def _block(self) -> None:

@@ -13,6 +13,7 @@ Rules of this file, beyond those of every `Backlog`:
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -36,6 +37,8 @@ from ._backlog_messages import BacklogMessages, Framing, Room
 if TYPE_CHECKING:
     from ..access._subscription_policies import PolicyRules
     from ._outlet import Outlet
+
+logger = logging.getLogger("clearfunds.transports")
 
 DEFAULT_BEHIND_LIMIT: Final = 256 << 20
 """Bytes that are kept for all lagging connections: as much as all may owe."""
@@ -62,7 +65,10 @@ class ConsumerPolicy:
     open_spool: OpenSpool | None = None
     """Opens the place to spill messages to (`StuckPolicy.SPILL`)."""
     limit: int | None = None
-    """Most bytes that all lagging connections may keep together."""
+    """Most bytes that all lagging connections may keep together; None: that of `LAGGING`, if it has
+    one."""
+    whole: bool = False
+    """Whether each chunk is one frame, also a chunk that stands for several messages."""
 
     @property
     def undroppable_policy(self) -> StuckPolicy:
@@ -77,6 +83,19 @@ class ConsumerPolicy:
         """The patience before that."""
         relieving = [each.patience for each in self.rules.every if each.policy.relieves]
         return min(relieving, default=self.rules.default.patience)
+
+
+class Several(bytes):
+    """A chunk that is one frame and stands for several messages (`ConsumerPolicy.whole`)."""
+
+    items: int
+
+    @classmethod
+    def of(cls, chunk: bytes, items: int) -> Several:
+        """Make one of `chunk`."""
+        found = cls(chunk)
+        found.items = items
+        return found
 
 
 class OutletBacklog(Backlog):
@@ -144,11 +163,17 @@ class OutletBacklog(Backlog):
         for loan in rest:
             self.put(loan)
 
-    def spill_all(self) -> None:
-        """Spill what was to pass by the spilled messages, at once: somebody waits for it."""
+    def relieve_again(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """Spill at once what was to pass by the spilled messages: somebody waits for it."""
         for account in list(self._passing):
             self._spill_passing(account)
         self.write(now=True)
+        outlet = self._outlet
+        if not self.staying(outlet.begun_rules) and self.undroppable():
+            logger.warning(
+                "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
+            )
+            outlet.give_up(why)
 
     def keep_order(self) -> None:
         """Let all that is here go before whatever comes later: from now on nothing passes by."""
@@ -165,6 +190,8 @@ class OutletBacklog(Backlog):
         framing = self._consumer_policy.framing
         chunks = list(loan.item)
         items, nbytes = loan.items, loan.bytes
+        if self._consumer_policy.whole and len(chunks) != items:
+            chunks = [b"".join(chunks)]
         left = sum(map(len, chunks))
         # From here on each chunk is on its own, as if it came now.
         loan.items = loan.bytes = 0
@@ -216,6 +243,8 @@ class OutletBacklog(Backlog):
         if not consumer_policy.framing.may_drop(chunk):
             self._put_aside(account, chunk, items, nbytes, opened)
             return
+        if consumer_policy.whole and items > 1:
+            chunk = Several.of(chunk, items)
         rules = consumer_policy.rules
         if rules.only is not None:
             self._deal(rules.only.policy, account, chunk, items, nbytes, opened)
@@ -277,7 +306,8 @@ class OutletBacklog(Backlog):
         size = len(chunk)
         messages = self._messages
         limit = self._consumer_policy.limit
-        full = limit is not None and self.above.debt_bytes + size > limit
+        above = self.above
+        full = above.debt_bytes + size > (above.mark_bytes if limit is None else limit)
         messages.room = SHORT if full else self._room
         if policy is StuckPolicy.DROP_NEWEST and messages.is_full(policy):
             self._count_dropped(policy, items, nbytes)
@@ -557,6 +587,19 @@ def look_at(
             found.append(Found())
         rules |= found[place].look(consumer_policy, line, outlet)
     return rules
+
+
+def first_due(rules: Iterable[PolicyRule]) -> PolicyRule:
+    """Return the treatment that is due first; to wait comes last."""
+    order = list(StuckPolicy)
+    return min(
+        rules,
+        key=lambda each: (
+            each.policy is StuckPolicy.WAIT,
+            each.patience,
+            order.index(each.policy),
+        ),
+    )
 
 
 def rules_of(

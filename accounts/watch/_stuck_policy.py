@@ -23,7 +23,7 @@ class StuckPolicy(enum.StrEnum):
     CONFLATE = "conflate"
     """Keep the latest message of each key (last-value cache); drop those it replaces."""
     SPILL = "spill"
-    """Spill its messages to disk; they come back from there in order."""
+    """Spill its messages to disk or memory; they come back from there in order."""
 
     @property
     def relieves(self) -> bool:

@@ -167,3 +167,12 @@ def test_where_to_listen_has_to_be_said(given: list[str]) -> None:
     )
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1].startswith("tcp_relay.py: error: ")
+
+
+@pytest.mark.parametrize("policy", ["wait", "drop_oldest", "drop_newest", "conflate", "spill"])
+async def test_it_takes_every_policy(policy: str) -> None:
+    async with running("--policy", policy) as (port, _), AsyncExitStack() as stack:
+        with trio.fail_after(30):
+            some = await connect(port, stack)
+            await some.send_all(frame(b"Sa") + frame(b"Pa\0hello"))
+            assert await read_frame(some, bytearray()) == b"Pa\0hello"
