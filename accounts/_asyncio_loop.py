@@ -30,7 +30,10 @@ class AsyncioLot:
         return sum([not each.done() for each in self._waiting])
 
     def __bool__(self) -> bool:
-        return bool(self._waiting) and len(self) > 0
+        for each in self._waiting:
+            if not each.done():
+                return True
+        return False
 
     async def park(self, lost: Callable[[], object] | None = None) -> None:
         """Wait until woken; see `Loop.park`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import trio
@@ -132,7 +132,7 @@ class Mailbox(LoanQueue):
         """See `Holder.ready`: wakes the consumer."""
         if self._spilling is not None:
             self._spilling.ready()
-        if self._lot and self.queue:
+        if self.queue:
             self._lot.unpark()
 
     def check_policy(self, policy: StuckPolicy) -> None:
@@ -175,10 +175,18 @@ class Mailbox(LoanQueue):
         if self.queue or self.closed:
             await checkpoint()  # otherwise the wait is one
         while not self.queue:
-            self._raise_if_closed()
-            self._see_whether_caught_up()
-            await self._lot.park()
+            await self.arrival()
         return self.receive_nowait()
+
+    def arrival(self) -> Awaitable[None]:
+        """Return what waits for the next loan to come, where there is none; it may be gone again.
+
+        Raises:
+            MailboxClosedError: When the mailbox is closed; or `GivenUpError`, as `receive`.
+        """
+        self._raise_if_closed()
+        self._see_whether_caught_up()
+        return self._lot.park()
 
     def receive_nowait(self) -> LoanedItem[list[Any]]:
         """Take the next loan, if there is one.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import anyio
 
 from ..accounts import Ledger, Limit, LoanedItem, Outcome, StuckPolicy, Turn
-from ..accounts._loop import is_cancellation
+from ..accounts._loop import checkpoint, is_cancellation
 from ..dataspace import Dataspace, GivenUpError, Mailbox, MailboxClosedError
 from ._sending import Sink, sender_of
 
@@ -173,12 +173,17 @@ class Feed(Generic[T]):
                 return loan.item[self._place]
             self._loan = None
         box = self._box
+        # As `Mailbox.receive`, without a coroutine in between: it would cost at each wake-up.
+        if box.queue or box.closed:
+            await checkpoint()
         try:
-            loan = await box.receive()
+            while not box.queue:
+                await box.arrival()
         except MailboxClosedError:
             if self._given_up is not None:
                 raise
             raise StopAsyncIteration from None
+        loan = box.receive_nowait()
         self.missed = box.dropped
         self._loan = loan
         self._place = 0
