@@ -24,7 +24,7 @@ from ._measure import measure
 from ._statistics import AccountStatistics
 from ._turn import Turn
 from ._waiters import NOBODY, waited_by_reason
-from .limits._limit import UNLIMITED, Limit
+from .limits._limit import UNLIMITED, Limit, check_limit
 from .limits._standing import Standing
 from .trace._traced import FollowedTurn
 
@@ -140,6 +140,7 @@ class Account:
 
     @limit.setter
     def limit(self, limit: Limit) -> None:
+        check_limit(limit)
         if limit != self.own_limit:
             gate_of(self).set_limit(limit)
 

@@ -30,7 +30,7 @@ class AsyncioLot:
         return sum([not each.done() for each in self._waiting])
 
     def __bool__(self) -> bool:
-        for each in self._waiting:
+        for each in self._waiting:  # noqa: SIM110 (a generator costs more)
             if not each.done():
                 return True
         return False

@@ -18,7 +18,7 @@ from ._backlog import RETAIN_LIMIT, Backlog, Part, Relief
 from ._errors import NotALoanError, UnfitPolicyError
 from ._loan import LoanedItem
 from ._outcome import Outcome
-from .limits._limit import Limit
+from .limits._limit import Limit, check_limit
 from .trace._label import label_of
 from .watch._profile import DEFAULT_PATIENCE, HORIZON, SPILL_HORIZON
 from .watch._stuck_policy import StuckPolicy
@@ -134,6 +134,9 @@ class Holder(Recipient):
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
     ) -> None:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            msg = f"a {self.kind} takes its ledger first, and then its name, not {name!r}"
+            raise TypeError(msg)
         self.ledger = ledger
         self.name = name
         self.full_patience: float | None = None
@@ -189,6 +192,7 @@ class Holder(Recipient):
 
     @policy.setter
     def policy(self, policy: StuckPolicy) -> None:
+        policy = StuckPolicy(policy)  # its word is as good
         self.check_policy(policy)
         self._policy = policy
 
@@ -277,6 +281,7 @@ class LoanQueue(Holder):
         retain_limit: Limit = RETAIN_LIMIT,
     ) -> None:
         super().__init__(ledger, name, patience=patience, policy=policy)
+        check_limit(retain_limit, "retain_limit")
         self.queue: deque[LoanedItem[list[Any]]] = deque()
         self.closed = False
         self.retain_limit = retain_limit

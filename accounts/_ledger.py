@@ -34,7 +34,7 @@ from ._outcome import Outcome
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
 from ._turn import Turn
 from ._waiters import REASONS, Waiter, waited_by_reason
-from .limits._limit import Limit
+from .limits._limit import Limit, check_limit
 from .limits._standing import AllStanding, Quota, Standing
 from .watch._audit import audit_in_steps
 from .watch._causes import Causes
@@ -61,6 +61,9 @@ class Router(Holder):
     """The holder of the input of open turns. It is always reported, never given up."""
 
     kind = "router"
+
+    def __repr__(self) -> str:
+        return "<Router of turns: the holder of their input>"
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """Refuse: the router keeps nothing."""
@@ -184,6 +187,15 @@ class Ledger:
         self.faults = Faults()
         self.router = Router(self, "router")
 
+    def __repr__(self) -> str:
+        owing = sum(each.debt_items > 0 for each in self.accounts.values())
+        items = self.borrowed_items - sum(self.repaid_items)
+        nbytes = self.borrowed_bytes - sum(self.repaid_bytes)
+        return (
+            f"<Ledger: {owing} of {len(self.accounts)} accounts owe {items:,} items and "
+            f"{nbytes:,} bytes; {len(self.waiters)} have readers that wait>"
+        )
+
     # -- accounts -------------------------------------------------------------------------------
 
     def open(
@@ -200,21 +212,25 @@ class Ledger:
 
         A name that is still known, because it is in use or its debt is still being paid off, gives
         the same account with its debt (rule 14). Each opening needs its own `Account.close`. A
-        given `limit` replaces the account's (default: `Limit()`); so do `weight` (default: 1, see
-        `Account.weight`) and `shared` (default: False, see `Account.shared`).
+        given `limit` (default: `Limit()`) is a new account's, or a closed one's from now on; so are
+        `weight` (default: 1, see `Account.weight`) and `shared` (default: False, see
+        `Account.shared`), also where it is open.
 
         A new account opened with `at_rest` is charged for stored (paged out) messages, and says
         where they are: on `disk` or in `ram`. So are accounts opened under it. Reports keep this
         apart from publishers' debt: nobody works on it, and no reader waits for it as such.
 
         Raises:
-            AccountError: If it is known under another parent.
+            AccountError: If it is known under another parent, or open with another limit.
+            TypeError: If `limit` is no `Limit`.
             ClosedAccountError: If `parent` is not in this ledger: closed and forgotten, or another
                 ledger's.
             ValueError: If the weight is not above zero.
         """
         if weight is not None:
             check_weight(weight)
+        if limit is not None:
+            check_limit(limit)
         account = self.accounts.get(name)
         if account is None:
             if parent is not None:
@@ -249,11 +265,14 @@ class Ledger:
             new = "no parent" if parent is None else parent.name
             msg = f"account {name} is under {old}; close it before opening it under {new}"
             raise AccountError(msg)
+        if limit is not None and limit != account.limit and account.control is None:
+            if account.opens > 0:
+                msg = f"account {name} is open with {account.limit!r}; set its `limit` to change it"
+                raise AccountError(msg)
+            account.limit = limit
         account.opens += 1
         if account.state not in UNUSUAL:
             self.unusual.discard(account)
-        if limit is not None:
-            account.limit = limit
         if weight is not None:
             account.weight = weight
         if shared is not None:

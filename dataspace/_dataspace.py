@@ -14,9 +14,8 @@ Source: syndicate-rs, dataspace.rs and skeleton.rs; MQTT 3.1.1 for topics and re
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Hashable
-from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 import attrs
 
@@ -34,6 +33,7 @@ from ..accounts import (
     measure,
 )
 from ._bag import Bag, Entry, identity
+from ._block import Block, block
 from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
 from ._index import DEFAULT_MAX_SHAPES, Endpoint, PatternIndex, kind_wanted, matches
@@ -102,6 +102,7 @@ class Run(Protocol):
 
 
 RunT = TypeVar("RunT", bound=Run)
+T = TypeVar("T")
 
 
 @attrs.frozen(slots=True)
@@ -162,6 +163,9 @@ class Dataspace:
         cached_route_bytes: int = DEFAULT_CACHED_ROUTE_BYTES,
         max_filter_shapes: int = DEFAULT_MAX_DEEP_SHAPES,
     ) -> None:
+        if not isinstance(ledger, Ledger):  # pyright: ignore[reportUnnecessaryIsInstance]
+            msg = f"a dataspace routes in a ledger, not in {ledger!r}; write Dataspace(Ledger())"
+            raise TypeError(msg)
         self.ledger = ledger
         self.routes = Routes(
             cached_routes,
@@ -178,6 +182,12 @@ class Dataspace:
         self._index = PatternIndex(max_shapes)
         self._observations = 0
         self._bag = Bag()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dataspace: {self._observations} patterns observed, {len(self._bag)} assertions, "
+            f"{len(self.retained)} topics retained, {self.published:,} events routed>"
+        )
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -328,7 +338,7 @@ class Dataspace:
         """
         turn.act(partial(self._retract, assertion=assertion))
 
-    @contextmanager
+    @block
     def asserted(self, account: Account, value: Hashable) -> Generator[Assertion]:
         """Assert `value` for as long as the block lasts; `account` pays for both ends of it.
 
@@ -479,7 +489,7 @@ class Dataspace:
         turn.act(partial(self._retract, assertion=observation.assertion))
         turn.act(partial(self._unobserve, observation=observation))
 
-    @contextmanager
+    @block
     def observed(
         self, account: Account, pattern: object, holder: Recipient, *, replay: bool = True
     ) -> Generator[Observation]:
@@ -497,7 +507,37 @@ class Dataspace:
                 with account.turn() as turn:
                     self.unobserve(turn, observation)
 
-    @contextmanager
+    @overload
+    def subscribed(
+        self,
+        account: Account,
+        pattern: TopicFilter,
+        *,
+        name: str | None = None,
+        patience: float = DEFAULT_PATIENCE,
+        policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        retain_limit: Limit = RETAIN_LIMIT,
+        key: Callable[[Any], Hashable] = subject_of,
+        spill: Queue | None = None,
+        replay: bool = True,
+    ) -> Block[Mailbox[Publication]]: ...
+
+    @overload
+    def subscribed(
+        self,
+        account: Account,
+        pattern: type[T],
+        *,
+        name: str | None = None,
+        patience: float = DEFAULT_PATIENCE,
+        policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        retain_limit: Limit = RETAIN_LIMIT,
+        key: Callable[[Any], Hashable] = subject_of,
+        spill: Queue | None = None,
+        replay: bool = True,
+    ) -> Block[Mailbox[T]]: ...
+
+    @overload
     def subscribed(
         self,
         account: Account,
@@ -510,7 +550,9 @@ class Dataspace:
         key: Callable[[Any], Hashable] = subject_of,
         spill: Queue | None = None,
         replay: bool = True,
-    ) -> Generator[Mailbox]:
+    ) -> Block[Mailbox[Any]]: ...
+
+    def subscribed(self, account: Account, pattern: object, **options: Any) -> Block[Mailbox[Any]]:
         """Let a new mailbox observe `pattern` for as long as the block lasts; `account` pays::
 
             with dataspace.subscribed(
@@ -526,14 +568,20 @@ class Dataspace:
         Raises:
             UnfitPolicyError: If an argument is missing that `policy` needs; and as `observe`.
         """
-        mailbox = Mailbox(
-            self.ledger,
-            account.name if name is None else name,
-            patience=patience,
-            policy=policy,
-            retain_limit=retain_limit,
-            key=key,
-            spill=spill,
+        return self._subscribed(account, pattern, **options)
+
+    @block
+    def _subscribed(
+        self,
+        account: Account,
+        pattern: object,
+        *,
+        name: str | None = None,
+        replay: bool = True,
+        **options: Any,
+    ) -> Generator[Mailbox[Any]]:
+        mailbox: Mailbox[Any] = Mailbox(
+            self.ledger, account.name if name is None else name, **options
         )
         with mailbox, self.observed(account, pattern, mailbox, replay=replay):
             yield mailbox

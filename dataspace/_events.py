@@ -36,7 +36,12 @@ class Observe:
 
 @attrs.frozen(slots=True)
 class Publication:
-    """One message on a topic, as in MQTT."""
+    """One message on a topic, as in MQTT.
+
+    Raises:
+        TypeError: If the payload is not bytes.
+        ValueError: If the topic is empty, or has wildcards or NUL characters.
+    """
 
     topic: str
     """The topic name: no wildcards."""
@@ -57,6 +62,14 @@ class Publication:
     was_retained: bool = attrs.field(default=False, metadata=UNSEEN, eq=False)
     """Whether it was published to be retained, also where `retain` is False because its recipient
     already subscribed (MQTT 5, Retain As Published, section 3.8.3.1). Equality ignores it."""
+
+    def __attrs_post_init__(self) -> None:
+        topic = self.topic
+        if self.payload.__class__ is not bytes:
+            msg = f"the payload is bytes, not {self.payload!r}; encode it: `text.encode()`"
+            raise TypeError(msg)
+        if not topic or "+" in topic or "#" in topic or "\0" in topic:
+            raise ValueError(_why_no_topic(topic))
 
     def __repr__(self) -> str:
         shown = [f"{self.topic!r}, payload={self.payload!r}, qos={self.qos}, retain={self.retain}"]
@@ -82,6 +95,17 @@ class Publication:
     def has_expired(self, now: float) -> bool:
         """Whether it must not be sent any more at `now`, in seconds of the wall clock."""
         return self.expires is not None and self.expires <= now
+
+
+def _why_no_topic(topic: str) -> str:
+    if not topic:
+        return "the topic of a publication is not empty"
+    if "\0" in topic:
+        return f"the topic of a publication has no NUL characters: {topic!r}"
+    return (
+        f"a publication goes to one topic, without wildcards, not to {topic!r}; a filter "
+        "(`TopicFilter`) is for those who subscribe"
+    )
 
 
 class Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
 
 import trio
 
@@ -30,7 +30,16 @@ from ._memory_spill import MemorySpill
 from ._spilling import Spilling, check_spill
 
 if TYPE_CHECKING:
+    # Checkers bring it along; it is no dependency.
+    from typing_extensions import TypeVar
+
     from .queues import Queue
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 logger = logging.getLogger("clearfunds.dataspace")
 
@@ -47,7 +56,7 @@ def subject_of(event: Any) -> Hashable:
     return ("topic", topic) if isinstance(topic, str) else ("kind", kind_of(event))
 
 
-class Mailbox(LoanQueue):
+class Mailbox(LoanQueue, Generic[T]):
     """A queue of loans for one consumer: each event is owed for until the consumer is done with it.
 
     ::
@@ -161,7 +170,7 @@ class Mailbox(LoanQueue):
         super().put(loan)
         self._taken.discard(loan)
 
-    async def receive(self) -> LoanedItem[list[Any]]:
+    async def receive(self) -> LoanedItem[list[T]]:
         """Wait for the next loan and take it; its `item` is a list of events of one account.
 
         Several tasks may receive from one mailbox; each loan goes to one of them.
@@ -188,7 +197,7 @@ class Mailbox(LoanQueue):
         self._see_whether_caught_up()
         return self._lot.park()
 
-    def receive_nowait(self) -> LoanedItem[list[Any]]:
+    def receive_nowait(self) -> LoanedItem[list[T]]:
         """Take the next loan, if there is one.
 
         Raises:
@@ -315,7 +324,7 @@ class Mailbox(LoanQueue):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> LoanedItem[list[Any]]:
+    async def __anext__(self) -> LoanedItem[list[T]]:
         try:
             return await self.receive()
         except GivenUpError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Box(Mailbox):
+class _Box(Mailbox[T]):
     """A mailbox that says when it is given up: its consumer may be stuck in the midst of a send."""
 
     __slots__ = ("on_given_up",)
@@ -82,7 +82,7 @@ class Feed(Generic[T]):
         self._place = 0
         self._stack = ExitStack()
         self._scope: anyio.CancelScope | None = None
-        self._box = _Box(
+        self._box: _Box[T] = _Box(
             ledger,
             self.name,
             patience=patience,
@@ -96,7 +96,7 @@ class Feed(Generic[T]):
         return f"<Feed of {self.name}: {self._box!r}>"
 
     @property
-    def mailbox(self) -> Mailbox:
+    def mailbox(self) -> Mailbox[T]:
         """The mailbox behind it: its backlog, its policy, and counts of what was dropped."""
         return self._box
 

@@ -225,8 +225,8 @@ class Outlet(LoanQueue):
 
     @policy.setter
     def policy(self, policy: StuckPolicy) -> None:
-        self.check_policy(policy)
-        self._policy = policy
+        self._policy = StuckPolicy(policy)
+        self.check_policy(self._policy)
 
     @property
     def patience(self) -> float:

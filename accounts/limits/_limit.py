@@ -17,6 +17,9 @@ UNLIMITED = 1 << 62
 
 
 def _positive(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -> None:
+    if value is not None and not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        msg = f"{attribute.name} must be a whole number, or None for no limit, not {value!r}"
+        raise TypeError(msg)
     if value is not None and not value >= 0:
         msg = f"{attribute.name} must be at least 0, or None for no limit, not {value}"
         raise ValueError(msg)
@@ -64,3 +67,15 @@ class Limit:
 
 NO_LIMIT = Limit(items=None, bytes=None)
 """No limit: readers never wait for the account's own debt."""
+
+
+def check_limit(limit: object, name: str = "limit") -> None:
+    """Check that an argument called `name` is a limit.
+
+    Raises:
+        TypeError: If not.
+    """
+    if not isinstance(limit, Limit):
+        meant = f"Limit(items={limit})" if isinstance(limit, int) else "Limit(items=..., bytes=...)"
+        msg = f"{name} is a Limit, not {limit!r}; write {name}={meant}"
+        raise TypeError(msg)

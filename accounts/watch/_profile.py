@@ -39,6 +39,11 @@ class Profile(enum.StrEnum):
     LIVE = "live"
     """Nobody waits for a slow consumer: it keeps the latest, and older messages are dropped."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> Profile | None:
+        msg = f"{value!r} is no profile; choose of {', '.join(cls)}"
+        raise ValueError(msg)
+
     @property
     def policy(self) -> StuckPolicy:
         """The policy for slow consumers."""

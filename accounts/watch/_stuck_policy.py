@@ -25,6 +25,14 @@ class StuckPolicy(enum.StrEnum):
     SPILL = "spill"
     """Spill its messages to disk or memory; they come back from there in order."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> StuckPolicy | None:
+        words = ", ".join(cls)
+        msg = f"{value!r} is no policy for slow consumers; choose of {words}"
+        if value in ("balanced", "lossless", "live"):
+            msg += f". It is a profile, a policy with a patience: Profile({value!r}) has both"
+        raise ValueError(msg)
+
     @property
     def relieves(self) -> bool:
         """Whether the holder stays and the readers that wait go on: `Holder.relieve`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import anyio
 import pytest
@@ -369,11 +370,47 @@ def test_each_opening_has_its_closing(ledger: Ledger) -> None:
     assert ledger.open("a") is not account
 
 
-def test_the_one_who_opens_again_may_bring_another_limit(ledger: Ledger) -> None:
+def test_the_limit_of_an_open_account_does_not_change_by_opening_it(ledger: Ledger) -> None:
     account = ledger.open("a", limit=Limit(items=5))
-    ledger.open("a", limit=Limit(items=7))
-    assert account.limit.items == 7
+    assert ledger.open("a", limit=Limit(items=5)) is account
+    assert ledger.open("a") is account
+    with pytest.raises(AccountError, match=r"a is open with Limit\(items=5.*set its `limit`"):
+        ledger.open("a", limit=Limit(items=7))
+    assert account.opens == 3
+    account.limit = Limit(items=7)
     assert account.mark_items == 7
+    # One that is only paying off takes the limit of those who come.
+    loan = account.lend("")
+    for _ in range(3):
+        account.close()
+    assert ledger.open("a", limit=Limit(items=9)) is account
+    assert account.mark_items == 9
+    loan.settle()
+
+
+@pytest.mark.parametrize("limit", [5, "5", (5, 5)])
+def test_a_number_is_no_limit(limit: Any, ledger: Ledger) -> None:
+    with pytest.raises(TypeError, match=r"limit is a Limit, .*write limit=Limit\(items="):
+        ledger.open("a", limit=limit)
+    account = ledger.open("a")
+    with pytest.raises(TypeError, match=r"write limit=Limit\("):
+        account.limit = limit
+
+
+@pytest.mark.parametrize("items", ["5", 2.5])
+def test_a_limit_is_a_whole_number(items: Any) -> None:
+    with pytest.raises(TypeError, match="items must be a whole number"):
+        Limit(items=items)
+
+
+def test_what_a_ledger_says_of_itself(ledger: Ledger) -> None:
+    account = ledger.open("a")
+    loan = account.lend("", items=3, nbytes=3000)
+    ledger.open("b")
+    assert repr(ledger) == (
+        "<Ledger: 1 of 2 accounts owe 3 items and 3,000 bytes; 0 have readers that wait>"
+    )
+    loan.settle()
 
 
 @pytest.mark.rule(2)

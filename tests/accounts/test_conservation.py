@@ -175,7 +175,9 @@ class Books(RuleBasedStateMachine):
                 parent = PARENTS[each]
                 above = None if parent is None else self.accounts[parent]
                 was_known = each in self.own.opens
-                account = self.ledger.open(each, limit=limit, parent=above)
+                account = self.ledger.open(each, parent=above)
+                if limit is not None:
+                    account.limit = limit
                 assert was_known == (self.accounts.get(each) is account)
                 self.accounts[each] = account
                 self.own.open(each)

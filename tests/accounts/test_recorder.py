@@ -200,7 +200,7 @@ def test_a_limit_that_is_the_same_has_not_changed(ledger: Ledger, recording: Rec
     account.limit = Limit(items=5)
     assert not recording.limits
     account.limit = Limit(items=6)
-    ledger.open("a", limit=Limit(items=7))
+    account.limit = Limit(items=7)
     assert recording.limits == [("a", Limit(items=6)), ("a", Limit(items=7))]
 
 
