@@ -1,261 +1,375 @@
-"""One broadcast by WebSocket and by SSE, written as people write it today, and with clearfunds.
+"""A broadcast to WebSockets and server-sent events under uvicorn, in each of the ways compared.
 
-`VARIANT` names the way; all have the same routes, the same publisher and the same server:
+The environment variable `WEB_VARIANT` says which; the routes are the same for all:
 
-    unbounded        an asyncio.Queue for each client
-    bounded-await    one with room for 1,000; the broadcast waits where there is none
-    bounded-drop     one with room for 1,000; the broadcast drops where there is none
-    broadcaster      the package broadcaster, with its memory backend
-    loop             no queues: a loop over the sockets (WebSocket only)
-    balanced, live   clearfunds.asgi, with this profile
+    python benchmarks/peers/web_app.py PORT
 
-    VARIANT=live python benchmarks/peers/web_app.py PORT
+`POST /start` starts the publisher, `POST /stop` ends it and tells what it did, `GET /clients` tells
+how many clients are there. `WEB_PROFILE` names a file for a profile of the whole program.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import cProfile
 import os
+import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from time import monotonic, monotonic_ns
-from typing import Any, Final, cast
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import uvicorn
 from broadcaster import Broadcast
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocketDisconnect
 
 from clearfunds.asgi import EventStream, Hub, serve_websocket
 from clearfunds.dataspace import Publication
 
-ROOM: Final = 1_000
-"""Messages that a bounded queue takes; a lagging feed keeps as many."""
+if TYPE_CHECKING:
+    from broadcaster import Event
+    from starlette.requests import Request
+    from starlette.websockets import WebSocket
+
+SEND_BUFFER: Final = 64 << 10
+"""Bytes of the sockets' send buffers: small, so that the programs are compared, not the kernel."""
+QUEUE: Final = 1_000
+"""Messages in a bounded queue."""
+SPILL_BYTES: Final = 16 << 20
+"""The hub's memory for backlogs: a quarter of its default, so that a short run reaches it."""
+TOPIC: Final = "feed"
+CLEARFUNDS: Final = "clearfunds-"
+PUBLISHER: Final = "publisher"
 
 
-SERVER_BUFFER: Final = 32 << 10
-"""For each connection, in the kernel: with its default of megabytes a client that sleeps is noticed
-only after a minute."""
+class Way(Protocol):
+    """A way to broadcast."""
 
-
-class Queues:
-    """A queue for each client."""
-
-    def __init__(self, room: int = 0, *, drops: bool = False) -> None:
-        self.room = room
-        self.drops = drops
-        self.queues: set[asyncio.Queue[str]] = set()
-        self.dropped = 0
+    def running(self) -> AbstractAsyncContextManager[object]:
+        """Run for as long as the program does."""
+        ...
 
     async def publish(self, text: str) -> None:
-        """Give a message to each."""
-        for queue in list(self.queues):
-            if not self.drops:
-                await queue.put(text)
-                continue
-            try:
-                queue.put_nowait(text)
-            except asyncio.QueueFull:
-                self.dropped += 1
+        """Give a message to all clients."""
+        ...
 
-    async def each(self) -> AsyncIterator[str]:
-        """Yield what comes for one client."""
-        queue: asyncio.Queue[str] = asyncio.Queue(self.room)
-        self.queues.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self.queues.discard(queue)
+    async def serve(self, socket: WebSocket, name: str) -> None:
+        """Serve one WebSocket."""
+        ...
 
-    async def ws(self, socket: WebSocket) -> None:
-        """Serve a WebSocket."""
+    def stream(self, name: str) -> Response:
+        """Return the answer to one client of server-sent events."""
+        ...
+
+    def count(self) -> int:
+        """Return the number of clients."""
+        ...
+
+    def named(self) -> list[str]:
+        """Return the names of the clients that it knows to be slow."""
+        ...
+
+
+class ByHand:
+    """Messages to clients one after the other, in code that programs write for themselves."""
+
+    def __init__(self) -> None:
+        self.here = 0
+
+    def running(self) -> AbstractAsyncContextManager[object]:
+        """Run nothing."""
+        return contextlib.nullcontext()
+
+    def messages(self) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+        """Return the messages for one client."""
+        raise NotImplementedError
+
+    async def serve(self, socket: WebSocket, name: str) -> None:
+        """Send each message; the client's name is not used."""
         await socket.accept()
-        with suppress(WebSocketDisconnect):
-            async for text in self.each():
-                await socket.send_text(text)
+        with contextlib.suppress(WebSocketDisconnect):
+            async with self.messages() as messages:
+                self.here += 1
+                async for text in messages:
+                    await socket.send_text(text)
 
-    async def sse(self, request: Request) -> Response:
-        """Serve an event stream."""
+    def stream(self, name: str) -> Response:
+        """Stream each message as an event; the client's name is not used."""
 
-        async def events() -> AsyncIterator[str]:
-            yield ": open\n\n"
-            async for text in self.each():
-                yield f"data: {text}\n\n"
+        async def events() -> AsyncGenerator[str]:
+            async with self.messages() as messages:
+                self.here += 1
+                async for text in messages:
+                    yield f"data: {text}\n\n"
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
+    def count(self) -> int:
+        """Return how many have come."""
+        return self.here
+
     def named(self) -> list[str]:
-        """Name the slow clients, as far as it knows them."""
+        """Return nobody: these ways know nothing of it."""
         return []
 
 
-class Broadcaster(Queues):
-    """The package broadcaster."""
+class Queues(ByHand):
+    """A queue for each client."""
+
+    def __init__(self, size: int = 0) -> None:
+        super().__init__()
+        self._size = size
+        self.queues: set[asyncio.Queue[str]] = set()
+
+    @contextlib.asynccontextmanager
+    async def messages(self) -> AsyncGenerator[AsyncIterator[str]]:
+        """Yield what comes from the client's own queue."""
+        queue: asyncio.Queue[str] = asyncio.Queue(self._size)
+
+        async def each() -> AsyncGenerator[str]:
+            while True:
+                yield await queue.get()
+
+        self.queues.add(queue)
+        try:
+            yield each()
+        finally:
+            self.queues.discard(queue)
+
+    async def publish(self, text: str) -> None:
+        """Put it into each queue, which has no bound."""
+        for queue in self.queues:
+            queue.put_nowait(text)
+
+
+class WaitingQueues(Queues):
+    """A bounded queue for each client; the publisher waits for each."""
+
+    async def publish(self, text: str) -> None:
+        """Wait for each queue in turn."""
+        for queue in list(self.queues):
+            await queue.put(text)
+
+
+class DroppingQueues(Queues):
+    """A bounded queue for each client; what does not fit is dropped."""
+
+    async def publish(self, text: str) -> None:
+        """Put it into each queue that has room."""
+        for queue in self.queues:
+            with contextlib.suppress(asyncio.QueueFull):
+                queue.put_nowait(text)
+
+
+class Broadcaster(ByHand):
+    """The package broadcaster with its memory backend, as its README shows it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.broadcast = Broadcast("memory://")
+        self._broadcast = Broadcast("memory://")
+
+    def running(self) -> AbstractAsyncContextManager[object]:
+        """Run its listener."""
+        return cast("AbstractAsyncContextManager[object]", self._broadcast)
+
+    @contextlib.asynccontextmanager
+    async def messages(self) -> AsyncGenerator[AsyncIterator[str]]:
+        """Yield what its subscription yields."""
+        async with self._broadcast.subscribe(channel=TOPIC) as subscriber:
+
+            async def each() -> AsyncGenerator[str]:
+                async for event in cast("AsyncIterator[Event]", subscriber):
+                    yield event.message
+
+            yield each()
 
     async def publish(self, text: str) -> None:
-        """See `Queues.publish`."""
-        await self.broadcast.publish("feed", text)
-
-    async def each(self) -> AsyncIterator[str]:
-        """See `Queues.each`."""
-        async with self.broadcast.subscribe("feed") as subscriber:
-            async for event in cast("AsyncIterator[Any]", subscriber):
-                yield event.message
+        """Publish to its channel."""
+        await self._broadcast.publish(channel=TOPIC, message=text)
 
 
-class Loop(Queues):
-    """A loop over the sockets."""
+class Loop(ByHand):
+    """A loop over the sockets, as in Starlette's and FastAPI's examples."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sockets: set[WebSocket] = set()
+        self._sockets: list[WebSocket] = []
 
-    async def publish(self, text: str) -> None:
-        """See `Queues.publish`."""
-        for each in list(self.sockets):
-            with suppress(WebSocketDisconnect):
-                await each.send_text(text)
-
-    async def ws(self, socket: WebSocket) -> None:
-        """See `Queues.ws`."""
+    async def serve(self, socket: WebSocket, name: str) -> None:
+        """Keep the socket until the client leaves."""
         await socket.accept()
-        self.sockets.add(socket)
-        with suppress(WebSocketDisconnect):
-            await socket.receive_text()
-        self.sockets.discard(socket)
+        self.here += 1
+        self._sockets.append(socket)
+        try:
+            while True:
+                await socket.receive_text()
+        except WebSocketDisconnect:
+            self._sockets.remove(socket)
+
+    async def publish(self, text: str) -> None:
+        """Send to one client after the other."""
+        for client in list(self._sockets):
+            # One that has gone is removed by its own task.
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await client.send_text(text)
 
 
-class Feeds(Queues):
-    """clearfunds.asgi."""
+class Clearfunds:
+    """A hub, with one profile for all clients."""
 
     def __init__(self, profile: str) -> None:
-        super().__init__()
-        self.hub = Hub(profile=profile)
-        self.account = self.hub.open("publisher")
+        self._hub = Hub(profile=profile, spill_bytes=SPILL_BYTES)
+        self._account = self._hub.open(PUBLISHER)
+
+    def running(self) -> AbstractAsyncContextManager[object]:
+        """Run the hub."""
+        return self._hub
 
     async def publish(self, text: str) -> None:
-        """See `Queues.publish`."""
-        await self.hub.publish(self.account, Publication("feed", text.encode()))
+        """Publish to its topic."""
+        await self._hub.publish(self._account, Publication(TOPIC, text.encode()))
 
-    async def ws(self, socket: WebSocket) -> None:
-        """See `Queues.ws`."""
-        feed = self.hub.subscribe(socket.path_params["name"], "feed")
+    async def serve(self, socket: WebSocket, name: str) -> None:
+        """Serve a feed."""
+        feed = self._hub.subscribe(name, TOPIC)
         await serve_websocket(socket.scope, socket.receive, socket.send, feed)
 
-    async def sse(self, request: Request) -> Response:
-        """See `Queues.sse`."""
-        return EventStream(self.hub.subscribe(request.path_params["name"], "feed"))
+    def stream(self, name: str) -> Response:
+        """Return a feed as a stream of events."""
+        # It is a Response, but its type does not say so: Starlette need not be installed for it.
+        return cast("Response", EventStream(self._hub.subscribe(name, TOPIC)))
+
+    def count(self) -> int:
+        """Return the number of feeds."""
+        return sum(each.kind == "mailbox" for each in self._hub.ledger.holders)
 
     def named(self) -> list[str]:
-        """See `Queues.named`: those that are behind, or that the publisher has waited for."""
-        blamed = self.account.statistics().blame
-        return sorted({*blamed, *(each.name for each in self.hub.ledger.lagging)})
+        """Return the lagging clients, and those that the publisher has waited for."""
+        blamed = self._account.statistics().blame
+        return sorted({*blamed, *(each.name for each in self._hub.ledger.lagging)})
 
 
-def variant(name: str) -> Queues:
-    """Return the way called `name`."""
-    ways: dict[str, Any] = {
-        "unbounded": Queues,
-        "bounded-await": lambda: Queues(ROOM),
-        "bounded-drop": lambda: Queues(ROOM, drops=True),
-        "broadcaster": Broadcaster,
-        "loop": Loop,
-    }
-    made: Queues = ways[name]() if name in ways else Feeds(name)
-    return made
+WAYS: Final[dict[str, Callable[[], Way]]] = {
+    "unbounded": Queues,
+    "bounded-await": lambda: WaitingQueues(QUEUE),
+    "bounded-drop": lambda: DroppingQueues(QUEUE),
+    "broadcaster": Broadcaster,
+    "loop": cast("Callable[[], Way]", Loop),
+    f"{CLEARFUNDS}balanced": lambda: Clearfunds("balanced"),
+    f"{CLEARFUNDS}live": lambda: Clearfunds("live"),
+}
 
 
 class Publisher:
-    """Publishes at a rate; rate 0: as fast as it may."""
+    """A task that publishes at a fixed rate; a message that is late does not delay the schedule."""
 
-    def __init__(self, way: Queues) -> None:
-        self.way = way
-        self.published = 0
-        self.longest = 0.0
-        self.since = 0.0
-        self.task: asyncio.Task[None] | None = None
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._task: asyncio.Task[None] | None = None
+        self._begun = 0.0
+        self._longest = 0.0
+        self._published = 0
 
-    async def run(self, rate: float, seconds: float, size: int) -> None:
-        """Publish messages of `size` bytes that have their number and their time in front."""
-        self.published, self.longest = 0, 0.0
-        began = monotonic()
-        while (now := monotonic()) - began < seconds:
-            due = began + self.published / rate if rate else now
-            if due > now:
-                await asyncio.sleep(due - now)
-            elif not rate:
-                await asyncio.sleep(0)
-            self.since = monotonic()
-            await self.way.publish(f"<{self.published} {monotonic_ns()}>".ljust(size, "x"))
-            self.longest = max(self.longest, monotonic() - self.since)
-            self.since = 0.0
-            self.published += 1
+    def start(self, rate: float, count: int, size: int, first: int) -> None:
+        """Publish `count` messages of `size` bytes, numbered from `first`."""
+        self._longest, self._published = 0.0, 0
+        self._task = asyncio.create_task(self._run(rate, count, size, first))
 
-    async def start(self, request: Request) -> Response:
-        """Begin to publish."""
-        words = request.query_params
-        self.task = asyncio.create_task(
-            self.run(float(words["rate"]), float(words["seconds"]), int(words["size"]))
-        )
-        return JSONResponse(None)
+    async def _run(self, rate: float, count: int, size: int, first: int) -> None:
+        began = time.monotonic_ns()
+        for number in range(count):
+            due = began + int(number / rate * 1e9)
+            wait = (due - time.monotonic_ns()) / 1e9
+            # Those that are late may not keep others from running either.
+            await asyncio.sleep(max(0.0, wait))
+            # At the end: it has come when all of it has.
+            text = f"@{first + number:010d} {due:019d};".rjust(size, ".")
+            self._begun = time.monotonic()
+            await self._way.publish(text)
+            self._longest = max(self._longest, time.monotonic() - self._begun)
+            self._begun = 0.0
+            self._published += 1
 
-    async def report(self, request: Request) -> Response:
-        """Tell what was published, and who is slow."""
-        # A broadcast that hangs counts as long as it has hung by now.
-        hangs = monotonic() - self.since if self.since else 0.0
-        return JSONResponse(
-            {
-                "published": self.published,
-                "longest": max(self.longest, hangs),
-                "done": self.task is None or self.task.done(),
-                "named": self.way.named(),
-            }
-        )
+    async def stop(self) -> dict[str, object]:
+        """End it, and tell what it published, and for how long one message held it up at most."""
+        task, self._task = self._task, None
+        named = self._way.named()
+        if self._begun:
+            self._longest = max(self._longest, time.monotonic() - self._begun)
+            self._begun = 0.0
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return {"published": self._published, "held_up": self._longest, "named": named}
 
 
-def main() -> None:
-    """Serve."""
-    way = variant(os.environ["VARIANT"])
+def program(way: Way) -> Starlette:
+    """Return the program."""
     publisher = Publisher(way)
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        if isinstance(way, Broadcaster):
-            async with way.broadcast:
-                yield
-        elif isinstance(way, Feeds):
-            async with way.hub:
-                yield
-        else:
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        async with way.running():
             yield
 
-    app = Starlette(
-        routes=[
-            WebSocketRoute("/ws/{name}", way.ws),
-            Route("/sse/{name}", way.sse),
-            Route("/start", publisher.start),
-            Route("/report", publisher.report),
-        ],
-        lifespan=lifespan,
-    )
+    async def ws(socket: WebSocket) -> None:
+        await way.serve(socket, socket.path_params["name"])
+
+    async def sse(request: Request) -> Response:
+        return way.stream(request.path_params["name"])
+
+    async def start(request: Request) -> Response:
+        asked = request.query_params
+        publisher.start(
+            float(asked["rate"]), int(asked["count"]), int(asked["size"]), int(asked["first"])
+        )
+        return Response()
+
+    async def stop(request: Request) -> Response:
+        return JSONResponse(await publisher.stop())
+
+    async def clients(request: Request) -> Response:
+        return JSONResponse(way.count())
+
+    routes: list[Any] = [
+        WebSocketRoute("/ws/{name}", ws),
+        Route("/sse/{name}", sse),
+        Route("/start", start, methods=["POST"]),
+        Route("/stop", stop, methods=["POST"]),
+        Route("/clients", clients),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def main(port: int) -> None:
+    """Serve on this port of loopback until the process is ended."""
+    # uvicorn ends at the signal, and then raises it again for the handler from before.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    listener = socket.create_server(("127.0.0.1", port), backlog=2048)
+    # Connections inherit it.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     config = uvicorn.Config(
-        app, loop="asyncio", log_level="error", timeout_graceful_shutdown=1, backlog=4096,
-        ws_per_message_deflate=False,
-    )  # fmt: skip
-    listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=4096)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SERVER_BUFFER)
-    asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+        program(WAYS[os.environ["WEB_VARIANT"]]()),
+        loop="asyncio",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":
-    main()
+    if profile := os.environ.get("WEB_PROFILE"):
+        with cProfile.Profile() as profiler:
+            try:
+                main(int(sys.argv[1]))
+            finally:
+                profiler.dump_stats(profile)
+    else:
+        main(int(sys.argv[1]))
