@@ -1,4 +1,4 @@
-"""docs/library.md and docs/asyncio.md: their programs run, and print what stands below them."""
+"""docs/library.md, docs/asyncio.md and docs/trio.md: their programs run, and print what stands below them."""
 
 import re
 import runpy
@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("library.md", "asyncio.md")
+PAGES = ("library.md", "asyncio.md", "trio.md")
 
 
 @attrs.frozen
