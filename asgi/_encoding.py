@@ -10,7 +10,6 @@ import attrs
 
 from ..dataspace import Asserted, Publication, Retracted
 
-
 T = TypeVar("T")
 
 

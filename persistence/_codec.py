@@ -111,14 +111,7 @@ def decode(seq: int, header: bytes, payload: bytes) -> Message:
                 Death(queue, DeathReason(reason), time, count)
                 for queue, reason, time, count in json.loads(header[end:])
             ]
-    except UnstorableError:
-        raise
-    except (struct.error, UnicodeDecodeError, ValueError, TypeError) as exc:
-        msg = f"message {seq} has a malformed header: {exc}"
-        raise UnstorableError(msg) from exc
-    return Message(
-        seq=seq,
-        event=Publication(
+        event = Publication(
             topic,
             payload,
             qos,
@@ -126,7 +119,15 @@ def decode(seq: int, header: bytes, payload: bytes) -> Message:
             properties,
             event_expires,
             bool(flags & _WAS_RETAINED),
-        ),
+        )
+    except UnstorableError:
+        raise
+    except (struct.error, UnicodeDecodeError, ValueError, TypeError) as exc:
+        msg = f"message {seq} has a malformed header: {exc}"
+        raise UnstorableError(msg) from exc
+    return Message(
+        seq=seq,
+        event=event,
         size=size,
         persistent=bool(flags & _PERSISTENT),
         enqueued=enqueued,

@@ -1,4 +1,4 @@
-"""docs/library.md, docs/asyncio.md and docs/trio.md: their programs run, and print what stands below them."""
+"""docs/library.md, docs/asyncio.md, docs/trio.md: their programs print what stands below them."""
 
 import re
 import runpy

@@ -22,7 +22,7 @@ messages = st.builds(
     seq=st.integers(1, 2**63 - 1),
     event=st.builds(
         Publication,
-        st.text(max_size=300),
+        st.text(st.characters(codec="utf-8", exclude_characters="+#\0"), min_size=1, max_size=300),
         st.binary(max_size=200),
         st.integers(0, 2),
         st.booleans(),
