@@ -194,7 +194,8 @@ class Mailbox(LoanQueue, Generic[T]):
             MailboxClosedError: When the mailbox is closed; or `GivenUpError`, as `receive`.
         """
         self._raise_if_closed()
-        self._see_whether_caught_up()
+        if self.lagging:
+            self._see_whether_caught_up()
         return self._lot.park()
 
     def receive_nowait(self) -> LoanedItem[list[T]]:
@@ -221,7 +222,8 @@ class Mailbox(LoanQueue, Generic[T]):
         self.settled()
         if self._spilling is not None:
             self._spilling.received(loan)
-        self._see_whether_caught_up()
+        if self.lagging:
+            self._see_whether_caught_up()
         if self.queue:
             # Another consumer may have been passed over while this one was being woken.
             self.ready()

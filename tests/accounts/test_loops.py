@@ -10,6 +10,7 @@ import threading
 
 import anyio
 import anyio.lowlevel
+import outcome
 import pytest
 import trio
 
@@ -24,7 +25,7 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from clearfunds.accounts._asyncio_loop import ASYNCIO, AsyncioLot
-from clearfunds.accounts._loop import TRIO, Lot, running
+from clearfunds.accounts._loop import TRIO, Loop, Lot, running
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import InflightWindow
 from clearfunds.testing import Box
@@ -353,3 +354,24 @@ def test_for_trio_alone_nothing_of_asyncio_is_loaded() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_trio_as_a_guest_of_asyncio_is_told_from_its_host() -> None:
+    async def guest() -> list[Loop]:
+        found = [running()]
+        await trio.sleep(0.01)
+        return [*found, running()]
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[outcome.Outcome[list[Loop]]] = loop.create_future()
+        trio.lowlevel.start_guest_run(
+            guest,
+            run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+            done_callback=done.set_result,
+        )
+        assert running() is ASYNCIO
+        assert (await done).unwrap() == [TRIO, TRIO]
+        assert running() is ASYNCIO
+
+    asyncio.run(main())
