@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Encodes an event once for all clients that get it one after the other."""
+    """Encodes a publication once for all clients that get it one after the other.
+
+    Any other event may have changed meanwhile.
+    """
 
     __slots__ = ("_encode", "_encoded", "_event")
 
@@ -25,6 +28,8 @@ class Once(Generic[T]):
 
     def __call__(self, event: Any) -> T:
         """Return the event, encoded."""
+        if event.__class__ is not Publication:
+            return self._encode(event)
         if event is not self._event or self._encoded is None:
             self._encoded = self._encode(event)
             self._event = event

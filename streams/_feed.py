@@ -108,6 +108,9 @@ class Feed(Generic[T]):
     # -- its life -------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        if self._scope is not None:
+            msg = f"{self!r} has been entered already; subscribe once more"
+            raise RuntimeError(msg)
         with ExitStack() as stack:
             user = self._user
             account = self._ledger.open(user) if isinstance(user, str) else user

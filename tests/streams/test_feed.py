@@ -298,6 +298,15 @@ def test_wrong_words(hub: Hub) -> None:
         hub.subscribe("alice", "news").turn()
 
 
+async def test_a_feed_is_entered_once(hub: Hub) -> None:
+    async with hub:
+        feed = hub.subscribe("alice", "news")
+        with feed:
+            pass
+        with pytest.raises(RuntimeError, match="subscribe once more"):
+            feed.__enter__()
+
+
 async def test_a_hub_is_entered_once(hub: Hub) -> None:
     async with hub:
         with pytest.raises(RuntimeError, match="runs already"):
