@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -42,6 +42,9 @@ class Publication:
         TypeError: If the payload is not bytes.
         ValueError: If the topic is empty, or has wildcards or NUL characters.
     """
+
+    count: ClassVar[int] = 1
+    """It is a run of one; see `Dataspace.route_run`."""
 
     topic: str
     """The topic name: no wildcards."""
