@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -43,9 +43,6 @@ class Publication:
         ValueError: If the topic is empty, or has wildcards or NUL characters.
     """
 
-    count: ClassVar[int] = 1
-    """It is a run of one; see `Dataspace.route_run`."""
-
     topic: str
     """The topic name: no wildcards."""
     payload: bytes
@@ -84,6 +81,11 @@ class Publication:
         if self.was_retained:
             shown.append("was_retained=True")
         return f"Publication(topic={', '.join(shown)})"
+
+    @property
+    def count(self) -> int:
+        """1: it is a run of one, for `Dataspace.route_run`."""
+        return 1
 
     @property
     def levels(self) -> tuple[str, ...]:

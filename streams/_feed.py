@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import anyio
+import trio
 
 from ..accounts import Ledger, Limit, LoanedItem, Outcome, StuckPolicy, Turn
 from ..accounts._loop import checkpoint, is_cancellation
@@ -13,7 +14,8 @@ from ..dataspace import Dataspace, GivenUpError, Mailbox, MailboxClosedError
 from ._sending import Sink, sender_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Generator, Hashable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from ..accounts import Account
@@ -80,7 +82,7 @@ class Feed(Generic[T]):
         self._loan: LoanedItem[list[T]] | None = None
         # The place of the event in hand within its loan.
         self._place = 0
-        self._stack = ExitStack()
+        self._block: AbstractContextManager[None] | None = None
         self._scope: anyio.CancelScope | None = None
         self._box: _Box[T] = _Box(
             ledger,
@@ -107,43 +109,54 @@ class Feed(Generic[T]):
 
     # -- its life -------------------------------------------------------------------------------
 
+    # A KeyboardInterrupt in the midst of these would leave a cancel scope behind, which Trio cannot
+    # forgive.
+    @trio.lowlevel.enable_ki_protection
     def __enter__(self) -> Self:
         if self._scope is not None:
             msg = f"{self!r} has been entered already; subscribe once more"
             raise RuntimeError(msg)
-        with ExitStack() as stack:
-            user = self._user
-            account = self._ledger.open(user) if isinstance(user, str) else user
-            if isinstance(user, str):
-                stack.callback(account.close)
-            self._box.owner = account
-            stack.enter_context(self._box)
-            stack.enter_context(self._dataspace.observed(account, self._what, self._box))
-            self._stack = stack.pop_all()
-        self._scope = anyio.CancelScope()
-        self._scope.__enter__()
+        self._block = self._subscribed()
+        self._block.__enter__()
         return self
 
+    @trio.lowlevel.enable_ki_protection
     def __exit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
-        outcome = Outcome.DELIVERED
-        if exc is not None:
-            outcome = Outcome.CANCELLED if is_cancellation(exc) else Outcome.REJECTED
-        self._finish(outcome)
-        self._stack.close()
-        if not any(True for _ in self._box.loans()):
-            # Otherwise it would be listed until the garbage collector finds it.
-            self._ledger.unregister(self._box)
-        assert self._scope is not None
-        ended = self._scope.__exit__(exc_type, exc, traceback)
-        if self._given_up is not None and ended:
+    ) -> bool | None:
+        assert self._block is not None
+        return self._block.__exit__(exc_type, exc, traceback)
+
+    @contextmanager
+    def _subscribed(self) -> Generator[None]:
+        try:
+            with anyio.CancelScope() as scope:
+                self._scope = scope
+                with ExitStack() as stack:
+                    user = self._user
+                    if isinstance(user, str):
+                        user = stack.enter_context(self._ledger.open(user))
+                    self._box.owner = user
+                    stack.enter_context(self._box)
+                    stack.enter_context(self._dataspace.observed(user, self._what, self._box))
+                    try:
+                        yield
+                    except BaseException as exc:
+                        self._finish(
+                            Outcome.CANCELLED if is_cancellation(exc) else Outcome.REJECTED
+                        )
+                        raise
+                    self._finish(Outcome.DELIVERED)
+        finally:
+            if not any(True for _ in self._box.loans()):
+                # Otherwise it would be listed until the garbage collector finds it.
+                self._ledger.unregister(self._box)
+        if self._given_up is not None and scope.cancelled_caught:
             msg = f"{self.name} was too slow: {self._given_up}"
-            raise GivenUpError(msg) from None
-        return bool(ended)
+            raise GivenUpError(msg)
 
     def _finish(self, outcome: Outcome) -> None:
         """End the event in hand; those behind it in its loan were never asked for."""

@@ -35,7 +35,7 @@ def chatting(loop: str, printed: list[str]) -> Generator[int]:
         yield int(found[1])
         process.send_signal(signal.SIGINT)
         printed += process.communicate(timeout=20)[0].splitlines()
-        assert process.returncode == 0, printed
+        assert process.returncode == 0, "\n".join(printed)
     finally:
         process.kill()
         process.communicate()

@@ -192,7 +192,7 @@ class Forwarder:
                 if not shed:
                     return False
                 unseen -= shed >> 4
-            elif run.last:
+            elif run.last and connection.position == run.end:
                 self.read_all = True
                 return False
 
