@@ -3,7 +3,7 @@
     python examples/chat.py                  # asyncio; --loop trio for Trio
     nc localhost 4000                        # in other terminals: a name, and then lines
 
-The line `/debt` shows whose lines are under way, and who does not read them. Needs the extra
+The line `/debt` tells all whose lines are under way, and who does not read them. Needs the extra
 `streams` (`pip install 'clearfunds[streams]'`).
 """
 
@@ -42,18 +42,15 @@ def payload_of(event: Publication) -> bytes:
     return event.payload
 
 
-async def read(
-    hub: Hub, account: Account, lines: BufferedByteReceiveStream, stream: SocketStream
-) -> None:
+async def read(hub: Hub, account: Account, lines: BufferedByteReceiveStream) -> None:
     """Publish each line that the client writes, for as long as its author owes little."""
     while True:
         await account.ensure_clear_funds()
         line = await lines.receive_until(b"\n", LINE_BYTES)
+        text = b"%s: %s\n" % (account.name.encode(), line.strip())
         if line.strip() == b"/debt":
-            await stream.send(debts(hub))
-        else:
-            text = b"%s: %s\n" % (account.name.encode(), line.strip())
-            await hub.publish(account, Publication("room", text))
+            text = debts(hub)
+        await hub.publish(account, Publication("room", text))
 
 
 async def serve(hub: Hub, stream: SocketStream) -> None:
@@ -68,7 +65,7 @@ async def serve(hub: Hub, stream: SocketStream) -> None:
                 with feed:
                     async with anyio.create_task_group() as group:
                         group.start_soon(feed.send_to, stream, payload_of)
-                        await read(hub, account, lines, stream)
+                        await read(hub, account, lines)
     except* (anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError):
         pass  # it has left, or writes no lines
     except* GivenUpError as errors:
