@@ -37,7 +37,12 @@ def test_texts() -> None:
 
 def test_a_publication_is_encoded_once_and_what_may_change_each_time() -> None:
     encoded: list[Any] = []
-    once = Once(lambda event: encoded.append(event) or text_of(event))
+
+    def encode(event: Any) -> str:
+        encoded.append(event)
+        return text_of(event)
+
+    once = Once(encode)
     first, second = Publication("a", b"1"), Publication("a", b"2")
     assert [once(each) for each in (first, first, second, second, first)] == list("11221")
     assert len(encoded) == 3
