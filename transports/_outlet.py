@@ -150,6 +150,7 @@ class Outlet(LoanQueue):
         retain_limit: Limit | None = None,
         key: Callable[[bytes], bytes] | None = None,
     ) -> None:
+        policy = StuckPolicy(policy)  # its word is as good
         self._consumer_policy = policy_for_frames(name, flusher, policy, patience, key)
         if retain_limit is None:
             retain_limit = SPILL_LIMIT if policy is StuckPolicy.SPILL else RETAIN_LIMIT

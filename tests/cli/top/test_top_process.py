@@ -198,6 +198,7 @@ class Terminal:
     def __init__(self, *options: str) -> None:
         self.master, slave = pty.openpty()
         self.text = ""
+        self.left = b""
         self.resize(24, 100, to=slave)
         environment = {**os.environ, "TERM": "xterm-256color"}
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
@@ -235,12 +236,20 @@ class Terminal:
     def end(self, number: signal.Signals) -> tuple[int, str]:
         """Return its exit status and what it has on stderr."""
         self.process.send_signal(number)
+        deadline = time.monotonic() + SECONDS
+        # What it draws has to be read, or it could not finish.
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if select.select([self.master], [], [], 0.05)[0]:
+                try:
+                    self.left += os.read(self.master, 65536)
+                except OSError:  # the other side is closed
+                    break
         _, errors = self.process.communicate(timeout=SECONDS)
         return self.process.returncode, errors
 
     def rest(self) -> str:
         """Return what is left of its output."""
-        text = b""
+        text = self.left
         try:
             while piece := os.read(self.master, 65536):
                 text += piece
