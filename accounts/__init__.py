@@ -37,6 +37,7 @@ from ._leaks import Gone as Gone
 from ._ledger import Ledger as Ledger
 from ._loan import JOIN_BYTES as JOIN_BYTES
 from ._loan import LoanedItem as LoanedItem
+from ._loan import lent as lent
 from ._loan_at_rest import LoanAtRest as LoanAtRest
 from ._measure import measure as measure
 from ._outcome import Outcome as Outcome

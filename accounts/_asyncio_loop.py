@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -35,23 +36,24 @@ class AsyncioLot:
                 return True
         return False
 
-    async def park(self, lost: Callable[[], object] | None = None) -> None:
-        """Wait until woken; see `Loop.park`."""
-        mine = asyncio.get_running_loop().create_future()
+    async def park(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], object]) -> None:
+        """Wait until woken; see `Loop.parking`."""
+        mine = loop.create_future()
         self._waiting.append(mine)
         try:
             await mine
         except BaseException:
             if mine in self._waiting:
                 self._waiting.remove(mine)
-            elif not mine.cancelled() and lost is not None:
+            elif not mine.cancelled():
                 lost()
             raise
 
     def unpark(self, *, count: int = 1) -> None:
         """Wake those that have waited for longest."""
-        while count > 0 and self._waiting:
-            each = self._waiting.popleft()
+        waiting = self._waiting
+        while waiting and count:
+            each = waiting.popleft()
             if not each.done():
                 each.set_result(None)
                 count -= 1
@@ -87,9 +89,9 @@ class _Asyncio:
         except TimeoutError:
             pass
 
-    def park(self, lot: TaskLot, lost: Callable[[], object]) -> Awaitable[None]:
+    def parking(self, lot: TaskLot) -> Callable[[Callable[[], object]], Awaitable[None]]:
         assert isinstance(lot, AsyncioLot)
-        return lot.park(lost)
+        return partial(lot.park, asyncio.get_running_loop())
 
 
 ASYNCIO: Final[Loop] = _Asyncio()

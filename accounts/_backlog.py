@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ._loan import LoanedItem
+from ._loan import lent
 from ._outcome import Outcome
 from .limits._limit import DEFAULT_LIMIT_BYTES, NO_LIMIT, Limit
 from .watch._stuck_policy import StuckPolicy
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from ._account import Account
     from ._holder import Holder, LoanQueue
+    from ._loan import LoanedItem
 
 logger = logging.getLogger("clearfunds.accounts")
 
@@ -281,10 +282,7 @@ class Backlog:
         self, loan: LoanedItem[list[Any]], entry: Any, items: int, nbytes: int
     ) -> LoanedItem[list[Any]]:
         """Take one entry out of `loan`, to keep it: its publisher no longer owes for it."""
-        part = loan.continued(
-            LoanedItem, loan.account, [entry], items, nbytes, self._holder, loan.opened,
-            charged=True,
-        )  # fmt: skip
+        part = loan.continued(lent, loan.account, [entry], items, nbytes, self._holder, loan.opened)
         loan.items -= items
         loan.bytes -= nbytes
         part.transfer(self.account)
@@ -355,7 +353,7 @@ class Backlog:
             holder.missed(items, None)
             account.repay(items, nbytes, Outcome.DROPPED, holder)
             return
-        loan = LoanedItem(account, [item], items, nbytes, holder, now, charged=True)
+        loan = lent(account, [item], items, nbytes, holder, now)
         loan.transfer(self.account)
         if policy is StuckPolicy.CONFLATE:
             self._remember(key, loan)

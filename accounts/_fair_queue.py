@@ -26,7 +26,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ._loan import LoanedItem
+from ._loan import LoanedItem, lent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -197,7 +197,7 @@ class FairQueue:
                 tail.items += items
                 tail.bytes += nbytes
                 return
-        self.add(LoanedItem(account, [entry], items, nbytes, holder, now, charged=True))
+        self.add(lent(account, [entry], items, nbytes, holder, now))
 
     def add(self, loan: LoanedItem[Any]) -> None:
         """Take a loan as the account's last; nothing joins it, as long as `hold` is not called."""

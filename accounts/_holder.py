@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from ._backlog import RETAIN_LIMIT, Backlog, Part, Relief
 from ._errors import NotALoanError, UnfitPolicyError
-from ._loan import LoanedItem
+from ._loan import LoanedItem, lent
 from ._outcome import Outcome
 from .limits._limit import Limit, check_limit
 from .trace._label import label_of
@@ -305,7 +305,7 @@ class LoanQueue(Holder):
         else:
             # An empty holder was not failing to make progress.
             self.progressed_at = now
-        queue.append(LoanedItem(account, [item], items, nbytes, self, now, charged=True))
+        queue.append(lent(account, [item], items, nbytes, self, now))
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
         """Take over `loan` from any holder, at the end of the queue.

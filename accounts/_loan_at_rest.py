@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._loan import LoanedItem
+from ._loan import LoanedItem, lent
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -57,9 +57,7 @@ class LoanAtRest:
     def _join(self, items: int, nbytes: int, opened: float | None) -> None:
         loan = self.loan
         if loan is None:
-            self.loan = LoanedItem(
-                self.account, [], items, nbytes, self._holder, opened, charged=True
-            )
+            self.loan = lent(self.account, [], items, nbytes, self._holder, opened)
         else:
             loan.items += items
             loan.bytes += nbytes
@@ -80,7 +78,7 @@ class LoanAtRest:
             self.loan = None
         if opened is None:
             opened = loan.opened
-        return LoanedItem(self.account, item, items, nbytes, self._holder, opened, charged=True)
+        return lent(self.account, item, items, nbytes, self._holder, opened)
 
     def settle(self, items: int, nbytes: int, outcome: Outcome) -> None:
         """Repay some, of `nbytes` together."""

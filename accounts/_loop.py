@@ -45,10 +45,6 @@ class TaskLot(Protocol):
 
     def __len__(self) -> int: ...
 
-    async def park(self) -> None:
-        """Wait until woken."""
-        ...
-
     def unpark(self, *, count: int = 1) -> object:
         """Wake those that have waited for longest."""
         ...
@@ -87,10 +83,11 @@ class Loop(Protocol):
         """Wait for an event until `deadline` at the latest, on the loop's clock."""
         ...
 
-    def park(self, lot: TaskLot, lost: Callable[[], object]) -> Awaitable[None]:
-        """Wait in a lot; call `lost` if a cancellation comes when this task has been woken.
+    def parking(self, lot: TaskLot) -> Callable[[Callable[[], object]], Awaitable[None]]:
+        """Return a function that waits in a lot of the running loop.
 
-        Not a coroutine itself: each one between a task and what it waits for costs at each wake-up.
+        It calls its argument if a cancellation comes when the task has been woken. It is no
+        coroutine itself: each one between a task and what it waits for costs at each wake-up.
         """
         ...
 
@@ -122,9 +119,10 @@ class _Trio:
         with trio.move_on_at(deadline):
             await event.wait()
 
-    def park(self, lot: TaskLot, lost: Callable[[], object]) -> Awaitable[None]:
+    def parking(self, lot: TaskLot) -> Callable[[Callable[[], object]], Awaitable[None]]:
+        assert isinstance(lot, trio.lowlevel.ParkingLot)
         # Trio cancels no task that has been woken already.
-        return lot.park()
+        return lambda lost: lot.park()
 
 
 TRIO: Final[Loop] = _Trio()
@@ -213,17 +211,28 @@ class Lot:
     As `trio.lowlevel.ParkingLot`, in whichever loop they run.
     """
 
-    __slots__ = ("_loop", "_lot")
+    __slots__ = ("_bound", "_loop", "_lot")
 
     def __init__(self) -> None:
         self._lot: TaskLot | None = None
         self._loop: Loop | None = None
+        self._bound: Callable[[Callable[[], object]], Awaitable[None]] | None = None
 
     def __len__(self) -> int:
         return 0 if self._lot is None else len(self._lot)
 
     def __bool__(self) -> bool:
         return bool(self._lot)
+
+    def bind(self) -> None:
+        """Serve the loop that runs now and no other; finding out which one does costs at each wait.
+
+        Raises:
+            NoLoopError: None does.
+        """
+        loop = running()
+        self._lot = lot = loop.lot()
+        self._bound = loop.parking(lot)
 
     def park(self, lost: Callable[[], object] | None = None) -> Awaitable[None]:
         """Wait until woken.
@@ -232,22 +241,25 @@ class Lot:
             lost: Called if this task is cancelled after it was woken and before it went on, which
                 asyncio allows; by default the next task is woken in its place.
         """
+        if self._bound is not None:
+            return self._bound(self.unpark if lost is None else lost)
         loop = running()
         lot = self._lot
         if lot is None or (loop is not self._loop and not lot):
             # Nobody waits: the next ones may be of the other library.
             lot = self._lot = loop.lot()
             self._loop = loop
-        return loop.park(lot, self.unpark if lost is None else lost)
+        return loop.parking(lot)(self.unpark if lost is None else lost)
 
-    def unpark(self, *, count: int = 1) -> None:
-        """Wake so many of those that have waited for longest."""
+    def unpark(self) -> None:
+        """Wake the one that has waited for longest."""
         if self._lot is not None:
-            self._lot.unpark(count=count)
+            self._lot.unpark()
 
-    def unpark_all(self) -> None:
-        """Wake all."""
-        self.unpark(count=len(self))
+    def unpark_all(self, most: int | None = None) -> None:
+        """Wake all, or so many of those that have waited for longest."""
+        if self._lot is not None:
+            self._lot.unpark(count=len(self._lot) if most is None else most)
 
 
 class Lock:

@@ -33,6 +33,10 @@ def missed_message(count: int) -> str:
     return f'{{"missed": {count}}}'
 
 
+def _message(data: str | bytes) -> dict[str, Any]:
+    return {"type": "websocket.send", "text" if isinstance(data, str) else "bytes": data}
+
+
 async def serve_websocket(
     scope: Scope,
     receive: Receive,
@@ -102,13 +106,11 @@ async def serve_websocket(
         async with beside(read):
             with feed:
                 async for event in feed:
-                    messages = [encode(event)]
-                    if feed.missed and missed is not None:
-                        messages.insert(0, missed(feed.missed))
+                    data = encode(event)
                     try:
-                        for data in messages:
-                            kind = "text" if isinstance(data, str) else "bytes"
-                            await send({"type": "websocket.send", kind: data})
+                        if feed.missed and missed is not None:
+                            await send(_message(missed(feed.missed)))
+                        await send(_message(data))
                     except Exception as error:
                         # OSError by ASGI, WebSocketDisconnect by Starlette; `receive` says the
                         # same in a moment.

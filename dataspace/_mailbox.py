@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
 
@@ -25,6 +24,7 @@ from ..accounts._loop import Lot, checkpoint
 from ._bag import identity
 from ._errors import GivenUpError, MailboxClosedError
 from ._events import Asserted, Batch, Retracted
+from ._in_hand import InHand
 from ._kinds import kind_of
 from ._memory_spill import MemorySpill
 from ._spilling import Spilling, check_spill
@@ -125,7 +125,7 @@ class Mailbox(LoanQueue, Generic[T]):
         super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
         self._key = key
         self._lot = Lot()
-        self._taken: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
+        self._taken = InHand()
         self._given_up: str | None = None
         # The number of events missing before each loan, and after the last one.
         self._gaps: dict[LoanedItem[Any], int] = {}
@@ -163,7 +163,7 @@ class Mailbox(LoanQueue, Generic[T]):
 
     def _in_hand(self) -> list[LoanedItem[Any]]:
         # A loan that was put into another holder is held there now.
-        return [loan for loan in self._taken if loan.items and loan.holder is self]
+        return [loan for loan in self._taken if loan.holder is self]
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
         """See `LoanQueue.put`: a loan that was taken may be put back, or into another mailbox."""
@@ -193,10 +193,19 @@ class Mailbox(LoanQueue, Generic[T]):
         Raises:
             MailboxClosedError: When the mailbox is closed; or `GivenUpError`, as `receive`.
         """
-        self._raise_if_closed()
+        if self.closed:
+            self._raise_if_closed()
         if self.lagging:
             self._see_whether_caught_up()
         return self._lot.park()
+
+    def bind(self) -> None:
+        """Let only tasks of the loop that runs now receive from it: their waits cost less.
+
+        Raises:
+            NoLoopError: None does.
+        """
+        self._lot.bind()
 
     def receive_nowait(self) -> LoanedItem[list[T]]:
         """Take the next loan, if there is one.
@@ -219,7 +228,7 @@ class Mailbox(LoanQueue, Generic[T]):
                 loan.item[:] = _explode(loan.item)
                 break
         self._taken.add(loan)
-        self.settled()
+        self.progressed_at = self.ledger.clock()
         if self._spilling is not None:
             self._spilling.received(loan)
         if self.lagging:

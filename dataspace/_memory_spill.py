@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ..accounts import DEFAULT_PATIENCE, Account, LoanedItem
+from ..accounts import DEFAULT_PATIENCE, Account, LoanedItem, lent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class MemorySpill:
     def put(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
         """Take a message for which `account` owes; it goes on owing if there is no room."""
         mailbox = self._mailbox
-        self.take(LoanedItem(account, [entry], items, nbytes, mailbox, now, charged=True))
+        self.take(lent(account, [entry], items, nbytes, mailbox, now))
 
     def take(self, loan: LoanedItem[list[Any]]) -> None:
         """Take a loan of the mailbox's, as it is; its account goes on owing if there is no room."""

@@ -26,6 +26,7 @@ from ..accounts import (
     LoanAtRest,
     LoanedItem,
     Outcome,
+    lent,
 )
 from ..dataspace import Publication
 from ..dataspace.queues import Marks, Message
@@ -194,7 +195,7 @@ class Spool:
                 tail.bytes += nbytes
                 return
         self._fresh_of[account] += 1
-        fresh.append(LoanedItem(account, [chunk], items, nbytes, self._holder, now, charged=True))
+        fresh.append(lent(account, [chunk], items, nbytes, self._holder, now))
 
     def write(self, *, now: bool = False) -> None:
         """Hand new messages to the shelf: after a commit, never inside one.

@@ -140,6 +140,7 @@ class Feed(Generic[T]):
                     if isinstance(user, str):
                         user = stack.enter_context(self._ledger.open(user))
                     self._box.owner = user
+                    self._box.bind()
                     stack.enter_context(self._box)
                     stack.enter_context(self._dataspace.observed(user, self._what, self._box))
                     try:
@@ -181,12 +182,14 @@ class Feed(Generic[T]):
         """
         loan = self._loan
         if loan is not None:
-            if loan.items:
+            left = loan.items
+            if left:
                 loan.settle(1)
-            self._place += 1
-            if self._place < len(loan.item) and loan.items:
-                self.missed = 0
-                return loan.item[self._place]
+            if left > 1:
+                self._place = place = self._place + 1
+                if place < len(loan.item):
+                    self.missed = 0
+                    return loan.item[place]
             self._loan = None
         box = self._box
         # As `Mailbox.receive`, without a coroutine in between: it would cost at each wake-up.

@@ -36,6 +36,7 @@ from ..accounts import (
     Outcome,
     StuckPolicy,
     Symptoms,
+    lent,
 )
 from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
@@ -364,7 +365,7 @@ class Outlet(LoanQueue):
             queue = self.queue = deque()
         loan = self.spare
         if loan is None or account.tracing is not None:
-            loan = LoanedItem(account, [chunk], items, nbytes, self, now, charged=True)
+            loan = lent(account, [chunk], items, nbytes, self, now)
         else:
             self.spare = None
             loan.account = account

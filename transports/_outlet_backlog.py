@@ -30,6 +30,7 @@ from ..accounts import (
     LoanedItem,
     Outcome,
     StuckPolicy,
+    lent,
 )
 from ..persistence._spool import OpenSpool, Spool
 from ._backlog_messages import BacklogMessages, Framing, Room
@@ -317,9 +318,7 @@ class OutletBacklog(Backlog):
         self.account.borrow(items, size)
         loan = self._loan
         if loan is None:
-            loan = self._loan = LoanedItem(
-                self.account, [], items, size, outlet, opened, charged=True
-            )
+            loan = self._loan = lent(self.account, [], items, size, outlet, opened)
         else:
             loan.items += items
             loan.bytes += size
@@ -355,7 +354,7 @@ class OutletBacklog(Backlog):
                 tail.bytes += nbytes
                 return
         outlet = self._outlet
-        line.append(LoanedItem(account, [chunk], items, nbytes, outlet, opened, charged=True))
+        line.append(lent(account, [chunk], items, nbytes, outlet, opened))
         self._wake()
 
     def _may_pass(self, account: Account, nbytes: int) -> bool:
@@ -441,9 +440,7 @@ class OutletBacklog(Backlog):
                 taken = sum(map(len, chunks))
                 self._take_off(items, taken)
                 size += taken
-                queue.append(
-                    LoanedItem(self.account, chunks, items, taken, outlet, opened, charged=True)
-                )
+                queue.append(lent(self.account, chunks, items, taken, outlet, opened))
         while self._spool is not None and size < nbytes:
             spilled = self._spool.take()
             if spilled is None:

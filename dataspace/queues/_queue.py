@@ -30,10 +30,10 @@ from ...accounts import (
     DEFAULT_PATIENCE,
     Account,
     Ledger,
-    LoanedItem,
     Outcome,
     StuckPolicy,
     Turn,
+    lent,
 )
 from .._events import Batch, Publication
 from .._topics import TopicFilter
@@ -344,7 +344,7 @@ class Queue(ServingQueue):
             None, confirm,
         )  # fmt: skip
         self._arrived = appended(self._arrived, message)
-        message.loan = LoanedItem(account, [event], 1, nbytes, self, now, charged=True)
+        message.loan = lent(account, [event], 1, nbytes, self, now)
         if confirm is not None:
             confirm.expect()
         self.rates.arrived += 1

@@ -194,7 +194,7 @@ class InflightWindow:
         handed = min(places, len(self._lot))
         self._free += places - handed
         if handed:
-            self._lot.unpark(count=handed)
+            self._lot.unpark_all(handed)
 
     def _smallest_open(self) -> int:
         """Return the smallest number that is unanswered; the next one if none is."""

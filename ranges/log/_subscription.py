@@ -34,7 +34,7 @@ from typing import Any
 
 import attrs
 
-from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy
+from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy, lent
 from ...dataspace._events import Batch, Publication
 from ..wire import (
     DataLossError,
@@ -229,7 +229,7 @@ class RangeSubscription(Holder):
         if self._lagging is not None and disk is None:
             owes = self._lagging.take(account, items, nbytes)
         if code is None:
-            loan = LoanedItem(owes, None, items, nbytes, self, now, charged=True)
+            loan = lent(owes, None, items, nbytes, self, now)
             code = tail.add_account(account, loan)
         else:
             loan = tail.loans[code]

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from clearfunds.accounts import Account, Confirm, Holder, Ledger, LoanedItem, Outcome
+from clearfunds.accounts import Account, Confirm, Holder, Ledger, LoanedItem, Outcome, lent
 
 
 @attrs.define(eq=False)
@@ -43,7 +43,7 @@ class Slow(Holder):
         self.confirms.append(confirm)
         if confirm is not None:
             confirm.expect()
-        self.kept.append(LoanedItem(account, item, items, nbytes, self, now, charged=True))
+        self.kept.append(lent(account, item, items, nbytes, self, now))
         if self.on is not None:
             with account.turn() as turn:
                 turn.send(self.on, item)

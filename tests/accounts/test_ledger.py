@@ -22,6 +22,7 @@ from clearfunds.accounts import (
     LoanedItem,
     Outcome,
     Turn,
+    lent,
 )
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
 from tests.loops import open_nursery
@@ -196,7 +197,7 @@ def test_a_loan_made_without_charging_is_found() -> None:
     ledger = Ledger()
     account = ledger.open("a")
     box = Box(ledger, "box")
-    box.queue.append(LoanedItem(account, [b""], 2, 8, box, 0.0, charged=True))
+    box.queue.append(lent(account, [b""], 2, 8, box, 0.0))
     with pytest.raises(AuditError, match="owes 0 items and 0 bytes, but holders have 2 items"):
         ledger.audit()
 

@@ -29,6 +29,7 @@ from ...accounts import (
     Outcome,
     StuckPolicy,
     Symptoms,
+    lent,
 )
 from .._outlet import Outlet, nobody
 from ._packets import Extension
@@ -146,7 +147,7 @@ class Credited(Holder):
             return
         if not self._loans:
             self.progressed_at = now
-        loan = LoanedItem(account, [packets], items, nbytes, self, now, charged=True)
+        loan = lent(account, [packets], items, nbytes, self, now)
         self._loans.append(loan)
         self._turns.append(turns)
         self._outlet.forward(loan)

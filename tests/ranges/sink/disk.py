@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from clearfunds.accounts import Account, Confirm, Ledger, LoanedItem, LoanQueue, Outcome
+from clearfunds.accounts import Account, Confirm, Ledger, LoanedItem, LoanQueue, Outcome, lent
 from clearfunds.ranges.sink import Part, RowConfirm, Sink, SinkLog
 from clearfunds.ranges.wire import PartKey
 
@@ -174,7 +174,7 @@ class Place(LoanQueue):
         confirm = self.ledger.confirming
         assert confirm is not None
         confirm.expect()
-        loan = LoanedItem(account, item, items, nbytes, self, now, charged=True)
+        loan = lent(account, item, items, nbytes, self, now)
         self.waiting.append((loan, confirm))
 
     def ready(self) -> None:

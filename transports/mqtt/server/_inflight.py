@@ -27,6 +27,7 @@ from ....accounts import (
     StuckPolicy,
     Symptoms,
     UnfitPolicyError,
+    lent,
 )
 from ....accounts._fair_queue import FairQueue
 from ....dataspace import Publication
@@ -203,7 +204,7 @@ class Inflight(LoanQueue):
             return
         if not (self.unacked or self.queue or self._flows):
             self.progressed_at = now
-        loan = LoanedItem(account, [item], items, nbytes, self, now, charged=True)
+        loan = lent(account, [item], items, nbytes, self, now)
         if self._flows is None:
             self.queue.append(loan)
         else:
@@ -327,9 +328,7 @@ class Inflight(LoanQueue):
             size = nbytes // items
             items -= 1
             nbytes -= size
-            self.queue.append(
-                LoanedItem(loan.account, [packet], 1, size, self, loan.opened, charged=True)
-            )
+            self.queue.append(lent(loan.account, [packet], 1, size, self, loan.opened))
         return True
 
     def _fill_and_send(self) -> None:
