@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from ._loop import Event, Loop, TaskLot
 
@@ -36,9 +35,9 @@ class AsyncioLot:
                 return True
         return False
 
-    async def park(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], object]) -> None:
-        """Wait until woken; see `Loop.parking`."""
-        mine = loop.create_future()
+    async def park(self, lost: Callable[[], object] | None = None) -> None:
+        """Wait until woken; see `Lot.park`."""
+        mine = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)
         try:
             await mine
@@ -46,17 +45,25 @@ class AsyncioLot:
             if mine in self._waiting:
                 self._waiting.remove(mine)
             elif not mine.cancelled():
-                lost()
+                if lost is None:
+                    self.unpark()
+                else:
+                    lost()
             raise
 
-    def unpark(self, *, count: int = 1) -> None:
-        """Wake those that have waited for longest."""
+    def unpark(self) -> None:
+        """Wake the one that has waited for longest."""
         waiting = self._waiting
-        while waiting and count:
+        while waiting:
             each = waiting.popleft()
             if not each.done():
                 each.set_result(None)
-                count -= 1
+                return
+
+    def unpark_all(self, most: int | None = None) -> None:
+        """Wake all, or so many of those that have waited for longest."""
+        for _ in range(len(self) if most is None else most):
+            self.unpark()
 
 
 class _Asyncio:
@@ -88,10 +95,6 @@ class _Asyncio:
                 await event.wait()
         except TimeoutError:
             pass
-
-    def parking(self, lot: TaskLot) -> Callable[[Callable[[], object]], Awaitable[None]]:
-        assert isinstance(lot, AsyncioLot)
-        return partial(lot.park, asyncio.get_running_loop())
 
 
 ASYNCIO: Final[Loop] = _Asyncio()

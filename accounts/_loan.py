@@ -267,6 +267,7 @@ class LoanedItem(Generic[T_co]):
 
 
 _new: Final = object.__new__
+_ANY_LOAN: Final[type[LoanedItem[Any]]] = LoanedItem
 
 
 def lent(
@@ -282,7 +283,7 @@ def lent(
     A commit borrows for all its deliveries at once. There may be a loan for each of them, and this
     takes two thirds of the CPU of `LoanedItem(...)`.
     """
-    loan = cast("LoanedItem[T]", _new(LoanedItem))
+    loan: LoanedItem[T] = _new(_ANY_LOAN)
     loan.account = account
     loan.item = item
     loan.items = items

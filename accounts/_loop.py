@@ -41,12 +41,24 @@ class Event(Protocol):
 
 
 class TaskLot(Protocol):
-    """Tasks of one loop that wait to be woken, in order; `trio.lowlevel.ParkingLot` is one."""
+    """Tasks of one loop that wait to be woken, in the order in which they came.
+
+    `park` is no coroutine itself where that can be helped: each one between a task and what it
+    waits for costs at each wake-up.
+    """
 
     def __len__(self) -> int: ...
 
-    def unpark(self, *, count: int = 1) -> object:
-        """Wake those that have waited for longest."""
+    def park(self, lost: Callable[[], object] | None = None) -> Awaitable[None]:
+        """Wait until woken; see `Lot.park`."""
+        ...
+
+    def unpark(self) -> None:
+        """Wake the one that has waited for longest."""
+        ...
+
+    def unpark_all(self, most: int | None = None) -> None:
+        """Wake all, or so many of those that have waited for longest."""
         ...
 
 
@@ -83,13 +95,27 @@ class Loop(Protocol):
         """Wait for an event until `deadline` at the latest, on the loop's clock."""
         ...
 
-    def parking(self, lot: TaskLot) -> Callable[[Callable[[], object]], Awaitable[None]]:
-        """Return a function that waits in a lot of the running loop.
 
-        It calls its argument if a cancellation comes when the task has been woken. It is no
-        coroutine itself: each one between a task and what it waits for costs at each wake-up.
-        """
-        ...
+class _TrioLot:
+    """Trio's: it cancels no task that has been woken already, so nothing is lost."""
+
+    __slots__ = ("_lot",)
+
+    def __init__(self) -> None:
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def __len__(self) -> int:
+        return len(self._lot)
+
+    def park(self, lost: Callable[[], object] | None = None) -> Awaitable[None]:
+        del lost
+        return self._lot.park()
+
+    def unpark(self) -> None:
+        self._lot.unpark()
+
+    def unpark_all(self, most: int | None = None) -> None:
+        self._lot.unpark(count=len(self._lot) if most is None else most)
 
 
 class _Trio:
@@ -98,7 +124,7 @@ class _Trio:
     name = "Trio"
 
     def lot(self) -> TaskLot:
-        return trio.lowlevel.ParkingLot()
+        return _TrioLot()
 
     def event(self) -> Event:
         return trio.Event()
@@ -118,11 +144,6 @@ class _Trio:
     async def wait_until(self, event: Event, deadline: float) -> None:
         with trio.move_on_at(deadline):
             await event.wait()
-
-    def parking(self, lot: TaskLot) -> Callable[[Callable[[], object]], Awaitable[None]]:
-        assert isinstance(lot, trio.lowlevel.ParkingLot)
-        # Trio cancels no task that has been woken already.
-        return lambda lost: lot.park()
 
 
 TRIO: Final[Loop] = _Trio()
@@ -206,33 +227,19 @@ async def sleep_until(deadline: float) -> None:
 
 
 class Lot:
-    """Tasks that wait to be woken, in the order in which they came.
+    """Tasks that wait to be woken, in the order in which they came, in whichever loop they run."""
 
-    As `trio.lowlevel.ParkingLot`, in whichever loop they run.
-    """
-
-    __slots__ = ("_bound", "_loop", "_lot")
+    __slots__ = ("_loop", "_lot")
 
     def __init__(self) -> None:
         self._lot: TaskLot | None = None
         self._loop: Loop | None = None
-        self._bound: Callable[[Callable[[], object]], Awaitable[None]] | None = None
 
     def __len__(self) -> int:
         return 0 if self._lot is None else len(self._lot)
 
     def __bool__(self) -> bool:
         return bool(self._lot)
-
-    def bind(self) -> None:
-        """Serve the loop that runs now and no other; finding out which one does costs at each wait.
-
-        Raises:
-            NoLoopError: None does.
-        """
-        loop = running()
-        self._lot = lot = loop.lot()
-        self._bound = loop.parking(lot)
 
     def park(self, lost: Callable[[], object] | None = None) -> Awaitable[None]:
         """Wait until woken.
@@ -241,15 +248,13 @@ class Lot:
             lost: Called if this task is cancelled after it was woken and before it went on, which
                 asyncio allows; by default the next task is woken in its place.
         """
-        if self._bound is not None:
-            return self._bound(self.unpark if lost is None else lost)
         loop = running()
         lot = self._lot
         if lot is None or (loop is not self._loop and not lot):
             # Nobody waits: the next ones may be of the other library.
             lot = self._lot = loop.lot()
             self._loop = loop
-        return loop.parking(lot)(self.unpark if lost is None else lost)
+        return lot.park(lost)
 
     def unpark(self) -> None:
         """Wake the one that has waited for longest."""
@@ -259,7 +264,7 @@ class Lot:
     def unpark_all(self, most: int | None = None) -> None:
         """Wake all, or so many of those that have waited for longest."""
         if self._lot is not None:
-            self._lot.unpark(count=len(self._lot) if most is None else most)
+            self._lot.unpark_all(most)
 
 
 class Lock:

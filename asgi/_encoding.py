@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -13,27 +13,24 @@ from ..dataspace import Asserted, Publication, Retracted
 T = TypeVar("T")
 
 
-class Once(Generic[T]):
-    """Encodes a publication once for all clients that get it one after the other.
+def once(encode: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return a function that encodes a publication once for all clients that get it in turn.
 
     Any other event may have changed meanwhile.
     """
+    last: Any = None
+    encoded: T | None = None
 
-    __slots__ = ("_encode", "_encoded", "_event")
-
-    def __init__(self, encode: Callable[[Any], T]) -> None:
-        self._encode = encode
-        self._event: Any = self  # no event is this
-        self._encoded: T | None = None
-
-    def __call__(self, event: Any) -> T:
-        """Return the event, encoded."""
+    def encode_once(event: Any) -> T:
+        nonlocal last, encoded
         if event.__class__ is not Publication:
-            return self._encode(event)
-        if event is not self._event or self._encoded is None:
-            self._encoded = self._encode(event)
-            self._event = event
-        return self._encoded
+            return encode(event)
+        if event is not last or encoded is None:
+            encoded = encode(event)
+            last = event
+        return encoded
+
+    return encode_once
 
 
 def text_of(event: Any) -> str:
@@ -68,5 +65,5 @@ def _plain(value: Any) -> Any:
     raise TypeError(msg)
 
 
-same_text_of = Once(text_of)
+same_text_of = once(text_of)
 """`text_of`, once for all clients."""

@@ -10,7 +10,7 @@ import anyio
 
 from ..dataspace import GivenUpError
 from ..streams._beside import beside
-from ._encoding import Once, text_of
+from ._encoding import once, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,7 +153,7 @@ class _Heartbeats:
             self.silent = True
 
 
-_usual_event: Final = Once(lambda event: encode_event(text_of(event)))
+_usual_event: Final = once(lambda event: encode_event(text_of(event)))
 
 
 async def _send(send: Send, body: bytes, *, more: bool = True) -> None:

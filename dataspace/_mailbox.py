@@ -20,7 +20,7 @@ from ..accounts import (
     Part,
     StuckPolicy,
 )
-from ..accounts._loop import Lot, checkpoint
+from ..accounts._loop import Lot, TaskLot, checkpoint, running
 from ._bag import identity
 from ._errors import GivenUpError, MailboxClosedError
 from ._events import Asserted, Batch, Retracted
@@ -124,7 +124,7 @@ class Mailbox(LoanQueue, Generic[T]):
         self._spilling: Spilling | MemorySpill | None = None
         super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
         self._key = key
-        self._lot = Lot()
+        self._lot: TaskLot = Lot()
         self._taken = InHand()
         self._given_up: str | None = None
         # The number of events missing before each loan, and after the last one.
@@ -134,7 +134,7 @@ class Mailbox(LoanQueue, Generic[T]):
 
     def __repr__(self) -> str:
         return (
-            f"<Mailbox {self.name}: {len(self.queue)} loans queued, {len(self._in_hand())} taken>"
+            f"<Mailbox {self.name}: {len(self.queue)} loans queued, {len(self.in_hand())} taken>"
         )
 
     def ready(self) -> None:
@@ -152,7 +152,7 @@ class Mailbox(LoanQueue, Generic[T]):
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`: those that wait, and those taken and not settled."""
         yield from self.queue
-        yield from self._in_hand()
+        yield from self.in_hand()
 
     def waited_for(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.waited_for`: while it is behind, those that were not spilled."""
@@ -161,7 +161,8 @@ class Mailbox(LoanQueue, Generic[T]):
         spilling = self._spilling
         return iter(()) if spilling is None else spilling.waited_for()
 
-    def _in_hand(self) -> list[LoanedItem[Any]]:
+    def in_hand(self) -> list[LoanedItem[Any]]:
+        """Return the loans that have been taken and not settled."""
         # A loan that was put into another holder is held there now.
         return [loan for loan in self._taken if loan.holder is self]
 
@@ -205,7 +206,7 @@ class Mailbox(LoanQueue, Generic[T]):
         Raises:
             NoLoopError: None does.
         """
-        self._lot.bind()
+        self._lot = running().lot()
 
     def receive_nowait(self) -> LoanedItem[list[T]]:
         """Take the next loan, if there is one.
@@ -218,6 +219,12 @@ class Mailbox(LoanQueue, Generic[T]):
             self._raise_if_closed()
             self._see_whether_caught_up()
             raise trio.WouldBlock
+        loan = self.take()
+        self._taken.add(loan)
+        return loan
+
+    def take(self) -> LoanedItem[list[T]]:
+        """Take the next loan, for a subclass that knows itself which loans are in hand."""
         loan = self.queue.popleft()
         self.dropped = self._gaps.pop(loan, 0) if self._gaps else 0
         if self._trailing_gap and not self.lagging:
@@ -227,11 +234,10 @@ class Mailbox(LoanQueue, Generic[T]):
             if entry.__class__ is Batch:
                 loan.item[:] = _explode(loan.item)
                 break
-        self._taken.add(loan)
         self.progressed_at = self.ledger.clock()
-        if self._spilling is not None:
-            self._spilling.received(loan)
         if self.lagging:
+            if self._spilling is not None:
+                self._spilling.received(loan)
             self._see_whether_caught_up()
         if self.queue:
             # Another consumer may have been passed over while this one was being woken.
@@ -242,7 +248,7 @@ class Mailbox(LoanQueue, Generic[T]):
 
     def under_way(self) -> Iterator[LoanedItem[list[Any]]]:
         """See `LoanQueue.under_way`: the loans that have been taken."""
-        yield from self._in_hand()
+        yield from self.in_hand()
 
     def apart(self, entries: list[Any], items: int, nbytes: int) -> list[Part] | None:
         """See `LoanQueue.apart`: a batch counts as many parts as it has publications."""
@@ -354,7 +360,7 @@ class Mailbox(LoanQueue, Generic[T]):
         """See `Holder.give_up`: also writes off loans that were taken and are not settled."""
         self._given_up = f"mailbox {self.name} was closed: {why}"
         self._close(Outcome.WRITTEN_OFF)
-        for loan in self._in_hand():
+        for loan in self.in_hand():
             loan.settle(outcome=Outcome.WRITTEN_OFF)
 
     def _close(self, outcome: Outcome) -> None:

@@ -24,15 +24,28 @@ T = TypeVar("T")
 
 
 class _Box(Mailbox[T]):
-    """A mailbox that says when it is given up: its consumer may be stuck in the midst of a send."""
+    """A mailbox that says when it is given up: its consumer may be stuck in the midst of a send.
 
-    __slots__ = ("on_given_up",)
+    Attributes:
+        on_given_up: Called then, with the reason.
+        current: The loan of the event that the feed has given out last.
+    """
+
+    __slots__ = ("current", "on_given_up")
 
     on_given_up: Callable[[str], object]
+    current: LoanedItem[list[T]] | None
 
     def give_up(self, why: str) -> None:
         super().give_up(why)
         self.on_given_up(why)
+
+    def in_hand(self) -> list[LoanedItem[Any]]:
+        found = super().in_hand()
+        current = self.current
+        if current is not None and current.items and current.holder is self:
+            found.append(current)
+        return found
 
 
 class Feed(Generic[T]):
@@ -79,7 +92,6 @@ class Feed(Generic[T]):
         self.name = (user if isinstance(user, str) else user.name) if name is None else name
         self.missed = 0
         self._given_up: str | None = None
-        self._loan: LoanedItem[list[T]] | None = None
         # The place of the event in hand within its loan.
         self._place = 0
         self._block: AbstractContextManager[None] | None = None
@@ -93,6 +105,7 @@ class Feed(Generic[T]):
             key=key,
         )
         self._box.on_given_up = self._end
+        self._box.current = None
 
     def __repr__(self) -> str:
         return f"<Feed of {self.name}: {self._box!r}>"
@@ -161,7 +174,7 @@ class Feed(Generic[T]):
 
     def _finish(self, outcome: Outcome) -> None:
         """End the event in hand; those behind it in its loan were never asked for."""
-        loan, self._loan = self._loan, None
+        loan, self._box.current = self._box.current, None
         if loan is not None and loan.items:
             loan.settle(1, outcome)
             if loan.items:
@@ -180,7 +193,8 @@ class Feed(Generic[T]):
         Raises:
             GivenUpError: The consumer was disconnected, because it was too slow.
         """
-        loan = self._loan
+        box = self._box
+        loan = box.current
         if loan is not None:
             left = loan.items
             if left:
@@ -190,8 +204,7 @@ class Feed(Generic[T]):
                 if place < len(loan.item):
                     self.missed = 0
                     return loan.item[place]
-            self._loan = None
-        box = self._box
+            box.current = None
         # As `Mailbox.receive`, without a coroutine in between: it would cost at each wake-up.
         if box.queue or box.closed:
             await checkpoint()
@@ -202,9 +215,8 @@ class Feed(Generic[T]):
             if self._given_up is not None:
                 raise
             raise StopAsyncIteration from None
-        loan = box.receive_nowait()
+        box.current = loan = box.take()
         self.missed = box.dropped
-        self._loan = loan
         self._place = 0
         return loan.item[0]
 
@@ -214,10 +226,10 @@ class Feed(Generic[T]):
         Raises:
             RuntimeError: There is no event in hand.
         """
-        if self._loan is None:
+        if self._box.current is None:
             msg = f"{self!r} has no event in hand; use the turn of an account"
             raise RuntimeError(msg)
-        return self._loan.turn()
+        return self._box.current.turn()
 
     async def send_to(
         self,

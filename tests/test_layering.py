@@ -23,6 +23,7 @@ FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))
 #: The folders of some packages, each with those beside it that it may import.
 ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "transports.mqtt": {"codec": (), "client": ("codec",), "server": ("codec",)},
+    "transports.nats": {"codec": (), "client": ("codec",), "jetstream": ("client", "codec")},
     "ranges": {
         "wire": (),
         "log": ("wire",),

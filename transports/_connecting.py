@@ -135,10 +135,25 @@ async def open_stream(
     except OSError as error:
         why = f"{error.strerror or error}; is a server listening there?"
         raise NoConnectionError(why) from error
+    return SocketStream(sock) if tls is None else await encrypted(sock, tls, host)
+
+
+async def encrypted(sock: Connected, tls: ssl.SSLContext, host: str) -> SocketStream:
+    """Do the TLS handshake of a client, and return the encrypted stream.
+
+    Args:
+        sock: The connection, taken over.
+        tls: The TLS context.
+        host: The name or address that the server's certificate must have.
+
+    Cancellation: no socket is left.
+
+    Raises:
+        NoConnectionError: The handshake failed.
+    """
     try:
-        if tls is not None:
-            sock = TlsSocket(sock, tls, server_side=False, server_hostname=host)
-            await shake_hands(sock)
+        sock = secure = TlsSocket(sock, tls, server_side=False, server_hostname=host)
+        await shake_hands(secure)
     except BaseException as error:
         sock.close()
         if isinstance(error, ssl.SSLError):

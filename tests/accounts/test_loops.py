@@ -338,7 +338,9 @@ def test_a_lot_wakes_in_order_and_skips_the_cancelled() -> None:
 
 def test_nothing_is_woken_that_is_not_there() -> None:
     lot = AsyncioLot()
-    lot.unpark(count=3)
+    lot.unpark()
+    lot.unpark_all(3)
+    lot.unpark_all()
     assert not len(lot)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from clearfunds.asgi._encoding import Once, text_of
+from clearfunds.asgi._encoding import once, text_of
 from clearfunds.asgi._event_stream import encode_event
 from clearfunds.dataspace import Asserted, Publication, Retracted
 
@@ -42,14 +42,14 @@ def test_a_publication_is_encoded_once_and_what_may_change_each_time() -> None:
         encoded.append(event)
         return text_of(event)
 
-    once = Once(encode)
+    encode_once = once(encode)
     first, second = Publication("a", b"1"), Publication("a", b"2")
-    assert [once(each) for each in (first, first, second, second, first)] == list("11221")
+    assert [encode_once(each) for each in (first, first, second, second, first)] == list("11221")
     assert len(encoded) == 3
     counts = {"n": 1}
-    assert once(counts) == '{"n": 1}'
+    assert encode_once(counts) == '{"n": 1}'
     counts["n"] = 2
-    assert once(counts) == '{"n": 2}'
+    assert encode_once(counts) == '{"n": 2}'
 
 
 def test_each_line_of_an_event_is_a_field() -> None:

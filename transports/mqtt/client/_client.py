@@ -32,6 +32,7 @@ import trio
 from ..._connecting import READ_SIZE
 from ..._errors import LocalProtocolError, RemoteProtocolError
 from ..._need_data import NEED_DATA
+from ..._send_buffer import SendBuffer
 from ..codec._connection import Connection
 from ..codec._granted import Granted
 from ..codec._packets import (
@@ -56,7 +57,6 @@ from ._inbox import Inbox
 from ._keep_alive import KeepAlive
 from ._outbound import Outbound
 from ._requests import Request, Requests, options_of
-from ._send_buffer import SendBuffer
 from ._session import ClientSession, Outgoing, Receipts
 
 #: Messages that `receive` takes without waiting before it lets other tasks run.

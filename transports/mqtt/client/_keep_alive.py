@@ -7,8 +7,8 @@ from typing import Final
 
 import trio
 
+from ..._send_buffer import SendBuffer
 from ..codec._packets import PingReq, encode
-from ._send_buffer import SendBuffer
 
 #: A client pings after this part of its keep-alive; the rest allows for the way to the server.
 _PING_AFTER = 0.75

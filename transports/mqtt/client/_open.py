@@ -2,7 +2,7 @@
 
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from typing import Final, Literal
 
 import attrs
@@ -11,6 +11,7 @@ import trio
 from ....sockets import TransportError
 from ..._connecting import NoConnectionError, open_stream
 from ..._errors import LocalProtocolError
+from ..._one_error import one_error
 from ..codec._connection import Connection, Role
 from ..codec._frames import DEFAULT_MAX_PACKET_SIZE
 from ..codec._granted import Granted
@@ -157,7 +158,7 @@ async def open_mqtt(
                 manual_ack=manual_ack,
             )
             try:
-                with _without_group():
+                with one_error():
                     async with trio.open_nursery() as nursery:
                         client.start(nursery)
                         yield client
@@ -215,28 +216,3 @@ async def _establish(
         raise TransportError(f"cannot connect to {where}: {exc}") from exc
     spoken = "no MQTT server" if tls is None else "no MQTT server with TLS"
     raise TransportError(f"{spoken} answered on {where} within {connect_timeout:g} s")
-
-
-@contextlib.contextmanager
-def _without_group() -> Generator[None, None, None]:
-    """Unwrap the single exception that a nursery wraps into a group.
-
-    A client's tasks raise no expected exceptions. So its nursery almost always raises the exception
-    of its block, and callers want to catch that by its own type.
-    """
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        errors = [error for error in group.exceptions if not isinstance(error, trio.Cancelled)]
-        if len(errors) != 1:
-            raise
-        error = errors[0]
-    else:
-        return
-    # Raising sets the context to the group; the old context is more useful.
-    context = error.__context__
-    try:
-        raise error
-    finally:
-        error.__context__ = context
-        del error, context

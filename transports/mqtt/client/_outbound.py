@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import trio
 
+from ..._send_buffer import SendBuffer
 from ..._errors import RemoteProtocolError
 from ..codec._packets import PubAck, PubComp, PubRec, PubRel
 from ..codec._properties import Properties
 from ..codec._reasons import Reason
 from ._dialects import Dialect
 from ._errors import PublicationRefusedError
-from ._send_buffer import SendBuffer
 from ._session import ClientSession, Outgoing
 
 

@@ -1,0 +1,1 @@
+"""A NATS client on Trio."""

@@ -1,0 +1,1 @@
+"""JetStream: streams, consumers that are asked for messages, and keys with values."""

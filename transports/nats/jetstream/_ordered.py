@@ -1,0 +1,157 @@
+"""Messages of a stream in order, without gaps, to a reader that keeps its place itself [NATS ADR-17].
+
+Each reader has a consumer of its own, in memory and without acknowledgements. When that is lost, with
+its server for example, or a message is missing, the next consumer begins after the last message.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Final, Self
+
+import attrs
+import trio
+
+from ....sockets import TransportError
+from .._errors import ConnectionLostError, NoAnswerError
+from ._config import ConsumerConfig
+from ._consuming import Messages
+from ._errors import JetStreamError, NotFoundError
+from ._jetstream import RETRY_PAUSE, JetStream
+from ._message import Delivered
+
+logger = logging.getLogger("clearfunds.transports.nats")
+
+INACTIVE: Final = 60.0
+"""Seconds after which the server ends the consumer of a reader that is gone."""
+
+
+class OrderedMessages:
+    """The messages of a stream, in order; use it in an `async with` block, and iterate over it.
+
+    Args:
+        js: JetStream.
+        stream: The stream's name.
+        config: Where to begin, and which subjects; the rest is set here.
+        most: Messages to buffer.
+        heartbeat: As for `Messages`.
+
+    Attributes:
+        pending: Messages that the stream had for this reader when it began.
+    """
+
+    def __init__(
+        self,
+        js: JetStream,
+        stream: str,
+        config: ConsumerConfig,
+        *,
+        most: int = 500,
+        heartbeat: float = 1.0,
+    ) -> None:
+        self.pending = 0
+        self._js = js
+        self._stream = stream
+        self._config = attrs.evolve(
+            config,
+            name=None,
+            durable=None,
+            ack="none",
+            max_deliver=1,
+            memory=True,
+            replicas=1,
+            inactive_threshold=INACTIVE,
+        )
+        self._most = most
+        self._heartbeat = heartbeat
+        self._messages: Messages | None = None
+        self._last: int | None = None
+        self._expected = 1
+        self._name = ""
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._messages is not None:
+            self._messages.close()
+        # The server ends the consumer by itself; so it may be slow, and this may be cancelled.
+        with trio.move_on_after(self._heartbeat):
+            try:
+                await self._js.delete_consumer(self._stream, self._name)
+            except TransportError as error:
+                logger.debug("consumer %s of %s is left: %s", self._name, self._stream, error)
+
+    async def _begin(self) -> None:
+        config = self._config
+        if self._last is not None:
+            config = attrs.evolve(
+                config, deliver="by_start_sequence", start_sequence=self._last + 1, start_time=None
+            )
+        info = await self._js.create_consumer(self._stream, config)
+        if self._last is None:
+            self.pending = info.pending
+        self._name = info.name
+        self._expected = 1
+        self._messages = Messages(
+            self._js, self._stream, info.name, most=self._most, heartbeat=self._heartbeat
+        )
+        self._messages.__enter__()
+
+    async def receive(self) -> Delivered:
+        """Take the next message. It waits over the loss of connections and servers, too.
+
+        Cancellation: no message is lost.
+
+        Raises:
+            trio.EndOfChannel: The client has been left.
+            NotFoundError: There is no such stream any more.
+        """
+        while True:
+            messages = self._messages
+            try:
+                if messages is None:
+                    await self._begin()
+                    continue
+                found = await messages.receive()
+            except (JetStreamError, NoAnswerError, ConnectionLostError) as error:
+                if messages is None:
+                    await self._look_for_stream()
+                    await trio.sleep(RETRY_PAUSE)
+                else:
+                    logger.info("reading %s begins anew: %s", self._stream, error)
+                    messages.close()
+                    self._messages = None
+                continue
+            if found.consumer_sequence != self._expected:
+                logger.info("a message of %s is missing: reading begins anew", self._stream)
+                messages.close()
+                self._messages = None
+                continue
+            self._expected += 1
+            self._last = found.sequence
+            return found
+
+    async def _look_for_stream(self) -> None:
+        try:
+            await self._js.stream_info(self._stream)
+        except NotFoundError:
+            raise
+        except TransportError as error:
+            logger.debug("stream %s may come back: %s", self._stream, error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivered:
+        try:
+            return await self.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
