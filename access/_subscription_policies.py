@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -169,11 +169,3 @@ class SubscriptionPolicies:
         if not rules:
             return self._plain
         return PolicyRules(self.default, rules, bytes.decode if topic_of is None else topic_of)
-
-
-def unable(names: Collection[str], rules: PolicyRules, able: Collection[Any]) -> str | None:
-    """Return which policies for a kind of peers are impossible; None if all are possible."""
-    wrong = sorted(rules.policies.difference(able))
-    if not wrong:
-        return None
-    return f"{', '.join(wrong)} cannot be done for {', '.join(names)}"

@@ -115,7 +115,7 @@ class EventStream(_Response):
         return encode_event(self._encode(event), kind)
 
     async def _send_events(self, feed: Feed[Any], send: Send, beats: _Heartbeats) -> None:
-        encode = self._encode_event
+        encode: Callable[[Any], bytes] = self._encode_event
         if self._encode is text_of and self._event is None:
             encode = _usual_event
         async for event in feed:

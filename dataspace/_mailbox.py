@@ -133,9 +133,7 @@ class Mailbox(LoanQueue, Generic[T]):
         self.dropped = 0
 
     def __repr__(self) -> str:
-        return (
-            f"<Mailbox {self.name}: {len(self.queue)} loans queued, {len(self.in_hand())} taken>"
-        )
+        return f"<Mailbox {self.name}: {len(self.queue)} loans queued, {len(self.in_hand())} taken>"
 
     def ready(self) -> None:
         """See `Holder.ready`: wakes the consumer."""

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +28,17 @@ needs_nats: Final = pytest.mark.skipif(
 class NatsServer:
     """A server. Its port and its folder stay over `kill` and `start`."""
 
-    def __init__(self, folder: Path, more: str = "", name: str = "nats") -> None:
+    def __init__(
+        self, folder: Path, more: str = "", name: str = "nats", *, jetstream: bool = True
+    ) -> None:
         self.port = lasting_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self._log = folder / f"{name}.log"
         self._config = folder / f"{name}.conf"
+        store = f'jetstream {{ store_dir: "{folder / name}", max_file: 256MB, max_mem: 64MB }}'
         self._config.write_text(
             f'server_name: {name}\nlisten: "127.0.0.1:{self.port}"\n'
-            f'jetstream {{ store_dir: "{folder / name}", max_file: 256MB, max_mem: 64MB }}\n{more}\n'
+            f"{store if jetstream else ''}\n{more}\n"
         )
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -62,7 +65,7 @@ class NatsServer:
             self.process = None
 
     @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
+    def frozen(self) -> Generator[None]:
         """Stop it for the length of a block, so that it hangs."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
@@ -73,9 +76,9 @@ class NatsServer:
 
 
 @contextlib.contextmanager
-def nats_server(folder: Path, more: str = "") -> Iterator[NatsServer]:
+def nats_server(folder: Path, more: str = "", *, jetstream: bool = True) -> Generator[NatsServer]:
     """Run a server for the length of a block."""
-    server = NatsServer(folder, more)
+    server = NatsServer(folder, more, jetstream=jetstream)
     server.start()
     try:
         yield server
@@ -84,7 +87,7 @@ def nats_server(folder: Path, more: str = "") -> Iterator[NatsServer]:
 
 
 @contextlib.contextmanager
-def nats_cluster(folder: Path, count: int = 3) -> Iterator[list[NatsServer]]:
+def nats_cluster(folder: Path, count: int = 3) -> Generator[list[NatsServer]]:
     """Run a cluster for the length of a block."""
     routes = [lasting_port() for _ in range(count)]
     listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)

@@ -5,6 +5,11 @@ No client of NATS runs on Trio: nats-py is for asyncio, natsio for asyncio and P
 
 from .client._client import NatsClient as NatsClient
 from .client._client import NatsStatistics as NatsStatistics
+from .client._errors import ConnectionLostError as ConnectionLostError
+from .client._errors import LoginError as LoginError
+from .client._errors import NoAnswerError as NoAnswerError
+from .client._errors import NoRespondersError as NoRespondersError
+from .client._errors import RefusedError as RefusedError
 from .client._login import Login as Login
 from .client._open import open_nats as open_nats
 from .client._servers import NATS_PORT as NATS_PORT
@@ -13,11 +18,6 @@ from .codec._headers import Headers as Headers
 from .codec._messages import Info as Info
 from .codec._messages import Message as Message
 from .codec._parser import Parser as Parser
-from ._errors import ConnectionLostError as ConnectionLostError
-from ._errors import LoginError as LoginError
-from ._errors import NoAnswerError as NoAnswerError
-from ._errors import NoRespondersError as NoRespondersError
-from ._errors import RefusedError as RefusedError
 from .jetstream._config import ConsumerConfig as ConsumerConfig
 from .jetstream._config import ConsumerInfo as ConsumerInfo
 from .jetstream._config import StreamConfig as StreamConfig

@@ -20,8 +20,8 @@ from clearfunds.transports.nats import (
     KeyValue,
     Message,
     Messages,
-    NotFoundError,
     NoRespondersError,
+    NotFoundError,
     OrderedMessages,
     PubAck,
     StreamConfig,
@@ -105,7 +105,7 @@ async def test_without_jetstream_nobody_answers(tmp_path: Path, js: JetStream) -
         await absent.stream_info("S")
 
 
-# -- publishing --------------------------------------------------------------------------------------
+# -- publishing -----------------------------------------------------------------------------------
 
 
 async def test_the_stream_says_that_it_has_a_message_and_only_once(js: JetStream) -> None:
@@ -118,7 +118,7 @@ async def test_the_stream_says_that_it_has_a_message_and_only_once(js: JetStream
         await js.publish("S.a", expect_last=1)
     with pytest.raises(WrongSequenceError):
         await js.publish("S.a", expect_last_for_subject=0)
-    with pytest.raises(NoRespondersError, match="nobody subscribes to T.a"):
+    with pytest.raises(NoRespondersError, match=r"nobody subscribes to T\.a"):
         await js.publish("T.a")
 
 
@@ -145,7 +145,9 @@ async def test_many_publications_at_once(js: JetStream) -> None:
             over.set()
 
     for number in range(1000):
+        await js.nats.wait_for_room()
         js.publish_nowait("S.a", b"%d" % number, done, message_id=f"m{number}")
+    await js.nats.wait_for_room()
     js.publish_nowait("S.a", b"again", done, message_id="m7")
     js.publish_nowait("T.a", b"nowhere", done)
     with trio.fail_after(10):
@@ -185,7 +187,7 @@ def test_an_answer_that_is_none_is_refused(payload: bytes) -> None:
         pub_ack(Message("a", payload))
 
 
-# -- messages of a stream --------------------------------------------------------------------------------
+# -- messages of a stream -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("direct", [False, True])
@@ -214,7 +216,7 @@ async def test_messages_are_got_by_sequence_and_subject(js: JetStream, direct: b
         await js.get_message("S", direct=direct)
 
 
-# -- consumers ---------------------------------------------------------------------------------------------
+# -- consumers ------------------------------------------------------------------------------------
 
 
 async def test_consumers_are_created_listed_and_deleted(js: JetStream) -> None:
@@ -248,14 +250,15 @@ async def test_messages_are_fetched_and_acknowledged(js: JetStream) -> None:
     first, second, third, fourth = await fetch(js, "S", "c", 4)
     assert [each.sequence for each in (first, second, third, fourth)] == [1, 2, 3, 4]
     assert [each.deliveries for each in (first, fourth)] == [2, 1]
-    assert (first.stream, first.consumer, first.pending, first.payload) == ("S", "c", 1, b"0")
+    assert (first.stream, first.consumer, first.payload) == ("S", "c", b"0")
+    assert fourth.pending == 1
     first.ack_nowait()
     second.nak_nowait()
     third.term_nowait("not wanted")
     fourth.nak_nowait(60.0)
     with pytest.raises(LocalProtocolError, match="has been answered"):
         first.nak_nowait()
-    again = await fetch(js, "S", "c", 9, wait=0.1)
+    again = sorted(await fetch(js, "S", "c", 9, wait=0.1), key=lambda each: each.sequence)
     assert [each.sequence for each in again] == [2, 5]
     for _ in range(5):
         again[0].in_progress_nowait()
@@ -272,6 +275,7 @@ async def test_messages_are_fetched_and_acknowledged(js: JetStream) -> None:
 async def test_a_consumer_sends_no_more_than_there_is_room_for(js: JetStream) -> None:
     await stream(js)
     for number in range(1000):
+        await js.nats.wait_for_room()
         js.publish_nowait("S.a", b"%d" % number, lambda _: None)
     await js.nats.flush()
     info = await js.create_consumer("S", ConsumerConfig(durable="c", max_ack_pending=2000))
@@ -371,22 +375,26 @@ async def test_messages_go_on_after_the_server_was_away(tmp_path: Path) -> None:
             assert set(found) == set(range(1, 301))
 
 
+def nothing(reply: str, answer: bytes) -> None:
+    """Answer nothing."""
+
+
 @pytest.mark.parametrize(
     "reply", ["", "a.b", "$JS.ACK.S.c.1", "$JS.ACK.S.c.1.x.1.1.1", "$JS.ACK.d.a.S.c.1.2.3.x.5.r"]
 )
 def test_what_is_no_message_of_a_consumer_is_refused(reply: str) -> None:
     with pytest.raises(RemoteProtocolError, match="is not how a message is acknowledged"):
-        delivered(Message("a", b"", reply), lambda *_: None)
+        delivered(Message("a", b"", reply), nothing)
 
 
 def test_a_message_with_a_domain() -> None:
     reply = "$JS.ACK.domain.account.S.c.2.30.4.5000000000.6.random"
-    found = delivered(Message("a", b"x", reply), lambda *_: None)
+    found = delivered(Message("a", b"x", reply), nothing)
     assert (found.stream, found.consumer, found.deliveries) == ("S", "c", 2)
     assert (found.sequence, found.consumer_sequence, found.time, found.pending) == (30, 4, 5.0, 6)
 
 
-# -- in order, over the loss of servers ------------------------------------------------------------------------
+# -- in order, over the loss of servers -----------------------------------------------------------
 
 
 async def test_messages_in_order_begin_anew_when_their_consumer_is_gone(js: JetStream) -> None:
@@ -452,7 +460,7 @@ async def test_a_cluster_goes_on_while_one_server_is_lost(cluster: list[NatsServ
         assert found == list(range(150))
 
 
-# -- keys with values ---------------------------------------------------------------------------------------------
+# -- keys with values -----------------------------------------------------------------------------
 
 
 async def test_keys_with_values(js: JetStream) -> None:

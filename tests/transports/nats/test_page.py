@@ -11,7 +11,7 @@ import pytest
 from tests.nats_servers import NatsServer, needs_nats
 
 PAGE = (Path(__file__).parents[3] / "docs/nats.md").read_text("utf-8")
-PROGRAMS = re.findall(r"```python\n(.*?)```\n\n((?:    .*\n)+)", PAGE, re.DOTALL)
+PROGRAMS = re.findall(r"```python\n((?:(?!```).*\n)+)```\n\n((?:    .*\n)+)", PAGE)
 
 
 @needs_nats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 
@@ -64,10 +65,8 @@ def test_messages_come_whole_however_they_are_cut(
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_parsed_or_refused(data: bytes) -> None:
-    try:
+    with contextlib.suppress(RemoteProtocolError):
         Parser().receive(data + b"\r\n")
-    except RemoteProtocolError as error:
-        assert str(error)
 
 
 def test_lines() -> None:
@@ -96,7 +95,7 @@ def test_lines() -> None:
         (b"INFO {\r\n", "INFO has to be JSON"),
         (b"INFO []\r\n", "has to be a JSON object"),
         (b'INFO {"max_payload": "much"}\r\n', "INFO has max_payload 'much', no int"),
-        (b'INFO {"connect_urls": [1]}\r\n', "connect_urls"),
+        (b'INFO {"connect_urls": "a"}\r\n', "connect_urls 'a', no list"),
         (b"x" * (MAX_LINE + 1), "a line has more than"),
     ],
 )
@@ -109,7 +108,7 @@ def test_headers_that_cannot_be_read_are_found_when_they_are_looked_at() -> None
     (message,) = Parser().receive(b"HMSG a 1 5 6\r\nNOPE!x\r\n")
     assert isinstance(message, Message)
     assert message.payload == b"x"
-    with pytest.raises(RemoteProtocolError, match="NATS/1.0"):
+    with pytest.raises(RemoteProtocolError, match=r"NATS/1\.0"):
         _ = message.headers
 
 
@@ -122,9 +121,9 @@ def test_commands() -> None:
     assert encode_publication("a", b"xy", "b") == b"PUB a b 2\r\nxy\r\n"
     assert (
         encode_publication("a", b"xy", "b", {"k": "v"})
-        == b"HPUB a b 20 22\r\nNATS/1.0\r\nk: v\r\n\r\nxy\r\n"
+        == b"HPUB a b 18 20\r\nNATS/1.0\r\nk: v\r\n\r\nxy\r\n"
     )
-    assert encode_publication("a", b"", headers={"k": "v"}).startswith(b"HPUB a 20 20\r\n")
+    assert encode_publication("a", b"", headers={"k": "v"}).startswith(b"HPUB a 18 18\r\n")
 
 
 @given(

@@ -29,7 +29,9 @@ def test_an_address_is_read(url: str, address: ServerAddress) -> None:
     assert ServerAddress.parse(url) == address
 
 
-@pytest.mark.parametrize("url", ["http://a", "nats://", "nats://a:port", "nats://a/b", "nats://a:0x1"])
+@pytest.mark.parametrize(
+    "url", ["http://a", "nats://", "nats://a:port", "nats://a/b", "nats://a:0x1"]
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(LocalProtocolError, match="is no address of a NATS server"):
         ServerAddress.parse(url)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import trio
 
-from ..._send_buffer import SendBuffer
 from ..._errors import RemoteProtocolError
+from ..._send_buffer import SendBuffer
 from ..codec._packets import PubAck, PubComp, PubRec, PubRel
 from ..codec._properties import Properties
 from ..codec._reasons import Reason

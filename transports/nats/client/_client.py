@@ -27,7 +27,6 @@ import trio
 from ....sockets import TransportError
 from ..._connecting import READ_SIZE
 from ..._errors import LocalProtocolError, RemoteProtocolError
-from .._errors import ConnectionLostError, NoAnswerError, NoRespondersError
 from ..codec._commands import (
     PING,
     PONG,
@@ -38,6 +37,7 @@ from ..codec._commands import (
 from ..codec._headers import HeadersToSend
 from ..codec._messages import Info, Message, Ping, Pong, Received, ServerError
 from ..codec._subjects import check_subject
+from ._errors import ConnectionLostError, NoAnswerError, NoRespondersError
 from ._link import Link, Wishes, connect
 from ._routing import Done, Route, Routing
 from ._servers import ServerAddress, ServerPool
@@ -211,7 +211,8 @@ class NatsClient:
     ) -> None:
         """Publish a message; it waits for a connection and for room in the send buffer.
 
-        A checkpoint only if it has to wait: messages of one pass of the scheduler leave in one write.
+        A checkpoint only if it has to wait: messages of one pass of the scheduler leave in one
+        write.
 
         Cancellation: the message is not sent.
 
@@ -342,7 +343,7 @@ class NatsClient:
         if link.why is not None:
             raise ConnectionLostError(link.why)
 
-    # --- subscribing --------------------------------------------------------------------------------
+    # --- subscribing -----------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -411,7 +412,7 @@ class NatsClient:
         """Return a subject of this client's own, for answers that `subscribe` takes."""
         return self._routing.new_inbox()
 
-    # --- inside: the tasks -----------------------------------------------------------------------------
+    # --- inside: the tasks -----------------------------------------------------------------------
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Connect, and again whenever a connection is lost; `open_nats` calls this.
@@ -433,6 +434,8 @@ class NatsClient:
                 await self._serve(link)
             finally:
                 why = link.why or "the client has left"
+                if link.why is not None:
+                    logger.warning("lost the connection to %s: %s", link.address, why)
                 self._why = why
                 self._lost_at = trio.current_time()
                 self._link = None
@@ -440,7 +443,6 @@ class NatsClient:
                 self._routing.lost(why)
                 self._changed.unpark_all()
                 await trio.aclose_forcefully(link.stream)
-            logger.warning("lost the connection to %s: %s", link.address, why)
             if self._lost_at - began >= _PROVEN:
                 self._pool.worked(link.address)
             self._pool.failed(link.address, self._lost_at)

@@ -15,10 +15,10 @@ from ....sockets import Certificates, TransportError
 from ..._connecting import READ_SIZE, SocketStream, encrypted, open_stream
 from ..._errors import RemoteProtocolError
 from ..._send_buffer import SendBuffer
-from .._errors import RefusedError
 from ..codec._commands import PING, encode_connect
 from ..codec._messages import Info, Message, Ping, Pong, Received, ServerError
 from ..codec._parser import Parser
+from ._errors import RefusedError
 from ._login import Login
 from ._servers import ServerAddress
 
@@ -73,7 +73,7 @@ class Link:
     info: Info
     early: list[Received]
     send: SendBuffer = attrs.field(factory=SendBuffer)
-    pongs: deque[trio.Event | None] = attrs.field(factory=deque)
+    pongs: deque[trio.Event | None] = attrs.field(factory=deque[trio.Event | None])
     heard_at: float = attrs.field(factory=trio.current_time)
     last_error: str = ""
     why: str | None = None
@@ -127,9 +127,7 @@ async def _greet(stream: SocketStream, address: ServerAddress, wishes: Wishes) -
     if not isinstance(received[0], Info):
         raise RemoteProtocolError("a server's first line has to be INFO")
     info = received[0]
-    encrypt = (
-        wishes.tls_first or address.tls or wishes.tls is not None or info.tls_required
-    )
+    encrypt = wishes.tls_first or address.tls or wishes.tls is not None or info.tls_required
     if encrypt and not wishes.tls_first:
         if not (info.tls_required or info.tls_available):
             raise TransportError("it has no TLS, and the connection has to be encrypted")
@@ -175,9 +173,7 @@ async def _receive(stream: SocketStream, parser: Parser) -> list[Received]:
             return received
 
 
-def _options(
-    wishes: Wishes, address: ServerAddress, info: Info, encrypted: bool
-) -> dict[str, Any]:
+def _options(wishes: Wishes, address: ServerAddress, info: Info, encrypted: bool) -> dict[str, Any]:
     login = address.login or wishes.login
     if callable(login):
         login = login()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import re
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
-from .._errors import LoginError
+from ._errors import LoginError
 
 _BLOCK: Final = re.compile(
     r"-{3,}BEGIN (?P<name>[A-Z ]+)-{3,}\s*(?P<text>\S+)\s*-{3,}END (?P=name)-{3,}"
@@ -71,9 +72,11 @@ class Login:
 def _sign(seed: str, nonce: str) -> tuple[str, str]:
     """Return the public key of a seed, and the signature of a nonce."""
     try:
-        import nkeys
+        nkeys: Any = importlib.import_module("nkeys")  # it has no types
     except ImportError as error:
-        raise LoginError("logins with keys need an extra: pip install 'clearfunds[nats]'") from error
+        raise LoginError(
+            "logins with keys need an extra: pip install 'clearfunds[nats]'"
+        ) from error
     try:
         pair = nkeys.from_seed(seed.encode())
         public = pair.public_key.decode()

@@ -11,7 +11,7 @@ import attrs
 from ....sockets import TransportError
 from ..codec._commands import encode_subscribe
 from ..codec._messages import Message
-from .._errors import ConnectionLostError
+from ._errors import ConnectionLostError
 
 Done: TypeAlias = Callable[[Message | TransportError], object]
 """It takes the answer to a request, or the reason why there will be none. It must not block."""
@@ -106,7 +106,7 @@ class Routing:
         self._waiting.pop(reply, None)
 
     def dispatch(self, message: Message) -> None:
-        """Hand a message to its subscription or request; one that nobody wants any more is dropped."""
+        """Hand a message to its subscription or request; drop one that nobody wants any more."""
         if message.sid == _ANSWERS:
             done = self._waiting.pop(message.subject, None)
             if done is not None:

@@ -16,8 +16,8 @@ NATS_PORT: Final = 4222
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
-"""Seconds between two tries of the same server: the first, doubled after each failure up to the last,
-the `ReconnectWait` of nats.go."""
+"""Seconds between two tries of the same server: the first pause, and the longest after ever more
+failures, which is the `ReconnectWait` of nats.go."""
 
 
 @attrs.frozen

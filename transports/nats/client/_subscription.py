@@ -11,7 +11,7 @@ from typing import Final, Self
 import trio
 
 from ..codec._messages import Message
-from .._errors import RefusedError
+from ._errors import RefusedError
 
 logger = logging.getLogger("clearfunds.transports.nats")
 
@@ -25,9 +25,9 @@ class Subscription:
 
     Iterating yields messages; several tasks may do so, and each message goes to one of them.
 
-    A server of NATS sends to all subscribers at once, and disconnects a client that does not read. So
-    a full buffer drops what comes, as in the other clients. Where nothing may be lost, read from a
-    stream: a consumer of JetStream sends what it was asked for.
+    A server of NATS sends to all subscribers at once, and disconnects a client that does not read.
+    So a full buffer drops new messages, as in the other clients. Where nothing may be lost, read
+    from a stream: a consumer of JetStream sends what it was asked for.
 
     Attributes:
         subject: The subject, which may have wildcards.

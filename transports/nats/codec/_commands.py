@@ -27,10 +27,9 @@ def encode_publication(
     """
     if headers:
         block = encode_headers(headers)
-        sizes = f"{len(block)} {len(block) + len(payload)}"
-        return b"HPUB %s %s%s\r\n%s%s\r\n" % (
-            subject.encode(), reply.encode() + b" " if reply else b"", sizes.encode(), block, payload,
-        )  # fmt: skip
+        reply = f"{reply} " if reply else ""
+        line = f"HPUB {subject} {reply}{len(block)} {len(block) + len(payload)}\r\n"
+        return b"%s%s%s\r\n" % (line.encode(), block, payload)
     if reply:
         return b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(payload), payload)
     return b"PUB %s %d\r\n%s\r\n" % (subject.encode(), len(payload), payload)

@@ -105,19 +105,18 @@ class Info:
 
 def _parts(found: Mapping[str, Any]) -> dict[str, Any]:
     parts: dict[str, Any] = {}
-    for field in attrs.fields(Info):
-        name = {"lame_duck": "ldm"}.get(field.name, field.name)
+    fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(Info)
+    for field in fields:
+        name = "ldm" if field.name == "lame_duck" else field.name
         value = found.get(name)
         if value is None:
             continue
-        wanted = type(field.default)
-        if wanted is tuple:
-            value = tuple(value) if isinstance(value, list) else value
-            right = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-        else:
-            right = type(value) is wanted
-        if not right:
-            raise RemoteProtocolError(f"INFO has {name} {value!r}, no {wanted.__name__}")
+        default: Any = [] if field.name == "connect_urls" else field.default
+        if value.__class__ is not default.__class__:
+            kind = default.__class__.__name__
+            raise RemoteProtocolError(f"INFO has {name} {value!r}, no {kind}")
+        if field.name == "connect_urls":
+            value = tuple(map(str, value))
         parts[field.name] = value
     return parts
 

@@ -8,7 +8,7 @@ from ..._errors import RemoteProtocolError
 from ._messages import Info, Message, Ping, Pong, Received, ServerError
 
 MAX_LINE: Final = 64 << 10
-"""Bytes of a line. Servers limit those of clients to 4 KiB; INFO names a cluster's addresses, some 30
+"""Bytes of a line. Servers limit those of clients to 4 KiB; INFO has the addresses of a cluster, 30
 bytes each."""
 
 DEFAULT_MAX_MESSAGE_SIZE: Final = (64 << 20) + MAX_LINE

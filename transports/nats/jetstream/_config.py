@@ -6,12 +6,28 @@ docs.nats.io (JetStream, model deep dive) and nats-server `stream.go`, `consumer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Self, TypeVar
 
 import attrs
 
+from ..._errors import RemoteProtocolError
+
+T = TypeVar("T")
+
 NANOSECONDS: Final = 1_000_000_000
+
+
+def decoded(make: Callable[[Mapping[str, Any]], T], found: Mapping[str, Any]) -> T:
+    """Return what `make` makes of the server's JSON.
+
+    Raises:
+        RemoteProtocolError: A part is missing, or of another type.
+    """
+    try:
+        return make(found)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(f"JetStream's answer lacks a part: {error!r}") from error
 
 
 def _named(name: str, default: Any = None) -> Any:
@@ -22,11 +38,23 @@ def _seconds(name: str) -> Any:
     return attrs.field(default=None, metadata={"name": name, "seconds": True})
 
 
+def _in_nanoseconds(seconds: float | Sequence[float]) -> int | list[int]:
+    if isinstance(seconds, Sequence):
+        return [round(each * NANOSECONDS) for each in seconds]
+    return round(seconds * NANOSECONDS)
+
+
+def _in_seconds(nanoseconds: int | list[int]) -> float | tuple[float, ...]:
+    if isinstance(nanoseconds, list):
+        return tuple(each / NANOSECONDS for each in nanoseconds)
+    return nanoseconds / NANOSECONDS
+
+
 @attrs.frozen(kw_only=True)
 class _Config:
     """A configuration; None leaves a field to the server."""
 
-    more: Mapping[str, Any] = attrs.field(factory=dict)
+    more: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     """Further fields, as in the server's JSON."""
 
     def to_json(self) -> dict[str, Any]:
@@ -37,13 +65,7 @@ class _Config:
             if value is None or field.name == "more":
                 continue
             if field.metadata.get("seconds"):
-                value = (
-                    [round(each * NANOSECONDS) for each in value]
-                    if isinstance(value, Sequence)
-                    else round(value * NANOSECONDS)
-                )
-            elif isinstance(value, tuple):
-                value = list(value)
+                value = _in_nanoseconds(value)
             found[field.metadata.get("name", field.name)] = value
         return found | dict(self.more)
 
@@ -57,12 +79,8 @@ class _Config:
             if value is None or field.name == "more":
                 continue
             if field.metadata.get("seconds"):
-                value = (
-                    tuple(each / NANOSECONDS for each in value)
-                    if isinstance(value, list)
-                    else value / NANOSECONDS
-                )
-            elif isinstance(value, list):
+                value = _in_seconds(value)
+            elif value.__class__ is list:
                 value = tuple(value)
             known[field.name] = value
         return cls(**known, more=rest)
@@ -85,7 +103,7 @@ class StreamConfig(_Config):
         discard: What a full stream does: discard the oldest message, or refuse the new one.
         discard_new_per_subject: Whether `new` goes for the limit of each subject, too.
         duplicate_window: Seconds for which the identifiers of messages are kept to find duplicates.
-        allow_direct: Whether any replica may answer `JetStream.get_message`, in place of the leader.
+        allow_direct: Whether any replica may answer `JetStream.get_message`, not only the leader.
         allow_rollup: Whether a message may replace all earlier ones of its subject.
         deny_delete, deny_purge: Whether messages cannot be deleted, or purged.
         allow_message_ttl: Whether messages may have a time to live of their own (NATS 2.11).
@@ -130,7 +148,7 @@ class ConsumerConfig(_Config):
             `start_time`.
         start_sequence: A sequence of the stream.
         start_time: A time as in RFC 3339.
-        ack: Whether each message has to be acknowledged; with `all`, each acknowledges those before.
+        ack: Whether each message has to be acknowledged; `all`: each acknowledges those before it.
         ack_wait: Seconds after which an unacknowledged message is sent again.
         max_deliver: How often; -1: for ever.
         backoff: Seconds between those times, in place of `ack_wait`.
@@ -192,6 +210,7 @@ class StreamInfo:
     def from_json(cls, found: Mapping[str, Any]) -> StreamInfo:
         """Return what the server's JSON says."""
         state = found["state"]
+        cluster: Mapping[str, Any] = found.get("cluster") or {}
         return cls(
             StreamConfig.from_json(found["config"]),
             state["messages"],
@@ -199,7 +218,7 @@ class StreamInfo:
             state["first_seq"],
             state["last_seq"],
             state["consumer_count"],
-            (found.get("cluster") or {}).get("leader"),
+            cluster.get("leader"),
             found,
         )
 

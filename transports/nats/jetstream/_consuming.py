@@ -1,4 +1,4 @@
-"""Messages of a consumer that is asked for them, as many as there is room for [NATS ADR-13, ADR-37]."""
+"""Messages of a pull consumer, as many as there is room for [NATS ADR-13, ADR-37]."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 import trio
 
 from ....sockets import TransportError
-from .._errors import RefusedError
 from ..client._client import NO_RESPONDERS
+from ..client._errors import RefusedError
 from ..codec._messages import Message
 from ._config import NANOSECONDS
 from ._errors import JetStreamError, NotFoundError
@@ -38,9 +38,9 @@ PASSING: Final = (
 class Messages:
     """The messages of a consumer; use it in a `with` block, and iterate over it.
 
-    It asks for as many as it may buffer, and for more when half of them are taken: so a program that
-    takes no messages gets none, and the stream keeps them. It asks again when a request is lost:
-    with a connection, a leader, or a server.
+    It asks for as many as it may buffer, and for more when half of them are taken: so a program
+    that takes no messages gets none, and the stream keeps them. It asks again when a request is
+    lost: with a connection, a leader, or a server.
 
     Args:
         js: JetStream.
@@ -103,7 +103,7 @@ class Messages:
         self.close()
 
     def close(self) -> None:
-        """Take no more; what is buffered goes back to the consumer after its `ack_wait`. Idempotent."""
+        """Take no more; the consumer sends buffered ones again after its `ack_wait`. Idempotent."""
         if self._end is not None:
             self._end()
             self._end = None
@@ -209,7 +209,7 @@ class Messages:
 
 
 def request_body(most: int, expires: float | None, heartbeat: float | None = None) -> bytes:
-    """Return the JSON of a request for messages; without `expires`: for those that there are now."""
+    """Return the JSON of a request for messages; without `expires`: for those there are now."""
     body: dict[str, Any] = {"batch": most}
     if expires is None:
         body["no_wait"] = True
@@ -258,7 +258,9 @@ async def fetch(
     def deliver(message: Message) -> None:
         nonlocal deserted, error
         if message.reply.startswith("$JS.ACK."):
-            found.append(delivered(message, lambda reply, answer: nats.publish_nowait(reply, answer)))
+            found.append(
+                delivered(message, lambda reply, answer: nats.publish_nowait(reply, answer))
+            )
             if len(found) >= most:
                 over.set()
         elif message.status == NO_RESPONDERS:

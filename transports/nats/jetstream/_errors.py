@@ -13,7 +13,7 @@ WRONG_LAST_SEQUENCE: Final = frozenset({10070, 10071, 10164})
 """nats-server `errors.json`: JSStreamWrongLastMsgIDErrF, JSStreamWrongLastSequenceErrF and
 JSStreamWrongLastSequenceConstantErr."""
 FULL: Final = frozenset({10077, 10122, 10047, 10023, 10028})
-"""The same: store failed (the reason is in its text: maximum messages, bytes or messages per subject
+"""The same: store failed (its text has the reason: maximum messages, bytes, messages per subject
 exceeded), maximum bytes, insufficient storage, insufficient resources, insufficient memory."""
 OVERRUN: Final = 429
 """Too many requests: the stream takes no more just now."""

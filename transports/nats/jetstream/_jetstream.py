@@ -16,11 +16,11 @@ import trio
 
 from ....sockets import TransportError
 from ..._errors import LocalProtocolError, RemoteProtocolError
-from .._errors import ConnectionLostError, NoRespondersError
 from ..client._client import NO_RESPONDERS, NatsClient
+from ..client._errors import ConnectionLostError, NoRespondersError
 from ..codec._headers import NO_HEADERS, HeadersToSend, decode_headers
 from ..codec._messages import Message
-from ._config import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo
+from ._config import ConsumerConfig, ConsumerInfo, StreamConfig, StreamInfo, decoded
 from ._errors import JetStreamError, NotFoundError, error_of
 from ._message import Stored, seconds_of, stored
 
@@ -54,9 +54,7 @@ class JetStream:
         timeout: Seconds for each request.
     """
 
-    def __init__(
-        self, nats: NatsClient, *, prefix: str = "$JS.API", timeout: float = 5.0
-    ) -> None:
+    def __init__(self, nats: NatsClient, *, prefix: str = "$JS.API", timeout: float = 5.0) -> None:
         self.nats = nats
         self.prefix = prefix
         self._timeout = timeout
@@ -101,8 +99,9 @@ class JetStream:
             JetStreamError: Another one has the name or a subject, or the server cannot.
             TransportError: As `call`.
         """
-        return StreamInfo.from_json(
-            await self.call(f"STREAM.CREATE.{token(config.name)}", config.to_json())
+        return decoded(
+            StreamInfo.from_json,
+            await self.call(f"STREAM.CREATE.{token(config.name)}", config.to_json()),
         )
 
     async def update_stream(self, config: StreamConfig) -> StreamInfo:
@@ -113,8 +112,9 @@ class JetStream:
             JetStreamError: The server cannot change it so.
             TransportError: As `call`.
         """
-        return StreamInfo.from_json(
-            await self.call(f"STREAM.UPDATE.{token(config.name)}", config.to_json())
+        return decoded(
+            StreamInfo.from_json,
+            await self.call(f"STREAM.UPDATE.{token(config.name)}", config.to_json()),
         )
 
     async def stream_info(self, name: str) -> StreamInfo:
@@ -124,7 +124,7 @@ class JetStream:
             NotFoundError: There is none.
             TransportError: As `call`.
         """
-        return StreamInfo.from_json(await self.call(f"STREAM.INFO.{token(name)}"))
+        return decoded(StreamInfo.from_json, await self.call(f"STREAM.INFO.{token(name)}"))
 
     async def stream_names(self, subject: str | None = None) -> list[str]:
         """Return the names of the streams, or of those that keep a subject.
@@ -165,7 +165,7 @@ class JetStream:
         if before is not None:
             body["seq"] = before
         found = await self.call(f"STREAM.PURGE.{token(name)}", body)
-        return cast("int", found["purged"])
+        return decoded(lambda each: int(each["purged"]), found)
 
     async def get_message(
         self,
@@ -199,7 +199,7 @@ class JetStream:
                 if error.error_code == 10059:  # JSStreamNotFoundErr
                     raise
                 return None
-            return _by_leader(stream, found["message"])
+            return decoded(lambda each: _by_leader(stream, each["message"]), found)
         answer = await self._request(
             f"{self.prefix}.DIRECT.GET.{token(stream)}", json.dumps(body).encode()
         )
@@ -218,11 +218,9 @@ class JetStream:
             JetStreamError: There is no such message, or it may not be deleted.
             TransportError: As `call`.
         """
-        await self.call(
-            f"STREAM.MSG.DELETE.{token(stream)}", {"seq": sequence, "no_erase": True}
-        )
+        await self.call(f"STREAM.MSG.DELETE.{token(stream)}", {"seq": sequence, "no_erase": True})
 
-    # --- consumers ------------------------------------------------------------------------------------
+    # --- consumers -------------------------------------------------------------------------------
 
     async def create_consumer(
         self,
@@ -249,7 +247,7 @@ class JetStream:
             )
         name = f"CONSUMER.CREATE.{token(stream)}.{token(str(config.name))}"
         body = {"stream_name": stream, "config": config.to_json(), "action": action}
-        return ConsumerInfo.from_json(await self.call(name, body))
+        return decoded(ConsumerInfo.from_json, await self.call(name, body))
 
     async def consumer_info(self, stream: str, name: str) -> ConsumerInfo:
         """Return what the server says of a consumer.
@@ -258,8 +256,8 @@ class JetStream:
             NotFoundError: There is none.
             TransportError: As `call`.
         """
-        return ConsumerInfo.from_json(
-            await self.call(f"CONSUMER.INFO.{token(stream)}.{token(name)}")
+        return decoded(
+            ConsumerInfo.from_json, await self.call(f"CONSUMER.INFO.{token(stream)}.{token(name)}")
         )
 
     async def consumer_names(self, stream: str) -> list[str]:
@@ -286,10 +284,10 @@ class JetStream:
             found = await self.call(name, body | {"offset": len(names)})
             page = cast("list[str] | None", found.get(part)) or []
             names += page
-            if not page or len(names) >= found["total"]:
+            if not page or len(names) >= decoded(lambda each: int(each["total"]), found):
                 return names
 
-    # --- publishing ---------------------------------------------------------------------------------------
+    # --- publishing ------------------------------------------------------------------------------
 
     async def publish(
         self,

@@ -134,9 +134,7 @@ class KeyValue:
         )
         return ack.sequence
 
-    async def delete(
-        self, key: str, *, revision: int | None = None, purge: bool = False
-    ) -> None:
+    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> None:
         """Remove a key's value.
 
         Args:
@@ -208,9 +206,7 @@ class KeyValue:
             yield Watch(messages, self._prefix)
 
     async def _last(self, key: str, *, direct: bool) -> Entry | None:
-        found = await self._js.get_message(
-            self._stream, last_for=self._subject(key), direct=direct
-        )
+        found = await self._js.get_message(self._stream, last_for=self._subject(key), direct=direct)
         if found is None:
             return None
         operation = operation_of(found.headers)

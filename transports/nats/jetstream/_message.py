@@ -180,7 +180,9 @@ def stored(message: Message) -> Stored:
     stream, subject = headers.get("Nats-Stream"), headers.get("Nats-Subject")
     sequence, time = headers.get("Nats-Sequence"), headers.get("Nats-Time-Stamp")
     if None in (stream, subject, sequence, time):
-        raise RemoteProtocolError("a stream's message has to have Nats-Stream and its other headers")
+        raise RemoteProtocolError(
+            "a stream's message has to have Nats-Stream and its other headers"
+        )
     return Stored(
         str(stream), int(str(sequence)), seconds_of(time), str(subject), message.payload, headers
     )

@@ -1,7 +1,7 @@
-"""Messages of a stream in order, without gaps, to a reader that keeps its place itself [NATS ADR-17].
+"""Messages of a stream in order, without gaps, for a reader that keeps its own place [NATS ADR-17].
 
-Each reader has a consumer of its own, in memory and without acknowledgements. When that is lost, with
-its server for example, or a message is missing, the next consumer begins after the last message.
+Each reader has a consumer in memory, without acknowledgements. When that is lost, with its server
+for example, or a message is missing, the next consumer begins after the last message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from ....sockets import TransportError
-from .._errors import ConnectionLostError, NoAnswerError
+from ..client._errors import ConnectionLostError, NoAnswerError
 from ._config import ConsumerConfig
 from ._consuming import Messages
 from ._errors import JetStreamError, NotFoundError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...sockets import TransportError
+from ....sockets import TransportError
 
 
 class ConnectionLostError(TransportError):
