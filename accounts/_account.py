@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .limits._limit_policy import LimitControl, LimitPolicy
     from .limits._rate_limit import RateLimit, TokenBucket
     from .limits._shares import Shares
-    from .trace._trace_notes import LoanNotes
+    from .trace._notes import Notes
     from .trace._tracer import Tracer
 
     T = TypeVar("T")
@@ -99,7 +99,7 @@ class Account:
         # Tracers that want to follow its next root turns.
         self.tracers: tuple[Tracer, ...] | None = None
         # The traced loan that a holder takes over at this moment; see `under_trace`.
-        self.tracing: LoanNotes | None = None
+        self.tracing: Notes | None = None
         # Made at the first need: `gate_of` and `line_of`.
         self.gate: Gate | None = None
         self.line: Line | None = None
@@ -397,12 +397,12 @@ class Account:
             turn.confirm = confirm
         return turn
 
-    def caused_turn(self, trace: LoanNotes | None) -> Turn:
+    def caused_turn(self, trace: Notes | None) -> Turn:
         """Return a turn for the handling of a loan of this account; for `LoanedItem.turn`."""
-        return Turn(self, 0, 0) if trace is None else FollowedTurn(self, 0, 0, trace)
+        return Turn(self, 0, 0) if trace is None else trace.caused_turn(self)
 
     def under_trace(
-        self, trace: LoanNotes | None, call: Callable[..., T], *args: Any, **kwargs: Any
+        self, trace: Notes | None, call: Callable[..., T], *args: Any, **kwargs: Any
     ) -> T:
         """Call `call` while a holder takes over a traced loan of this account.
 

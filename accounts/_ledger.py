@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from ._confirm import Confirm
     from ._loop import Loop
     from ._recorder import Recorder
-    from .trace._trace_notes import LoanNotes, TraceNotes
+    from .trace._notes import Notes
+    from .trace._trace_notes import TraceNotes
     from .trace._tracer import Tracer
     from .watch._slow_waits import SlowWaits
     from .watch._used_up import UsedUp
@@ -131,7 +132,7 @@ class Ledger:
         self.lagging: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.relief = {policy: Relief() for policy in StuckPolicy if policy.relieves}
         # Appended to by finalizers, in any thread: a deque's append is atomic.
-        self.leaked: deque[tuple[Account, int, int, Gone | None, float, LoanNotes | None]] = deque()
+        self.leaked: deque[tuple[Account, int, int, Gone | None, float, Notes | None]] = deque()
         self.leaked_loans = 0
         # Accounts of holders that were forgotten while they were behind.
         self.abandoned: deque[Account] = deque()

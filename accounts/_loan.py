@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._account import Account
     from ._holder import Holder
     from ._turn import Turn
-    from .trace._trace_notes import LoanNotes
+    from .trace._notes import Notes
 
 JOIN_BYTES = 64 << 10
 """Deliveries do not join a loan that has grown to this many bytes. Whole loans are settled, so this
@@ -64,7 +64,7 @@ class LoanedItem(Generic[T_co]):
     )  # fmt: skip
 
     _entered: tuple[Account, object | None]
-    trace: LoanNotes | None
+    trace: Notes | None
 
     def __init__(
         self,

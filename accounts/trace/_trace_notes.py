@@ -29,6 +29,7 @@ from ._trace import (
     TracedTurn,
     TracedWait,
 )
+from ._traced import FollowedTurn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .._holder import Holder
     from .._leaks import Gone
     from .._loan import LoanedItem
+    from .._turn import Turn
     from .._waiters import Waiter
 
 MAX_SETTLEMENTS: Final = 16
@@ -174,6 +176,10 @@ class LoanNotes:
                     held[each] = kind, has - gone
                 else:
                     del held[each]
+
+    def caused_turn(self, account: Account) -> Turn:
+        """Return a turn for the handling of one of its loans, which is followed, too."""
+        return FollowedTurn(account, 0, 0, self)
 
     def seconds(self, now: float) -> float:
         """Return the seconds that it took, or has taken by `now`."""

@@ -21,7 +21,7 @@ from ._runs import MessageRun, SingleMessage, ToldAs
 from ._sturdy import Caveat
 
 if TYPE_CHECKING:
-    from ...accounts.trace._trace_notes import LoanNotes
+    from ...accounts.trace._notes import Notes
     from ._entities import Answer, Proxy
     from ._sender import Sender
     from ._values import WireValue
@@ -196,7 +196,7 @@ class Gathering:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._account: Account | None = None
-        self._trace: LoanNotes | None = None
+        self._trace: Notes | None = None
         self._events: list[TurnEvent | bytes] = []
         self._items = 0
         self._nbytes = 0

@@ -1,0 +1,13 @@
+"""Debt over hops: publications that go to another relay, and are owed for until it is done.
+
+No I/O: a transport carries the shipments and receipts.
+"""
+
+from ._hop import Hop as Hop
+from ._hop import RemoteHolder as RemoteHolder
+from ._hop import via as via
+from ._landing import Landing as Landing
+from ._wire import Held as Held
+from ._wire import Parcel as Parcel
+from ._wire import Receipt as Receipt
+from ._wire import Shipment as Shipment

@@ -1,0 +1,101 @@
+"""What crosses between two relays: parcels one way, receipts the other.
+
+Values only; a transport encodes them. All of them may be lost, repeated and reordered: a parcel has
+a number, and a receipt says everything that is known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import attrs
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers, as (first, last) each, ascending."""
+
+
+@attrs.frozen
+class Parcel:
+    """Events of one account in a row.
+
+    Attributes:
+        number: Its number; those of one hop have no gaps, from 1 on.
+        origin: The name of the account that owes for it.
+        above: The names of the accounts above that, the root first.
+        events: The events.
+        items, nbytes: How many they are, and their bytes.
+    """
+
+    number: int
+    origin: str
+    above: tuple[str, ...]
+    events: tuple[Any, ...]
+    items: int
+    nbytes: int
+
+
+@attrs.frozen
+class Shipment:
+    """What a relay sends.
+
+    Attributes:
+        epoch: The life of the hop: a relay that has restarted has another one.
+        floor: All parcels below it have ended here; none of them comes any more.
+        parcels: In the order of their numbers.
+        waiting: The accounts of which a reader waits here.
+    """
+
+    epoch: str
+    floor: int
+    parcels: tuple[Parcel, ...] = ()
+    waiting: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class Held:
+    """Where parcels are at the other relay.
+
+    Attributes:
+        first, last: Their numbers.
+        holder: The name of the holder that has made no progress for the longest time, of those that
+            have some of them.
+        owner: The name of its peer's own account, if it has one.
+    """
+
+    first: int
+    last: int
+    holder: str
+    owner: str | None = None
+
+
+@attrs.frozen
+class Receipt:
+    """What a relay answers. A later one says more than an earlier one.
+
+    Attributes:
+        epoch: The hop's, as in its shipments.
+        life: The life of the landing: a relay that has restarted has another one, and has lost what
+            had come.
+        number: The number of the receipt.
+        received: All parcels below it have come.
+        settled: Those that have come and are settled, from the floor on.
+        held: Where others are.
+    """
+
+    epoch: str
+    life: str
+    number: int
+    received: int
+    settled: Ranges = ()
+    held: tuple[Held, ...] = ()
+
+
+def ranges_of(numbers: list[int]) -> Ranges:
+    """Return ascending numbers as ranges."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return tuple(found)

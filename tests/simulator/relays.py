@@ -1,0 +1,201 @@
+"""Relays without sockets, and a network between them that loses, repeats and reorders."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from random import Random
+from typing import Any
+
+import attrs
+import trio
+
+from clearfunds.accounts import Account, Ledger, Limit, LoanedItem
+from clearfunds.dataspace import Dataspace, Mailbox, Publication, TopicFilter
+from clearfunds.dataspace.hops import Hop, Landing, Receipt, Shipment, via
+
+TICK = 0.1
+"""Seconds between two receipts."""
+
+
+@attrs.frozen
+class Network:
+    """What becomes of a message on its way."""
+
+    chance: Random
+    lost: float = 0.0
+    repeated: float = 0.0
+    slowest: float = 0.0
+    """Seconds; 0: messages stay in order."""
+
+    def send(self, nursery: trio.Nursery, deliver: Callable[[Any], object], message: Any) -> None:
+        """Send a message."""
+        if self.chance.random() < self.lost:
+            return
+        for _ in range(2 if self.chance.random() < self.repeated else 1):
+            nursery.start_soon(self._later, deliver, message)
+
+    async def _later(self, deliver: Callable[[Any], object], message: Any) -> None:
+        await trio.sleep(self.chance.random() * self.slowest)
+        deliver(message)
+
+
+class Relay:
+    """A relay: its books, its dataspace, and its hops to the others."""
+
+    def __init__(
+        self, name: str, limit: Limit, clock: Callable[[], float] = trio.current_time
+    ) -> None:
+        self.name = name
+        self.ledger = Ledger(clock=clock)
+        self.dataspace = Dataspace(self.ledger)
+        self.limit = limit
+        self.hops: dict[str, Hop] = {}
+        self.landings: dict[str, Landing] = {}
+        self.stack = ExitStack()
+        self.server = self.ledger.open("server", limit=Limit(items=None, bytes=None))
+        self.got: dict[str, list[tuple[str, int]]] = {}
+
+    def open_via(self, relay: str) -> Callable[[str, tuple[str, ...]], Account]:
+        """Return what opens the accounts of another relay's origins."""
+
+        def open_account(origin: str, above: tuple[str, ...]) -> Account:
+            return self.ledger.open(via(relay, origin), limit=self.limit)
+
+        return open_account
+
+    def subscribe(self, name: str, topics: str, **options: Any) -> Mailbox[Publication]:
+        """Return a subscriber's mailbox; its account has its name."""
+        account = self.ledger.open(name, limit=self.limit)
+        box = Mailbox[Publication](self.ledger, name, **options)
+        box.owner = account
+        self.stack.enter_context(self.dataspace.observed(account, TopicFilter(topics), box))
+        self.got[name] = []
+        return box
+
+    async def read(
+        self, box: Mailbox[Publication], pause: Callable[[], float], until: trio.Event | None = None
+    ) -> None:
+        """Take and settle what comes, with pauses."""
+        while True:
+            loan: LoanedItem[list[Publication]] = await box.receive()
+            with loan as events:
+                await trio.sleep(pause())
+                for event in events:
+                    origin, _, number = event.payload.decode().partition(" ")
+                    self.got[box.name].append((origin, int(number)))
+
+    async def publish(
+        self, name: str, topic: str, count: int, pause: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Publish so many messages, each behind clear funds."""
+        with self.ledger.open(name, limit=self.limit) as account:
+            for number in range(count):
+                await account.ensure_clear_funds()
+                with account.turn() as turn:
+                    turn.publish(
+                        self.dataspace, Publication(topic, f"{name} {number}".encode()), nbytes=100
+                    )
+                await trio.sleep(pause())
+
+    def owed(self, account: str) -> dict[str, int]:
+        """Return what an account owes, in items by holder."""
+        return {each.holder: each.items for each in self.ledger.matrix() if each.account == account}
+
+    def audit(self) -> None:
+        self.ledger.audit()
+
+
+class World:
+    """Relays, all connected to all."""
+
+    def __init__(
+        self, nursery: trio.Nursery, network: Network, count: int = 2, limit: Limit | None = None
+    ) -> None:
+        self.nursery = nursery
+        self.network = network
+        limit = limit or Limit(items=100, bytes=None)
+        self.relays = [Relay(f"r{number}", limit) for number in range(count)]
+        for one in self.relays:
+            for other in self.relays:
+                if one is not other:
+                    self._connect(one, other)
+
+    def _connect(self, one: Relay, other: Relay) -> None:
+        hop = one.hops[other.name] = Hop(
+            one.ledger, other.name, f"{one.name}-1", window=Limit(items=30, bytes=None), patience=5
+        )
+        other.landings[one.name] = Landing(
+            other.ledger, other.dataspace, other.open_via(one.name), f"{other.name}-1"
+        )
+        one.stack.enter_context(one.dataspace.observed(one.server, TopicFilter("#"), hop))
+        self.nursery.start_soon(self._ship, one, other)
+        self.nursery.start_soon(self._answer, one, other)
+
+    async def _ship(self, one: Relay, other: Relay) -> None:
+        nursery = self.nursery
+
+        def accept(shipment: Shipment) -> None:
+            landing = other.landings[one.name]
+            for origin in landing.accept(shipment):
+                nursery.start_soon(landing.serve, origin)
+
+        last = 0.0
+        while True:
+            hop = one.hops[other.name]
+            shipment = hop.shipment()
+            if not shipment.parcels and trio.current_time() - last > 3 * TICK:
+                shipment = hop.again()
+                last = trio.current_time()
+            self.network.send(nursery, accept, shipment)
+            await trio.sleep(TICK / 2)
+
+    async def _answer(self, one: Relay, other: Relay) -> None:
+        def take(receipt: Receipt) -> None:
+            one.hops[other.name].receipt(receipt)
+
+        while True:
+            await trio.sleep(TICK)
+            self.network.send(self.nursery, take, other.landings[one.name].receipt())
+
+    def audit(self) -> None:
+        """Audit all books: also that what has landed is owed for where it came from."""
+        for one in self.relays:
+            one.audit()
+            for name, hop in one.hops.items():
+                (other,) = [each for each in self.relays if each.name == name]
+                landing = other.landings[one.name]
+                out = hop.parcels()
+                for number, parcel in landing.unsettled().items():
+                    assert out[number] == parcel
+
+    def is_quiet(self) -> bool:
+        """Whether nobody owes anything."""
+        return not any(
+            account.debt_items
+            for relay in self.relays
+            for account in relay.ledger.accounts.values()
+        )
+
+    async def quiet(self, seconds: float = 600) -> None:
+        """Wait until nobody owes anything."""
+        with trio.fail_after(seconds):
+            while not self.is_quiet():
+                await trio.sleep(TICK)
+                self.audit()
+
+
+@asynccontextmanager
+async def open_world(
+    network: Network, count: int = 2, limit: Limit | None = None
+) -> AsyncGenerator[World, None]:
+    """Run relays for the length of a block, and audit their books at its end."""
+    async with trio.open_nursery() as nursery:
+        world = World(nursery, network, count, limit)
+        try:
+            yield world
+            world.audit()
+        finally:
+            nursery.cancel_scope.cancel()
+            for relay in world.relays:
+                relay.stack.close()
