@@ -76,8 +76,8 @@ GROWTH_RATE: Final = 600.0
 """Messages a second, where memory grows: 5 MB/s for each client."""
 FILL: Final = 32
 FILL_SIZE: Final = 16 << 10
-"""Messages, and their bytes, before each run. They fill what the kernel and uvicorn keep for those
-asleep: a few hundred kilobytes, which 200 bytes at a time would take minutes for."""
+"""Messages, and their bytes, before a run with some asleep. They fill what the kernel and uvicorn keep
+for those: a few hundred kilobytes, which 200 bytes at a time would take minutes for."""
 FILL_BYTES: Final = 12e6
 """Bytes a second at most, to all clients, while these are sent."""
 SHARE: Final = 0.6
@@ -365,11 +365,13 @@ def _publish(clients: Clients, rate: float, count: int, size: int, first: int) -
 def _measured(clients: Clients, variant: str, terms: Terms, pid: int) -> Found:
     small = resident([pid])
     large = small
-    fill_rate = min(terms.rate, FILL_BYTES / FILL_SIZE / terms.clients)
-    for _ in _publish(clients, fill_rate, FILL, FILL_SIZE, 0):
-        large = max(large, resident([pid]))
-    filled = clients.ask("POST", "/stop")["published"]
-    clients.until_quiet(1.0)
+    filled = 0
+    if terms.asleep:
+        fill_rate = min(terms.rate, FILL_BYTES / FILL_SIZE / terms.clients)
+        for _ in _publish(clients, fill_rate, FILL, FILL_SIZE, 0):
+            large = max(large, resident([pid]))
+        filled = clients.ask("POST", "/stop")["published"]
+        clients.until_quiet(1.0)
     cpu, own, began = cpu_seconds(pid), time.process_time(), time.monotonic()
     count = max(1, round(terms.rate * terms.seconds))
     for _ in _publish(clients, terms.rate, count, terms.size, FIRST):
