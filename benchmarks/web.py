@@ -76,8 +76,8 @@ GROWTH_RATE: Final = 600.0
 """Messages a second, where memory grows: 5 MB/s for each client."""
 FILL: Final = 32
 FILL_SIZE: Final = 16 << 10
-"""Messages, and their bytes, before a run with some asleep. They fill what the kernel and uvicorn keep
-for those: a few hundred kilobytes, which 200 bytes at a time would take minutes for."""
+"""Messages, and their bytes, before a run with some asleep. They fill what the kernel and uvicorn
+keep for those: a few hundred kilobytes, which 200 bytes at a time would take minutes for."""
 FILL_BYTES: Final = 12e6
 """Bytes a second at most, to all clients, while these are sent."""
 SHARE: Final = 0.6

@@ -132,6 +132,8 @@ async def open_stream(
     """
     try:
         sock: Connected = await _open(host, port, receive_buffer)
+    except UnicodeError as error:
+        raise NoConnectionError(f"{host!r} is no name of a host") from error
     except OSError as error:
         why = f"{error.strerror or error}; is a server listening there?"
         raise NoConnectionError(why) from error

@@ -187,7 +187,7 @@ class Hop(LoanQueue):
         if receipt.life != self._life:
             self._begin(receipt.life)
         self._note_received(min(receipt.received, self._next))
-        for number in self._those_in(receipt.settled):
+        for number, _ in list(self._those_in(receipt.settled)):
             parcel, loan = self._out.pop(number)
             if number >= self._received:
                 self._take_off(parcel)
@@ -233,35 +233,33 @@ class Hop(LoanQueue):
         self._unreceived[0] -= parcel.items
         self._unreceived[1] -= parcel.nbytes
 
-    def _those_in(self, ranges: Ranges) -> list[int]:
-        found: list[int] = []
-        at = iter(ranges)
-        first, last = next(at, (0, 0))
+    def _those_in(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
+        """Yield the numbers that are out and in one of these ranges, and which it is."""
+        at = 0
         for number in self._out:
-            while last and number > last:
-                first, last = next(at, (0, 0))
-            if not last:
-                break
-            if number >= first:
-                found.append(number)
-        return found
+            while at < len(ranges) and number > ranges[at][1]:
+                at += 1
+            if at == len(ranges):
+                return
+            if number >= ranges[at][0]:
+                yield number, at
 
     def _note_holders(self, receipt: Receipt) -> None:
         ledger = self.ledger
-        places = {(each.first, each.last): each for each in receipt.held}
-        for (first, last), each in sorted(places.items()):
+        held = sorted(receipt.held, key=lambda each: each.first)
+        for number, at in self._those_in(tuple((each.first, each.last) for each in held)):
+            each = held[at]
             name = f"{self.relay}/{each.holder}"
             remote = self._remote.get(name)
             if remote is None:
                 remote = self._remote[name] = RemoteHolder(ledger, name)
             if each.owner is not None:
                 remote.owner = ledger.accounts.get(via(self.relay, each.owner))
-            for number in self._those_in(((first, last),)):
-                loan = self._out[number][1]
-                if loan.holder is not remote and loan.items:
-                    self._taken_from(loan, number)
-                    remote.held[number] = loan
-                    loan.held_by(remote)
+            loan = self._out[number][1]
+            if loan.holder is not remote and loan.items:
+                self._taken_from(loan, number)
+                remote.held[number] = loan
+                loan.held_by(remote)
         for name, remote in list(self._remote.items()):
             if not remote.held:
                 ledger.unregister(remote)

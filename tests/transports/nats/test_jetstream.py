@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from clearfunds.transports.nats import (
 from clearfunds.transports.nats.jetstream._jetstream import pub_ack
 from clearfunds.transports.nats.jetstream._message import delivered
 from tests.nats_servers import NatsServer, nats_server, needs_nats
+from tests.transports.peers import until
 
 pytestmark = needs_nats
 
@@ -383,7 +385,9 @@ def nothing(reply: str, answer: bytes) -> None:
     "reply", ["", "a.b", "$JS.ACK.S.c.1", "$JS.ACK.S.c.1.x.1.1.1", "$JS.ACK.d.a.S.c.1.2.3.x.5.r"]
 )
 def test_what_is_no_message_of_a_consumer_is_refused(reply: str) -> None:
-    with pytest.raises(RemoteProtocolError, match="is not how a message is acknowledged"):
+    with pytest.raises(
+        RemoteProtocolError, match="is not how a message is acknowledged|is no number"
+    ):
         delivered(Message("a", b"", reply), nothing)
 
 
@@ -417,6 +421,120 @@ async def test_messages_in_order_begin_anew_when_their_consumer_is_gone(js: JetS
             await messages.receive()
     sequences = [each.sequence for each in found]
     assert sequences == [n for n in range(1, 41) if (n - 1) % 20 % 3 != 2]
+
+
+async def test_messages_in_order_that_were_lost_with_a_connection_come_again(
+    tmp_path: Path,
+) -> None:
+    """Nothing is published afterwards, so only the lost connection tells that some are missing."""
+    with nats_server(tmp_path) as server:
+        async with open_nats(server.url) as writer, trio.open_nursery() as nursery:
+            gate = Gate(server.port)
+            port = await nursery.start(gate.serve)
+            async with open_nats(f"127.0.0.1:{port}") as nats:
+                js, writing = JetStream(nats), JetStream(writer)
+                await stream(js)
+                async with OrderedMessages(js, "S", ConsumerConfig(), heartbeat=0.5) as messages:
+                    await writing.publish("S.a", b"0")
+                    assert (await messages.receive()).payload == b"0"
+                    gate.is_shut = True
+                    await writing.publish("S.a", b"1")
+                    await writing.publish("S.a", b"2")
+                    await trio.sleep(0.2)
+                    gate.cut()
+                    with trio.fail_after(10):
+                        assert (await messages.receive()).payload == b"1"
+                        assert (await messages.receive()).payload == b"2"
+            nursery.cancel_scope.cancel()
+
+
+class Gate:
+    """A relay of bytes to a port, which can be shut: then the server's bytes go nowhere."""
+
+    def __init__(self, port: int) -> None:
+        self.is_shut = False
+        self._port = port
+        self._scopes: list[trio.CancelScope] = []
+
+    async def serve(self, task_status: trio.TaskStatus[int]) -> None:
+        async with trio.open_nursery() as nursery:
+            (listener,) = await nursery.start(
+                partial(trio.serve_tcp, self._connect, 0, host="127.0.0.1")
+            )
+            task_status.started(listener.socket.getsockname()[1])
+
+    def cut(self) -> None:
+        """Cut all connections, and let the next ones through."""
+        self.is_shut = False
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def _connect(self, client: trio.SocketStream) -> None:
+        server = await trio.open_tcp_stream("127.0.0.1", self._port)
+        async with server, trio.open_nursery() as nursery:
+            self._scopes.append(nursery.cancel_scope)
+            nursery.start_soon(self._pass_on, server, client, nursery)
+            async for data in client:
+                await server.send_all(data)
+            nursery.cancel_scope.cancel()
+
+    async def _pass_on(
+        self, server: trio.SocketStream, client: trio.SocketStream, nursery: trio.Nursery
+    ) -> None:
+        async for data in server:
+            if not self.is_shut:
+                await client.send_all(data)
+        nursery.cancel_scope.cancel()
+
+
+async def test_fetching_without_a_connection_waits_for_one(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        found: list[Delivered] = []
+        async with open_nats(server.url) as nats, trio.open_nursery() as nursery:
+            js = JetStream(nats)
+            await stream(js)
+            await filled(js, 3)
+            await js.create_consumer("S", ConsumerConfig(durable="c"))
+            connection = await nats.wait_connected()
+            server.kill()
+            await nats.wait_lost(connection)
+
+            async def fetch_some() -> None:
+                found.extend(await fetch(js, "S", "c", 3, wait=2.0))
+
+            nursery.start_soon(fetch_some)
+            await trio.sleep(0.1)
+            server.start()
+        assert [each.sequence for each in found] == [1, 2, 3]
+
+
+async def test_only_as_many_requests_wait_as_a_consumer_takes(js: JetStream) -> None:
+    await stream(js)
+    await js.create_consumer("S", ConsumerConfig(durable="c", max_waiting=1))
+    got: list[int] = []
+
+    async def read() -> None:
+        with Messages(js, "S", "c", most=4) as messages:
+            async for message in messages:
+                message.ack_nowait()
+                got.append(message.sequence)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        nursery.start_soon(read)
+        await trio.sleep(1.0)
+        await filled(js, 60)
+        await until(lambda: len(got) == 60, 20)
+        nursery.cancel_scope.cancel()
+    assert sorted(got) == list(range(1, 61))
+
+
+async def test_times_to_live_may_be_long(js: JetStream) -> None:
+    bucket = await open_bucket(js, "B", marker_ttl=1.0)
+    await bucket.put("a", b"1", ttl=30 * 24 * 3600.0)
+    assert await bucket.keys() == ["a"]
+    with pytest.raises(LocalProtocolError, match="1 to 64 values"):
+        await open_bucket(js, "C", history=65)
 
 
 async def test_a_cluster_goes_on_while_one_server_is_lost(cluster: list[NatsServer]) -> None:

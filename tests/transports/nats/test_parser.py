@@ -87,7 +87,10 @@ def test_lines() -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n", "is a NATS server listening there"),
         (b"MSG a\r\n", "this is no message"),
-        (b"MSG a 1 -5\r\n", "this is no message"),
+        (b"MSG a 1 -5\r\n", "is no number"),
+        (b"MSG a 1 " + b"9" * 5000 + b"\r\n", "is no number"),
+        (b"HMSG a 1 \xb2 2\r\n", "is no number"),
+        (b"INFO " + b"[" * 50_000 + b"\r\n", "INFO has to be JSON"),
         (b"MSG a 1 b c 5\r\n", "this is no message"),
         (b"HMSG a 1 9 5\r\n", "headers of 9"),
         (b"MSG a 1 2000\r\n", "more than the 1000 of max_message_size"),

@@ -23,10 +23,12 @@ from typing import Final
 
 import attrs
 import trio
+import trio.lowlevel
 
 from ....sockets import TransportError
 from ..._connecting import READ_SIZE
 from ..._errors import LocalProtocolError, RemoteProtocolError
+from ..._one_error import one_error
 from ..codec._commands import (
     PING,
     PONG,
@@ -55,7 +57,9 @@ _LEAVING_PATIENCE: Final = 2.0
 """Seconds that a server has to take the last publications when a client leaves."""
 
 _REFUSED_SUBSCRIPTION: Final = re.compile(
-    r'permissions violation for subscription to "(?P<subject>[^"]*)"', re.IGNORECASE
+    r'permissions violation for subscription to "(?P<subject>[^"]*)"'
+    r'( using queue "(?P<queue>[^"]*)")?',
+    re.IGNORECASE,
 )
 
 _checked: Final = functools.lru_cache(maxsize=4096)(check_subject)
@@ -114,6 +118,11 @@ class NatsClient:
     def is_connected(self) -> bool:
         """Whether there is a connection now."""
         return self._link is not None
+
+    @property
+    def has_been_left(self) -> bool:
+        """Whether its block has been left: it does nothing any more."""
+        return self._left
 
     @property
     def server(self) -> Info | None:
@@ -427,6 +436,7 @@ class NatsClient:
             self._link = link
             self._lost_at = None
             link.send.put(self._routing.resume())
+            self._routing.resumed()
             self._changed.unpark_all()
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
@@ -436,7 +446,7 @@ class NatsClient:
                 why = link.why or "the client has left"
                 if link.why is not None:
                     logger.warning("lost the connection to %s: %s", link.address, why)
-                self._why = why
+                self._why = link.why = why
                 self._lost_at = trio.current_time()
                 self._link = None
                 link.finish()
@@ -497,11 +507,12 @@ class NatsClient:
         return link
 
     async def _serve(self, link: Link) -> None:
-        async with trio.open_nursery() as nursery:
-            link.scope = nursery.cancel_scope
-            nursery.start_soon(self._write, link)
-            nursery.start_soon(self._ping, link)
-            await self._read(link)
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                link.scope = nursery.cancel_scope
+                nursery.start_soon(self._write, link)
+                nursery.start_soon(self._ping, link)
+                await self._read(link)
 
     async def _read(self, link: Link) -> None:
         try:
@@ -551,7 +562,7 @@ class NatsClient:
         logger.warning("%s reports: %s", link.address, text)
         refused = _REFUSED_SUBSCRIPTION.match(text)
         if refused is not None:
-            self._routing.refused(refused["subject"], text)
+            self._routing.refused(refused["subject"], refused["queue"] or "", text)
         elif not text.lower().startswith("permissions violation"):
             link.last_error = text
 
@@ -568,16 +579,19 @@ class NatsClient:
         """
         interval = self._ping_interval
         while True:
-            await trio.sleep_until(
-                max(link.heard_at + interval, trio.current_time() + interval / 4)
-            )
-            silent = trio.current_time() - link.heard_at
-            if silent >= 2 * interval:
+            await trio.sleep_until(max(link.heard_at, trio.current_time() - interval) + interval)
+            if trio.current_time() - link.heard_at < interval:
+                continue
+            link.pongs.append(None)
+            link.send.put(PING)
+            asked_at = trio.current_time()
+            await trio.sleep(interval)
+            # If this thread was busy meanwhile, the answer may wait to be read.
+            await trio.lowlevel.checkpoint()
+            if link.heard_at < asked_at:
+                silent = trio.current_time() - link.heard_at
                 link.end(f"the server has been silent for {silent:.1f} s")
                 return
-            if silent >= interval and not link.pongs:
-                link.pongs.append(None)
-                link.send.put(PING)
 
 
 def _left() -> LocalProtocolError:

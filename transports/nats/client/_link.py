@@ -134,7 +134,7 @@ async def _greet(stream: SocketStream, address: ServerAddress, wishes: Wishes) -
         if len(received) > 1 or parser.unparsed_bytes:
             # Whoever is in between could have added it [CVE-2011-0411 and its kind].
             raise RemoteProtocolError("the server sent more than INFO before the TLS handshake")
-        stream = await encrypted(stream.socket, _context(wishes), address.host)
+        stream = await encrypted(stream.socket, _context(wishes), address.tls_name or address.host)
     try:
         hello = encode_connect(_options(wishes, address, info, encrypt)) + PING
         await stream.send_all(hello)

@@ -11,7 +11,7 @@ import attrs
 from ....sockets import TransportError
 from ..codec._commands import encode_subscribe
 from ..codec._messages import Message
-from ._errors import ConnectionLostError
+from ._errors import ConnectionLostError, RefusedError
 
 Done: TypeAlias = Callable[[Message | TransportError], object]
 """It takes the answer to a request, or the reason why there will be none. It must not block."""
@@ -84,10 +84,13 @@ class Routing:
         lines += [
             encode_subscribe(sid, route.subject, route.queue) for sid, route in self._routes.items()
         ]
-        for route in self._routes.values():
+        return b"".join(lines)
+
+    def resumed(self) -> None:
+        """Note that a new connection has all subscriptions."""
+        for route in list(self._routes.values()):
             if route.resumed is not None:
                 route.resumed()
-        return b"".join(lines)
 
     def new_inbox(self) -> str:
         """Return a subject of this client's own, to subscribe to."""
@@ -116,19 +119,24 @@ class Routing:
         if route is not None:
             route.deliver(message)
 
-    def refused(self, subject: str, why: str) -> None:
-        """Note that the server refused a subscription to this subject."""
+    def refused(self, subject: str, queue: str, why: str) -> None:
+        """Note that the server refused a subscription to this subject, in this queue group."""
+        if subject == f"{self._answers}*":
+            self._fail(RefusedError(f"answers to requests cannot come: {why}"))
         for sid, route in list(self._routes.items()):
-            if route.subject == subject:
+            if (route.subject, route.queue) == (subject, queue):
                 del self._routes[sid]
                 route.ended(why)
 
     def lost(self, why: str) -> None:
         """Note that the connection has ended: no answer will come to what it was asked."""
+        self._fail(ConnectionLostError(why))
+
+    def _fail(self, error: TransportError) -> None:
         waiting = list(self._waiting.values())
         self._waiting.clear()
         for done in waiting:
-            done(ConnectionLostError(why))
+            done(error)
 
     def end(self) -> None:
         """Note that the client has been left: nothing more comes to its subscriptions."""

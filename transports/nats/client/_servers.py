@@ -29,12 +29,14 @@ class ServerAddress:
         port: The TCP port.
         tls: Whether the connection has to be encrypted.
         login: The login that its URL has, if any.
+        tls_name: The name that its certificate must have, if it is not the host.
     """
 
     host: str
     port: int
     tls: bool = False
     login: Login | None = None
+    tls_name: str | None = attrs.field(default=None, eq=False)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -143,7 +145,11 @@ class ServerPool:
                 found = ServerAddress.parse(url)
             except LocalProtocolError:
                 continue  # It is for servers of another kind.
-            said.append(attrs.evolve(found, tls=via.tls, login=via.login))
+            # Servers name each other by address; their certificates are for the cluster's name.
+            name = via.tls_name or via.host
+            said.append(attrs.evolve(found, tls=via.tls, login=via.login, tls_name=name))
+        if not said:
+            return
         known = {(each.address.host, each.address.port) for each in self._tried}
         new = [each for each in said if (each.host, each.port) not in known]
         if self._shuffle:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from ..._errors import LocalProtocolError, RemoteProtocolError
+from ._numbers import number
 
 HeadersToSend: TypeAlias = Mapping[str, str | Sequence[str]]
 """Header names, each with its value or values."""
@@ -71,12 +72,10 @@ def decode_headers(block: bytes) -> Headers:
         raise RemoteProtocolError(f"headers have to begin with NATS/1.0, not {block[:20]!r}")
     first, *lines = block[len(VERSION) : -4].decode("utf-8", "replace").split("\r\n")
     status, _, description = first.strip().partition(" ")
-    if status and not (status.isascii() and status.isdigit()):
-        raise RemoteProtocolError(f"a status has to be a number, not {status[:20]!r}")
     values: dict[str, list[str]] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not (colon and name):
             raise RemoteProtocolError(f"a header has to be NAME: VALUE, not {line[:40]!r}")
         values.setdefault(name, []).append(value.strip())
-    return Headers(values, int(status) if status else None, description.strip())
+    return Headers(values, number(status) if status else None, description.strip())

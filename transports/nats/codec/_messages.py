@@ -96,7 +96,7 @@ class Info:
         """
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RemoteProtocolError(f"INFO has to be JSON: {error}") from error
         if not isinstance(found, dict):
             raise RemoteProtocolError("INFO has to be a JSON object")

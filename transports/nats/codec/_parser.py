@@ -6,6 +6,7 @@ from typing import Final
 
 from ..._errors import RemoteProtocolError
 from ._messages import Info, Message, Ping, Pong, Received, ServerError
+from ._numbers import number
 
 MAX_LINE: Final = 64 << 10
 """Bytes of a line. Servers limit those of clients to 4 KiB; INFO has the addresses of a cluster, 30
@@ -72,7 +73,7 @@ class Parser:
                         words[1].decode("utf-8", "replace"),
                         data[start + head : after],
                         words[3].decode("utf-8", "replace") if len(words) > 4 + has_headers else "",
-                        int(words[2]),
+                        number(words[2]),
                         data[start : start + head],
                     )
                 )
@@ -96,11 +97,10 @@ class Parser:
     def _sizes(self, words: list[bytes], has_headers: bool) -> tuple[int, int]:
         """Return the bytes of a message's headers, and of headers and payload."""
         count = len(words) - has_headers
-        numbers = words[2:3] + words[-1 - has_headers :]
-        if count not in (4, 5) or not all(number.isdigit() for number in numbers):
+        if count not in (4, 5):
             raise RemoteProtocolError(f"this is no message: {b' '.join(words)[:80]!r}")
-        size = int(words[-1])
-        head = int(words[-2]) if has_headers else 0
+        size = number(words[-1])
+        head = number(words[-2]) if has_headers else 0
         if head > size:
             raise RemoteProtocolError(f"a message of {size} bytes has headers of {head}")
         if size > self._max:

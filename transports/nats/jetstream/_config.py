@@ -26,7 +26,7 @@ def decoded(make: Callable[[Mapping[str, Any]], T], found: Mapping[str, Any]) ->
     """
     try:
         return make(found)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise RemoteProtocolError(f"JetStream's answer lacks a part: {error!r}") from error
 
 
@@ -141,7 +141,7 @@ class ConsumerConfig(_Config):
     """A consumer that is asked for messages (a pull consumer).
 
     Attributes:
-        name: Its name; None: the server chooses one, and ends the consumer when it is not used.
+        name: Its name; None: one that nobody else has; the consumer ends when it is not used.
         durable: Its name, if it is to last until it is deleted.
         filters: Subjects, of those that the stream keeps; None: all.
         deliver: Where it begins; `by_start_sequence` needs `start_sequence`, `by_start_time`

@@ -11,9 +11,11 @@ from typing import Any, Final, Self
 import trio
 
 from ....sockets import TransportError
+from ..._errors import LocalProtocolError
 from ..client._client import NO_RESPONDERS
-from ..client._errors import RefusedError
+from ..client._errors import ConnectionLostError, NoAnswerError, RefusedError
 from ..codec._messages import Message
+from ..codec._numbers import number
 from ._config import NANOSECONDS
 from ._errors import JetStreamError, NotFoundError
 from ._jetstream import RETRY_PAUSE, JetStream, token
@@ -24,11 +26,12 @@ NO_MESSAGES: Final = 404
 EXPIRED: Final = 408
 CONFLICT: Final = 409
 """Statuses that end a request for messages, or tell that it stands."""
+UNAVAILABLE: Final = 503
+"""The code of an error that passes: nobody leads the stream just now, for example."""
 
 PASSING: Final = (
     "leadership change",
     "server shutdown",
-    "exceeded maxwaiting",
     "message size exceeds maxbytes",
     "batch completed",
 )
@@ -49,6 +52,8 @@ class Messages:
         expires: Seconds that a request stands.
         heartbeat: Seconds without a message after which the server says that a request stands;
             after twice as many, it is lost.
+        gapless: Whether to raise `ConnectionLostError` where messages may be missing: for a
+            consumer without acknowledgements, which sends none of them again.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Messages:
         most: int = 500,
         expires: float = 30.0,
         heartbeat: float = 5.0,
+        gapless: bool = False,
     ) -> None:
         if most < 1 or not 0 < 2 * heartbeat <= expires:
             raise ValueError(
@@ -75,10 +81,16 @@ class Messages:
         self._expires = expires
         self._heartbeat = heartbeat
         self._buffer: deque[Delivered] = deque()
+        self._gapless = gapless
+        # The consumer's sequence of the last message that has come.
+        self._came = 0
         self._asked = 0
+        self._last_asked = 0
         self._heard_at = 0.0
         self._lot = trio.lowlevel.ParkingLot()
+        # Nobody has answered; and before the next request, a pause is due.
         self._is_deserted = False
+        self._has_to_pause = False
         self._error: TransportError | None = None
         self._end: Callable[[], None] | None = None
         self._ended = False
@@ -131,11 +143,14 @@ class Messages:
                 raise self._error
             if self._ended or self._end is None:
                 raise trio.EndOfChannel
-            if self._is_deserted:
-                self._is_deserted = False
-                await trio.sleep(RETRY_PAUSE)
-                await self._js.consumer_info(self._stream, self._consumer)
-            await self._js.nats.wait_for_room()
+            try:
+                await self._wait_to_ask()
+            except LocalProtocolError:
+                if self._js.nats.has_been_left:
+                    raise trio.EndOfChannel from None
+                raise
+            if self._buffer or self._error is not None or self._ended:
+                continue
             self._ask()
             # Not since the last message: nobody may have looked for a while.
             self._heard_at = max(self._heard_at, trio.current_time() - self._heartbeat)
@@ -155,6 +170,22 @@ class Messages:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    async def _wait_to_ask(self) -> None:
+        if self._has_to_pause:
+            self._has_to_pause = False
+            await trio.sleep(RETRY_PAUSE)
+        if self._is_deserted:
+            self._is_deserted = False
+            try:
+                await self._js.consumer_info(self._stream, self._consumer)
+            except (NoAnswerError, ConnectionLostError):
+                self._is_deserted = True
+            except JetStreamError as error:
+                if error.code != UNAVAILABLE:
+                    raise
+                self._is_deserted = True
+        await self._js.nats.wait_for_room()
+
     def _ask(self) -> None:
         room = self._most - len(self._buffer) - self._asked
         if 2 * room < self._most or self._ended:
@@ -166,39 +197,50 @@ class Messages:
         except trio.WouldBlock:
             return  # `receive` waits for room when all that is buffered is taken.
         self._asked += room
+        self._last_asked = room
         self._heard_at = trio.current_time()
 
     def _deliver(self, message: Message) -> None:
         self._heard_at = trio.current_time()
-        if message.reply.startswith("$JS.ACK."):
-            self._buffer.append(delivered(message, self._answer))
-            self._asked = max(0, self._asked - 1)
-        else:
+        if not message.reply.startswith("$JS.ACK."):
             self._note_status(message)
-        if self._lot:
+            self._lot.unpark_all()
+            return
+        self._asked = max(0, self._asked - 1)
+        # Requests may stand that were taken for lost. Beyond that, nobody has asked for it.
+        if len(self._buffer) < 2 * self._most:
+            found = delivered(message, self._js.nats.publish_nowait)
+            self._came = found.consumer_sequence
+            self._buffer.append(found)
             self._lot.unpark()
-
-    def _answer(self, reply: str, answer: bytes) -> None:
-        self._js.nats.publish_nowait(reply, answer)
 
     def _note_status(self, message: Message) -> None:
         status = message.status
         if status == IDLE_HEARTBEAT:
+            sent = message.headers.get("Nats-Last-Consumer")
+            if self._gapless and sent is not None and number(sent) > self._came:
+                self._error = ConnectionLostError("messages that were sent have not come")
             return
         if status == NO_RESPONDERS:
             self._asked = 0
-            self._is_deserted = True
+            self._is_deserted = self._has_to_pause = True
+            return
+        if message.headers.description.lower().startswith("exceeded maxwaiting"):
+            self._asked = max(0, self._asked - self._last_asked)
+            self._has_to_pause = True
             return
         error = refusal_of(message)
         if error is not None:
             self._error = error
             return
         left = message.headers.get("Nats-Pending-Messages")
-        came_to_an_end = int(left) if left is not None and left.isdigit() else self._asked
+        came_to_an_end = self._asked if left is None else number(left)
         self._asked = max(0, self._asked - came_to_an_end)
 
     def _resumed(self) -> None:
         self._asked = 0
+        if self._gapless:
+            self._error = ConnectionLostError("what was sent to the last connection may be lost")
         self._lot.unpark_all()
 
     def _finish(self, refused: str | None) -> None:
@@ -246,7 +288,8 @@ async def fetch(
     Raises:
         NotFoundError: There is no such consumer.
         JetStreamError: The consumer refuses the request.
-        ConnectionLostError: The connection ended; what had come is sent again.
+        ConnectionLostError: The connection ended before any had come.
+        NoAnswerError: There is no connection.
         TransportError: As `JetStream.call`.
     """
     nats = js.nats
@@ -258,9 +301,7 @@ async def fetch(
     def deliver(message: Message) -> None:
         nonlocal deserted, error
         if message.reply.startswith("$JS.ACK."):
-            found.append(
-                delivered(message, lambda reply, answer: nats.publish_nowait(reply, answer))
-            )
+            found.append(delivered(message, nats.publish_nowait))
             if len(found) >= most:
                 over.set()
         elif message.status == NO_RESPONDERS:
@@ -275,16 +316,24 @@ async def fetch(
         error = RefusedError(why or "this NATS client has been left")
         over.set()
 
-    inbox = nats.new_inbox()
-    unsubscribe = nats.subscribe_with(inbox, deliver, end, resumed=over.set)
-    try:
-        subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{token(stream)}.{token(consumer)}"
-        await nats.publish(subject, request_body(most, wait), reply=inbox)
-        # The server says when it is over, unless its answer is lost with its leader.
-        with trio.move_on_after((wait or 0) + 5):
+    def lost() -> None:
+        nonlocal error
+        error = ConnectionLostError("the connection ended while messages were fetched")
+        over.set()
+
+    subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{token(stream)}.{token(consumer)}"
+    error = NoAnswerError(f"no messages of {consumer} could be fetched: there is no connection")
+    # The server says when it is over, unless its answer is lost with its leader.
+    with trio.move_on_after((wait or 0) + 5):
+        await nats.wait_for_room()
+        error = None
+        inbox = nats.new_inbox()
+        unsubscribe = nats.subscribe_with(inbox, deliver, end, resumed=lost)
+        try:
+            nats.publish_nowait(subject, request_body(most, wait), reply=inbox)
             await over.wait()
-    finally:
-        unsubscribe()
+        finally:
+            unsubscribe()
     if deserted:
         await js.consumer_info(stream, consumer)
     if error is not None and not found:

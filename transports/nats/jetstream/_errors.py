@@ -8,7 +8,6 @@ from typing import Any, Final
 from ....sockets import TransportError
 
 NOT_FOUND: Final = 404
-STREAM_NAME_IN_USE: Final = 10058
 WRONG_LAST_SEQUENCE: Final = frozenset({10070, 10071, 10164})
 """nats-server `errors.json`: JSStreamWrongLastMsgIDErrF, JSStreamWrongLastSequenceErrF and
 JSStreamWrongLastSequenceConstantErr."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, cast
 
@@ -242,9 +243,7 @@ class JetStream:
             TransportError: As `call`.
         """
         if config.name is None:
-            config = attrs.evolve(
-                config, name=config.durable or self.nats.new_inbox().replace(".", "-")
-            )
+            config = attrs.evolve(config, name=config.durable or secrets.token_hex(11))
         name = f"CONSUMER.CREATE.{token(stream)}.{token(str(config.name))}"
         body = {"stream_name": stream, "config": config.to_json(), "action": action}
         return decoded(ConsumerInfo.from_json, await self.call(name, body))
@@ -282,7 +281,7 @@ class JetStream:
         names: list[str] = []
         while True:
             found = await self.call(name, body | {"offset": len(names)})
-            page = cast("list[str] | None", found.get(part)) or []
+            page = decoded(lambda each: list(map(str, each.get(part) or ())), found)
             names += page
             if not page or len(names) >= decoded(lambda each: int(each["total"]), found):
                 return names
@@ -359,13 +358,15 @@ class JetStream:
         """
 
         def answered(found: Message | TransportError) -> None:
+            outcome: PubAck | TransportError
             if isinstance(found, Message):
                 try:
-                    done(pub_ack(found))
+                    outcome = pub_ack(found)
                 except TransportError as error:
-                    done(error)
+                    outcome = error
             else:
-                done(found)
+                outcome = found
+            done(outcome)
 
         return self.nats.ask_nowait(
             subject, payload, answered, headers=publication_headers(headers, message_id)
@@ -388,7 +389,7 @@ def publication_headers(
     if expect_last_for_subject is not None:
         found["Nats-Expected-Last-Subject-Sequence"] = str(expect_last_for_subject)
     if ttl is not None:
-        found["Nats-TTL"] = f"{ttl:g}s"
+        found["Nats-TTL"] = f"{round(ttl * 1000)}ms"
     return found or None
 
 
@@ -426,7 +427,7 @@ def token(name: str) -> str:
 def _answer_of(answer: Message) -> dict[str, Any]:
     try:
         found = json.loads(answer.payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"JetStream's answer has to be JSON: {error}") from error
     if not isinstance(found, dict):
         raise RemoteProtocolError("JetStream's answer has to be a JSON object")

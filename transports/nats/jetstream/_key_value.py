@@ -14,7 +14,7 @@ from ..._errors import LocalProtocolError
 from ..codec._headers import Headers, HeadersToSend
 from ._config import ConsumerConfig, StreamConfig
 from ._errors import WrongSequenceError
-from ._jetstream import JetStream, token
+from ._jetstream import JetStream
 from ._message import Delivered
 from ._ordered import OrderedMessages
 
@@ -24,6 +24,9 @@ _KEY: Final = re.compile(r"[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*")
 _PATTERN: Final = re.compile(r"([-/_=A-Za-z0-9]+|\*)(\.([-/_=A-Za-z0-9]+|\*))*(\.>)?|>")
 _BUCKET: Final = re.compile(r"[-_A-Za-z0-9]+")
 """Names that every client accepts [ADR-8]."""
+
+MAX_HISTORY: Final = 64
+"""Values of a key that every client accepts [ADR-8]."""
 
 _OPERATION: Final = "KV-Operation"
 _OPERATIONS: Final[dict[str, Operation]] = {"DEL": "delete", "PURGE": "purge"}
@@ -160,7 +163,7 @@ class KeyValue:
             LocalProtocolError: It is no pattern.
             TransportError: As `JetStream.create_consumer`.
         """
-        return [entry.key for entry in await self.entries(pattern)]
+        return [entry.key for entry in await self._present(pattern, headers_only=True)]
 
     async def entries(self, pattern: str = ">") -> list[Entry]:
         """Return the values that keys have, in the order of their last changes.
@@ -168,8 +171,11 @@ class KeyValue:
         Raises:
             LocalProtocolError, TransportError: As `keys`.
         """
+        return await self._present(pattern, headers_only=False)
+
+    async def _present(self, pattern: str, *, headers_only: bool) -> list[Entry]:
         found: list[Entry] = []
-        async with self.watch(pattern) as changes:
+        async with self._watch(pattern, "last_per_subject", 1.0, headers_only) as changes:
             async for entry in changes:
                 if entry is None:
                     break
@@ -195,11 +201,24 @@ class KeyValue:
             LocalProtocolError: It is no pattern.
             TransportError: As `JetStream.create_consumer`; `NotFoundError` without such a bucket.
         """
+        deliver = "new" if only_new else "last_per_subject"
+        async with self._watch(pattern, deliver, heartbeat, headers_only=False) as changes:
+            yield changes
+
+    @contextlib.asynccontextmanager
+    async def _watch(
+        self,
+        pattern: str,
+        deliver: Literal["new", "last_per_subject"],
+        heartbeat: float,
+        headers_only: bool,
+    ) -> AsyncGenerator[Watch, None]:
         if not _PATTERN.fullmatch(pattern):
             raise LocalProtocolError(f"{pattern!r} is no pattern of keys")
         config = ConsumerConfig(
             filters=(self._prefix + pattern,),
-            deliver="new" if only_new else "last_per_subject",
+            deliver=deliver,
+            headers_only=headers_only or None,
         )
         messages = OrderedMessages(self._js, self._stream, config, heartbeat=heartbeat)
         async with messages:
@@ -240,18 +259,24 @@ class Watch(AsyncIterator["Entry | None"]):
         Raises:
             NotFoundError: The bucket has been deleted.
         """
-        if not self._left and not self._is_complete:
-            self._is_complete = True
-            await trio.lowlevel.checkpoint()
-            return None
+        messages = self._messages
         try:
-            message = await self._messages.receive()
+            while not self._is_complete:
+                if not self._left:
+                    self._is_complete = True
+                    await trio.lowlevel.checkpoint()
+                    return None
+                message = await messages.next()
+                if message is None:
+                    # It has begun anew. Values may have expired meanwhile.
+                    self._left = min(self._left, messages.pending)
+                    continue
+                # Those that were replaced meanwhile come later, as changes.
+                self._left = min(self._left - 1, message.pending)
+                return self._entry(message)
+            return self._entry(await messages.receive())
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
-        if not self._is_complete:
-            # Those that were replaced meanwhile come later, as changes.
-            self._left = min(self._left - 1, message.pending)
-        return self._entry(message)
 
     def _entry(self, message: Delivered) -> Entry:
         return Entry(
@@ -265,8 +290,9 @@ class Watch(AsyncIterator["Entry | None"]):
 
 def operation_of(headers: Headers) -> Operation:
     """Return what a message of a bucket does to its key."""
-    if headers.get(_MARKER) is not None:
-        return "purge"
+    reason = headers.get(_MARKER)
+    if reason is not None:
+        return "delete" if reason == "Remove" else "purge"
     return _OPERATIONS.get(headers.get(_OPERATION) or "", "put")
 
 
@@ -302,8 +328,10 @@ async def open_bucket(
         TransportError: As `JetStream.call`.
     """
     found = KeyValue(js, bucket)
+    if not 1 <= history <= MAX_HISTORY:
+        raise LocalProtocolError(f"a bucket keeps 1 to {MAX_HISTORY} values, not {history}")
     config = StreamConfig(
-        name=token(f"KV_{bucket}"),
+        name=f"KV_{bucket}",
         subjects=(f"$KV.{bucket}.>",),
         storage=storage,
         replicas=replicas,

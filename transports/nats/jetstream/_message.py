@@ -12,6 +12,7 @@ import attrs
 from ..._errors import LocalProtocolError, RemoteProtocolError
 from ..codec._headers import Headers
 from ..codec._messages import Message
+from ..codec._numbers import number
 from ._config import NANOSECONDS
 
 ACK: Final = b"+ACK"
@@ -150,13 +151,9 @@ def delivered(message: Message, answer: Callable[[str, bytes], object]) -> Deliv
     tokens = message.reply.split(".")
     at = 2 if len(tokens) == 9 else 4
     numbers = tokens[at + 2 : at + 7]
-    if (
-        tokens[:2] != ["$JS", "ACK"]
-        or len(numbers) < 5
-        or not all(each.isascii() and each.isdigit() for each in numbers)
-    ):
+    if tokens[:2] != ["$JS", "ACK"] or len(numbers) < 5:
         raise RemoteProtocolError(f"{message.reply!r} is not how a message is acknowledged")
-    deliveries, sequence, consumer_sequence, time, pending = map(int, numbers)
+    deliveries, sequence, consumer_sequence, time, pending = map(number, numbers)
     return Delivered(
         tokens[at],
         tokens[at + 1],
@@ -184,7 +181,7 @@ def stored(message: Message) -> Stored:
             "a stream's message has to have Nats-Stream and its other headers"
         )
     return Stored(
-        str(stream), int(str(sequence)), seconds_of(time), str(subject), message.payload, headers
+        str(stream), number(str(sequence)), seconds_of(time), str(subject), message.payload, headers
     )
 
 

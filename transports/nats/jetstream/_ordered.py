@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ....sockets import TransportError
+from ..._errors import LocalProtocolError
 from ..client._errors import ConnectionLostError, NoAnswerError
 from ._config import ConsumerConfig
 from ._consuming import Messages
@@ -38,7 +39,7 @@ class OrderedMessages:
         heartbeat: As for `Messages`.
 
     Attributes:
-        pending: Messages that the stream had for this reader when it began.
+        pending: Messages that the stream had for this reader when it began, the last time.
     """
 
     def __init__(
@@ -96,12 +97,18 @@ class OrderedMessages:
                 config, deliver="by_start_sequence", start_sequence=self._last + 1, start_time=None
             )
         info = await self._js.create_consumer(self._stream, config)
-        if self._last is None:
-            self.pending = info.pending
+        if self._last is None and config.deliver == "new":
+            self._last = info.delivered  # The next consumer begins there, if nothing comes before.
+        self.pending = info.pending
         self._name = info.name
         self._expected = 1
         self._messages = Messages(
-            self._js, self._stream, info.name, most=self._most, heartbeat=self._heartbeat
+            self._js,
+            self._stream,
+            info.name,
+            most=self._most,
+            heartbeat=self._heartbeat,
+            gapless=True,
         )
         self._messages.__enter__()
 
@@ -115,37 +122,49 @@ class OrderedMessages:
             NotFoundError: There is no such stream any more.
         """
         while True:
-            messages = self._messages
-            try:
-                if messages is None:
-                    await self._begin()
-                    continue
-                found = await messages.receive()
-            except (JetStreamError, NoAnswerError, ConnectionLostError) as error:
-                if messages is None:
-                    await self._look_for_stream()
-                    await trio.sleep(RETRY_PAUSE)
-                else:
-                    logger.info("reading %s begins anew: %s", self._stream, error)
-                    messages.close()
-                    self._messages = None
-                continue
-            if found.consumer_sequence != self._expected:
-                logger.info("a message of %s is missing: reading begins anew", self._stream)
-                messages.close()
-                self._messages = None
-                continue
-            self._expected += 1
-            self._last = found.sequence
-            return found
+            found = await self.next()
+            if found is not None:
+                return found
+
+    async def next(self) -> Delivered | None:
+        """Take the next message, as `receive`; None: reading has begun anew, or has to."""
+        messages = self._messages
+        try:
+            if messages is None:
+                await self._begin()
+                return None
+            found = await messages.receive()
+        except (JetStreamError, NoAnswerError, ConnectionLostError) as error:
+            if messages is None:
+                await self._look_for_stream()
+                await trio.sleep(RETRY_PAUSE)
+            else:
+                self._end(f"{error}")
+            return None
+        except LocalProtocolError:
+            if self._js.nats.has_been_left:
+                raise trio.EndOfChannel from None
+            raise
+        if found.consumer_sequence != self._expected:
+            self._end("a message is missing")
+            return None
+        self._expected += 1
+        self._last = found.sequence
+        return found
+
+    def _end(self, why: str) -> None:
+        logger.info("reading %s begins anew: %s", self._stream, why)
+        if self._messages is not None:
+            self._messages.close()
+            self._messages = None
 
     async def _look_for_stream(self) -> None:
         try:
             await self._js.stream_info(self._stream)
         except NotFoundError:
             raise
-        except TransportError as error:
-            logger.debug("stream %s may come back: %s", self._stream, error)
+        except TransportError as error:  # the stream may come back
+            logger.debug("no word of stream %s: %s", self._stream, error)
 
     def __aiter__(self) -> Self:
         return self
