@@ -178,9 +178,10 @@ async def test_a_message_with_an_identifier_is_published_once_over_a_lost_connec
                     await trio.sleep(0.05)
                     server.kill()
                     server.start()
-            info = await js.stream_info("S")
-            assert info.messages == 200
             assert nats.statistics().connections >= 2
+        # This client may not have noticed the last loss.
+        async with open_nats(server.url) as nats:
+            assert (await JetStream(nats).stream_info("S")).messages == 200
 
 
 @pytest.mark.parametrize("payload", [b"{", b"[]", b"{}", b'{"stream": 1, "seq": 1}'])
@@ -385,9 +386,7 @@ def nothing(reply: str, answer: bytes) -> None:
     "reply", ["", "a.b", "$JS.ACK.S.c.1", "$JS.ACK.S.c.1.x.1.1.1", "$JS.ACK.d.a.S.c.1.2.3.x.5.r"]
 )
 def test_what_is_no_message_of_a_consumer_is_refused(reply: str) -> None:
-    with pytest.raises(
-        RemoteProtocolError, match="is not how a message is acknowledged|is no number"
-    ):
+    with pytest.raises(RemoteProtocolError, match=r"is not how a message|is no number"):
         delivered(Message("a", b"", reply), nothing)
 
 
