@@ -16,10 +16,10 @@ clients, by WebSocket or by server-sent events (SSE), in each of these ways:
 
 Each pass has two runs of each way, one after the other: all clients read, and three of them are
 asleep, which means that they connect and never read. Another run, with few clients and messages of
-8 KiB, shows how memory grows. The program freezes what is there before the first message (`gc.freeze`), as a server with many
-clients should. The rate is the same for all: 60 % of what the most expensive one
-could do, by a short run before. Latencies count from when a message was due, so that a publisher
-that is held up cannot hide it.
+8 KiB, shows how memory grows. The program freezes what is there before the first message
+(`gc.freeze`), as a server with many clients should. The rate is the same for all: 60 % of what the
+most expensive one could do, by a short run before. Latencies count from when a message was due, so
+that a publisher that is held up cannot hide it.
 """
 
 from __future__ import annotations
