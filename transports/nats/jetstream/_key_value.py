@@ -201,7 +201,7 @@ class KeyValue:
             LocalProtocolError: It is no pattern.
             TransportError: As `JetStream.create_consumer`; `NotFoundError` without such a bucket.
         """
-        deliver = "new" if only_new else "last_per_subject"
+        deliver: Literal["new", "last_per_subject"] = "new" if only_new else "last_per_subject"
         async with self._watch(pattern, deliver, heartbeat, headers_only=False) as changes:
             yield changes
 
