@@ -130,10 +130,10 @@ class Hop(LoanQueue):
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`: those that nobody has received, and those that wait there."""
-        yield from self.queue
         for _, loan in self._out.values():
             if loan.holder is self:
                 yield loan
+        yield from self.queue
 
     def __len__(self) -> int:
         """Return the number of parcels that were sent and have not ended."""

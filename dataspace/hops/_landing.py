@@ -282,11 +282,11 @@ class Landing:
         if self._landed.get(number) is landed:  # else it came from an earlier life of the hop
             del self._landed[number]
             self._settled.add(number)
-            self._on_settled()
         if origin in self._unsettled:  # else this landing has been closed
             self._unsettled[origin] -= 1
             if not self._unsettled[origin]:
                 self._idle[origin] = self._ledger.clock()
+        self._ledger.faults.call(None, "telling of a parcel that is settled", self._on_settled)
 
     def _close_idle(self) -> None:
         now = self._ledger.clock()
