@@ -11,7 +11,7 @@ a root turn looks once at `Account.tracers`, and a loan at its tag.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from .._holder import Recipient
 from .._outcome import Outcome
@@ -20,17 +20,20 @@ from .._turn import Router, Turn
 if TYPE_CHECKING:
     from .._account import Account
     from .._holder import Holder
+    from ._notes import Notes
     from ._trace_notes import LoanNotes, TraceNotes, TurnNotes
 
+N = TypeVar("N", bound="Notes")
 
-class Through(Recipient):
-    """Stands before a recipient of a traced turn, whose loans it has tagged."""
+
+class Tagging(Recipient, Generic[N]):
+    """Stands before a recipient of a turn, and has its loans tagged with notes."""
 
     __slots__ = ("_notes", "_recipient")
 
     gathers: ClassVar[bool] = True
 
-    def __init__(self, recipient: Recipient, notes: LoanNotes) -> None:
+    def __init__(self, recipient: Recipient, notes: N) -> None:
         self._recipient = recipient
         self._notes = notes
 
@@ -38,13 +41,17 @@ class Through(Recipient):
     def last_holder(self) -> Holder | None:
         return self._recipient.last_holder
 
+    def lend(self, item: Any, items: int, nbytes: int) -> None:
+        """Note a delivery that is handed over now."""
+        del item
+        self._notes.borrowed(items, nbytes)
+
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`; `account` has been charged already."""
         notes = self._notes
-        recipient = self._recipient
-        notes.lent_to(recipient.last_holder, items, nbytes, notes.trace.label(item))
+        self.lend(item, items, nbytes)
         try:
-            account.under_trace(notes, recipient.hold, account, item, items, nbytes, now)
+            account.under_trace(notes, self._recipient.hold, account, item, items, nbytes, now)
         except Exception:
             # It has taken nothing, so the commit repays it.
             notes.repaid(items, nbytes, Outcome.REJECTED, None)
@@ -56,6 +63,16 @@ class Through(Recipient):
 
     def ready(self) -> None:
         self._recipient.ready()
+
+
+class Through(Tagging["LoanNotes"]):
+    """Stands before a recipient of a traced turn."""
+
+    __slots__ = ()
+
+    def lend(self, item: Any, items: int, nbytes: int) -> None:
+        notes = self._notes
+        notes.lent_to(self.last_holder, items, nbytes, notes.trace.label(item))
 
 
 def through(

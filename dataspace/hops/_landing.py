@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import Account, Holder, Ledger, Limit, Outcome, Recipient, Router, Turn
+from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
 from ._hop import Hop
 from ._wire import Held, Parcel, Receipt, Shipment, ranges_of
@@ -81,39 +82,6 @@ class Landed:
         return min(holders, key=lambda each: each.progressed_at, default=None)
 
 
-class _Tracked(Recipient):
-    """Stands before a recipient, whose loans it has tagged."""
-
-    __slots__ = ("_landed", "_recipient")
-
-    gathers = True
-
-    def __init__(self, recipient: Recipient, landed: Landed) -> None:
-        self._recipient = recipient
-        self._landed = landed
-
-    @property
-    def last_holder(self) -> Holder | None:
-        return self._recipient.last_holder
-
-    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        landed = self._landed
-        landed.borrowed(items, nbytes)
-        try:
-            account.under_trace(landed, self._recipient.hold, account, item, items, nbytes, now)
-        except Exception:
-            # It has taken nothing; the commit repays it.
-            landed.repaid(items, nbytes, Outcome.REJECTED, None)
-            raise
-
-    def gathered(self) -> None:
-        if self._recipient.gathers:
-            self._recipient.gathered()
-
-    def ready(self) -> None:
-        self._recipient.ready()
-
-
 class LandedTurn(Turn):
     """A turn that a parcel causes: its loans are tagged, and none goes to another relay."""
 
@@ -130,7 +98,7 @@ class LandedTurn(Turn):
         for number, (recipient, item, items, nbytes, payer) in enumerate(deliveries):
             if payer is None:
                 if recipient not in tracked:
-                    tracked[recipient] = _Tracked(recipient, self._landed)
+                    tracked[recipient] = Tagging(recipient, self._landed)
                 deliveries[number] = tracked[recipient], item, items, nbytes, None
         return super()._hand_over()
 
