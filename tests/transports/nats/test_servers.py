@@ -67,6 +67,9 @@ def test_servers_that_another_names_come_and_go_but_not_those_that_were_given() 
     pool.learn(["a:4222", "c:1", "d:2", "ws://e"], a)
     assert [each.host for each in pool] == ["a", "b", "c", "d"]
     assert [each.login for each in pool] == [a.login, None, a.login, a.login]
+    assert [each.tls_name for each in pool] == [None, None, "a", "a"]
+    pool.learn([], a)
+    assert len(pool) == 4
     pool.learn(["d:2"], a)
     assert [each.host for each in pool] == ["a", "b", "d"]
 

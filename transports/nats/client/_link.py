@@ -102,8 +102,9 @@ async def connect(address: ServerAddress, wishes: Wishes) -> Link:
         TransportError: There is no connection, or it was refused; the message says why.
     """
     with trio.move_on_after(wishes.connect_timeout):
-        at_once = _context(wishes) if wishes.tls_first else None
-        stream = await open_stream(address.host, address.port, tls=at_once)
+        stream = await open_stream(address.host, address.port)
+        if wishes.tls_first:
+            stream = await _encrypted(stream, address, wishes)
         try:
             return await _greet(stream, address, wishes)
         except (trio.BrokenResourceError, OSError) as error:
@@ -115,8 +116,9 @@ async def connect(address: ServerAddress, wishes: Wishes) -> Link:
     raise TransportError(f"it did not answer within {wishes.connect_timeout:g} s")
 
 
-def _context(wishes: Wishes) -> ssl.SSLContext:
-    return Certificates().for_client() if wishes.tls is None else wishes.tls
+async def _encrypted(stream: SocketStream, address: ServerAddress, wishes: Wishes) -> SocketStream:
+    context = Certificates().for_client() if wishes.tls is None else wishes.tls
+    return await encrypted(stream.socket, context, address.tls_name or address.host)
 
 
 async def _greet(stream: SocketStream, address: ServerAddress, wishes: Wishes) -> Link:
@@ -134,7 +136,7 @@ async def _greet(stream: SocketStream, address: ServerAddress, wishes: Wishes) -
         if len(received) > 1 or parser.unparsed_bytes:
             # Whoever is in between could have added it [CVE-2011-0411 and its kind].
             raise RemoteProtocolError("the server sent more than INFO before the TLS handshake")
-        stream = await encrypted(stream.socket, _context(wishes), address.tls_name or address.host)
+        stream = await _encrypted(stream, address, wishes)
     try:
         hello = encode_connect(_options(wishes, address, info, encrypt)) + PING
         await stream.send_all(hello)
