@@ -6,6 +6,9 @@
 Each figure is the median over `--repeats` samples of at least 50 ms. The garbage collector stays
 on, because it has to scan the loans. Every figure includes the cost of the loop itself, which is
 in the first row.
+
+Budgets are for a machine on which a checkpoint of Trio takes 3.6 us. On a slower one they grow in
+proportion to what a checkpoint takes in the same run.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 SAMPLE_SECONDS = 0.05
+CHECKPOINT_NS = 3_600
+"""A checkpoint of Trio where the budgets were set."""
 FAN_OUT = 9
 SIBLINGS = 10_000
 SQUEEZED = 100
@@ -76,6 +81,15 @@ def open_chain(ledger: Ledger) -> Account:
     return ledger.open("connection", parent=tenant)
 
 
+async def checkpoint(n: int) -> None:
+    """Give others a turn, that many times."""
+    for _ in range(n):
+        await trio.lowlevel.checkpoint()
+
+
+CHECKPOINT = Case("trio.lowlevel.checkpoint(), to compare", checkpoint)
+
+
 def looking(alone: Account, below: Account) -> list[Case]:
     """Return the cases of looking whether the funds are clear."""
 
@@ -95,10 +109,6 @@ def looking(alone: Account, below: Account) -> list[Case]:
         for _ in range(n):
             below.room()
 
-    async def checkpoint(n: int) -> None:
-        for _ in range(n):
-            await trio.lowlevel.checkpoint()
-
     return [
         Case("empty loop", empty),
         Case("ensure_clear_funds(), clear", clear, budget_ns=200),
@@ -108,7 +118,7 @@ def looking(alone: Account, below: Account) -> list[Case]:
             budget_ns=200,
         ),
         Case("room(), two limits in a chain of three", room),
-        Case("trio.lowlevel.checkpoint(), to compare", checkpoint),
+        CHECKPOINT,
     ]
 
 
@@ -304,24 +314,29 @@ async def measure_all(repeats: int) -> list[str]:
     print("| operation | ns, median | least | most | budget |")
     print("| - | - | - | - | - |")
     missed: list[str] = []
+    slower = max(1.0, statistics.median(await measure(CHECKPOINT, repeats)) / CHECKPOINT_NS)
     for case in cases:
-        await tell(case, repeats, missed)
+        await tell(case, repeats, missed, slower)
     ledger.audit()
     async with trio.open_nursery() as nursery:
         for case in await sharing(nursery):
-            await tell(case, repeats, missed)
+            await tell(case, repeats, missed, slower)
         nursery.cancel_scope.cancel()
     return missed
 
 
-async def tell(case: Case, repeats: int, missed: list[str]) -> None:
-    """Measure and print a case; add a sentence to `missed` if it costs more than it may."""
+async def tell(case: Case, repeats: int, missed: list[str], slower: float) -> None:
+    """Measure and print a case; add a sentence to `missed` if it costs more than it may.
+
+    `slower`: how many times a checkpoint takes what it took where the budgets were set.
+    """
     samples = await measure(case, repeats)
     median = statistics.median(samples)
-    budget = "" if case.budget_ns is None else f"{case.budget_ns:.0f}"
-    print(f"| {case.name} | {median:.1f} | {samples[0]:.1f} | {samples[-1]:.1f} | {budget} |")
-    if case.budget_ns is not None and median > case.budget_ns:
-        missed.append(f"{case.name}: {median:.0f} ns, at most {case.budget_ns:.0f}")
+    budget = None if case.budget_ns is None else case.budget_ns * slower
+    shown = "" if budget is None else f"{budget:.0f}"
+    print(f"| {case.name} | {median:.1f} | {samples[0]:.1f} | {samples[-1]:.1f} | {shown} |")
+    if budget is not None and median > budget:
+        missed.append(f"{case.name}: {median:.0f} ns, at most {budget:.0f}")
 
 
 def main() -> int:
