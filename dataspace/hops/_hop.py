@@ -9,6 +9,10 @@ Rules of this file:
 3. What has been sent and has not been received is bounded by a window. What has been received is
    bounded by the limits of the accounts that owe for it: so one that is stuck there is in nobody
    else's way.
+4. The hop itself is a slow consumer only of what the other relay has not received: that is given up
+   when its patience is over. The other relay relieves its own holders.
+5. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
+   never come to a later one.
 """
 
 from __future__ import annotations
@@ -28,12 +32,20 @@ from ...accounts import (
     Outcome,
     StuckPolicy,
 )
-from ._wire import Parcel, Ranges, Receipt, Shipment
+from ...accounts._gate import waited_at
+from ._wire import Held, Parcel, Ranges, Receipt, Shipment
 
 logger = logging.getLogger("clearfunds.dataspace")
 
 WINDOW: Final = Limit(items=10_000, bytes=8 << 20)
 """Sent and not received: as many bytes as the soft limits of NATS and Redis for one peer."""
+
+PARCEL_EVENTS: Final = 128
+"""Events of a parcel at most: the other relay publishes them in one step, for about a millisecond
+with a fan-out of nine."""
+
+SHIPMENT_BYTES: Final = 64 << 10
+"""A shipment ends with the parcel that brings it to so much: as much as a reader takes at once."""
 
 PREFIX: Final = "via"
 """The beginning of the name of an account whose events have come from another relay."""
@@ -73,15 +85,17 @@ class RemoteHolder(Holder):
 class Hop(LoanQueue):
     """The holder of what goes to another relay.
 
-    A transport sends `shipment()` when `on_ready` is called, and again from time to time; it calls
-    `receipt` with the answers, and sends `again()` when a connection has been lost.
+    A transport sends `shipment()` when `on_ready` is called, until it brings no parcels, and
+    `hello()` from time to time; it calls `receipt` with the answers, and sends `again()` when a
+    connection has been lost.
 
     Args:
         ledger: The books.
         relay: The other relay's name.
-        epoch: A text that no earlier life of this hop had.
+        epoch: A greater number than any earlier life of this hop had; from 1 on.
         window: The most that has been sent and not received.
-        patience: Seconds without progress, while readers wait for it, after which it is given up.
+        patience: Seconds in which nothing of it is received, while readers wait for it, after which
+            that is given up.
         policy: Whether it is: `disconnect`; or `wait`.
         on_ready: Called when there is something to send.
 
@@ -91,8 +105,9 @@ class Hop(LoanQueue):
     """
 
     __slots__ = (
-        "_last_receipt", "_life", "_next", "_out", "_received", "_remote", "_unreceived",
-        "_window", "epoch", "on_ready", "relay",
+        "_last_receipt", "_life", "_next", "_out", "_owing", "_received", "_remote", "_shipments",
+        "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch", "on_ready",
+        "relay",
     )  # fmt: skip
 
     kind = "hop"
@@ -104,7 +119,7 @@ class Hop(LoanQueue):
         self,
         ledger: Ledger,
         relay: str,
-        epoch: str,
+        epoch: int,
         *,
         window: Limit = WINDOW,
         patience: float = DEFAULT_PATIENCE,
@@ -116,21 +131,33 @@ class Hop(LoanQueue):
         self.epoch = epoch
         self.on_ready = on_ready
         self._window = window.marks()
-        # Parcels that were sent and have not ended, with their loans, by number.
-        self._out: dict[int, tuple[Parcel, LoanedItem[list[Any]]]] = {}
+        # Loans of the parcels that were sent and have not ended, and how many of them each account
+        # has; parcels that have not been received. By number, in order.
+        self._out: dict[int, LoanedItem[list[Any]]] = {}
+        self._owing: dict[Account, int] = {}
+        self._unreceived: dict[int, Parcel] = {}
+        self._unreceived_items = 0
+        self._unreceived_bytes = 0
         self._remote: dict[str, RemoteHolder] = {}
         self._next = 1
         self._received = 1
-        self._unreceived = [0, 0]
+        self._shipments = 0
         self._last_receipt = 0
-        self._life: str | None = None
+        self._life = 0
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        progressed_at = self.progressed_at
+        super().hold(account, item, items, nbytes, now)
+        if self._unreceived:
+            # An empty queue is no progress, as long as what was sent before has not arrived.
+            self.progressed_at = progressed_at
 
     def ready(self) -> None:
         self.on_ready()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.loans`: those that nobody has received, and those that wait there."""
-        for _, loan in self._out.values():
+        """See `Holder.loans`: those that have not been received, and those that wait here."""
+        for loan in self._out.values():
             if loan.holder is self:
                 yield loan
         yield from self.queue
@@ -139,78 +166,114 @@ class Hop(LoanQueue):
         """Return the number of parcels that were sent and have not ended."""
         return len(self._out)
 
-    def parcels(self) -> dict[int, Parcel]:
-        """Return the parcels that were sent and have not ended, by number."""
-        return {number: parcel for number, (parcel, _) in self._out.items()}
+    def out(self) -> dict[int, LoanedItem[list[Any]]]:
+        """Return the loans of parcels that were sent and have not ended, by number."""
+        return dict(self._out)
 
     # -- sending --------------------------------------------------------------------------------
 
     def shipment(self) -> Shipment:
         """Return what is to be sent now: new parcels, as far as the window allows."""
         parcels: list[Parcel] = []
+        queue = self.queue
         items, nbytes = self._window[:2]
-        while self.queue and self._unreceived[0] < items and self._unreceived[1] < nbytes:
-            loan = self.queue.popleft()
-            if not loan.items:
-                continue
-            account = loan.account
-            parcel = Parcel(
-                self._next, account.name, above(account), tuple(loan.item), loan.items, loan.bytes
-            )
-            self._next += 1
-            self._out[parcel.number] = parcel, loan
-            self._unreceived[0] += parcel.items
-            self._unreceived[1] += parcel.nbytes
-            parcels.append(parcel)
+        size = 0
+        while (
+            queue
+            and self._life
+            and size < SHIPMENT_BYTES
+            and self._unreceived_items < items
+            and self._unreceived_bytes < nbytes
+        ):
+            loan = queue[0]
+            if len(loan.item) == loan.items > PARCEL_EVENTS:
+                loan = loan.split(PARCEL_EVENTS)
+                loan.held_by(self)
+            else:
+                queue.popleft()
+                if not loan.items:
+                    continue
+            parcels.append(self._send(loan))
+            size += loan.bytes
         return self._shipment(parcels)
 
-    def again(self) -> Shipment:
-        """Return all that has been sent and not received, to be sent once more."""
-        return self._shipment(
-            parcel for number, (parcel, _) in self._out.items() if number >= self._received
+    def _send(self, loan: LoanedItem[list[Any]]) -> Parcel:
+        number, account = self._next, loan.account
+        self._next += 1
+        parcel = Parcel(
+            number, account.name, above(account), tuple(loan.item), loan.items, loan.bytes
         )
+        self._out[number] = loan
+        self._owing[account] = self._owing.get(account, 0) + 1
+        self._unreceived[number] = parcel
+        self._unreceived_items += parcel.items
+        self._unreceived_bytes += parcel.nbytes
+        return parcel
+
+    def hello(self) -> Shipment:
+        """Return a shipment without parcels, which says who waits; the other relay answers it."""
+        return self._shipment(())
+
+    def again(self) -> Iterator[Shipment]:
+        """Yield all that has been sent and not received, to be sent once more."""
+        parcels: list[Parcel] = []
+        size = 0
+        for parcel in list(self._unreceived.values()):
+            parcels.append(parcel)
+            size += parcel.nbytes
+            if size >= SHIPMENT_BYTES:
+                yield self._shipment(parcels)
+                parcels, size = [], 0
+        if parcels:
+            yield self._shipment(parcels)
 
     def _shipment(self, parcels: Iterable[Parcel]) -> Shipment:
-        owing = {loan.account for _, loan in self._out.values()}
-        waiting = frozenset(
-            each.account.name for each in self.ledger.waiters if each.account in owing
+        self._shipments += 1
+        return Shipment(
+            self.epoch,
+            self._shipments,
+            self._life,
+            next(iter(self._out), self._next),
+            self._received,
+            tuple(parcels),
+            self._waiting(),
         )
-        floor = next(iter(self._out), self._next)
-        return Shipment(self.epoch, floor, tuple(parcels), waiting)
+
+    def _waiting(self) -> frozenset[str]:
+        """Return the accounts with parcels out whose debt readers wait for."""
+        ledger = self.ledger
+        if not ledger.waiters:
+            return frozenset()
+        places = waited_at(ledger)
+        return frozenset(
+            account.name for account in self._owing if any(each in places for each in account.chain)
+        )
 
     # -- receipts ---------------------------------------------------------------------------------
 
     def receipt(self, receipt: Receipt) -> None:
-        """Take an answer of the other relay; one of an earlier epoch is ignored."""
-        if receipt.epoch != self.epoch:
+        """Take an answer of the other relay.
+
+        One for another epoch is ignored, and one of an earlier life of the landing.
+        """
+        if receipt.epoch != self.epoch or receipt.life < self._life:
             return
-        if receipt.life != self._life:
+        if receipt.life > self._life:
             self._begin(receipt.life)
         self._note_received(min(receipt.received, self._next))
         for number, _ in list(self._those_in(receipt.settled)):
-            parcel, loan = self._out.pop(number)
-            if number >= self._received:
-                self._take_off(parcel)
-            self._taken_from(loan, number)
-            if loan.items:
-                loan.settle()
-        if receipt.number > self._last_receipt:
+            self._end_one(number)
+        if receipt.held is not None and receipt.number > self._last_receipt:
             self._last_receipt = receipt.number
-            self._note_holders(receipt)
+            self._note_holders(receipt.held)
         if self.queue:
             self.on_ready()
 
-    def _begin(self, life: str) -> None:
+    def _begin(self, life: int) -> None:
         """Begin with another life of the landing; write off what the last one has lost."""
-        if self._life is not None:
+        if self._life:
             lost = [number for number in self._out if number < self._received]
-            items = 0
-            for number in lost:
-                _, loan = self._out.pop(number)
-                self._taken_from(loan, number)
-                if loan.items:
-                    items += loan.items
-                    loan.settle(outcome=Outcome.WRITTEN_OFF)
+            items = sum(self._end_one(number, Outcome.WRITTEN_OFF) for number in lost)
             logger.warning(
                 "relay %s has restarted: %d items that it had received, and not finished, are "
                 "written off",
@@ -218,35 +281,56 @@ class Hop(LoanQueue):
             )  # fmt: skip
         self._life = life
         self._last_receipt = 0
+        self.settled()
 
     def _note_received(self, received: int) -> None:
         if received <= self._received:
             return
         self.settled()
         for number in range(self._received, received):
-            sent = self._out.get(number)
-            if sent is not None:
-                self._take_off(sent[0])
+            self._take_off(number)
         self._received = received
 
-    def _take_off(self, parcel: Parcel) -> None:
-        self._unreceived[0] -= parcel.items
-        self._unreceived[1] -= parcel.nbytes
+    def _take_off(self, number: int) -> None:
+        parcel = self._unreceived.pop(number, None)
+        if parcel is not None:
+            self._unreceived_items -= parcel.items
+            self._unreceived_bytes -= parcel.nbytes
+
+    def _end_one(self, number: int, outcome: Outcome = Outcome.DELIVERED) -> int:
+        """End a parcel that is out; return how many items of it had not ended."""
+        loan = self._out.pop(number)
+        account, items = loan.account, loan.items
+        self._owing[account] -= 1
+        if not self._owing[account]:
+            del self._owing[account]
+        self._taken_from(loan, number)
+        if items:
+            loan.settle(outcome=outcome)
+        return items
 
     def _those_in(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
-        """Yield the numbers that are out and in one of these ranges, and which it is."""
+        """Yield the numbers that are out, received, and in one of these ranges, and in which."""
+        out = self._out
+        span = sum(last - first + 1 for first, last in ranges)
+        if span <= len(out):
+            for at, (first, last) in enumerate(ranges):
+                for number in range(first, last + 1):
+                    if number in out and number < self._received:
+                        yield number, at
+            return
         at = 0
-        for number in self._out:
+        for number in out:
             while at < len(ranges) and number > ranges[at][1]:
                 at += 1
-            if at == len(ranges):
+            if at == len(ranges) or number >= self._received:
                 return
             if number >= ranges[at][0]:
                 yield number, at
 
-    def _note_holders(self, receipt: Receipt) -> None:
+    def _note_holders(self, held: Iterable[Held]) -> None:
         ledger = self.ledger
-        held = sorted(receipt.held, key=lambda each: each.first)
+        held = sorted(held, key=lambda each: each.first)
         for number, at in self._those_in(tuple((each.first, each.last) for each in held)):
             each = held[at]
             name = f"{self.relay}/{each.holder}"
@@ -255,7 +339,7 @@ class Hop(LoanQueue):
                 remote = self._remote[name] = RemoteHolder(ledger, name)
             if each.owner is not None:
                 remote.owner = ledger.accounts.get(via(self.relay, each.owner))
-            loan = self._out[number][1]
+            loan = self._out[number]
             if loan.holder is not remote and loan.items:
                 self._taken_from(loan, number)
                 remote.held[number] = loan
@@ -265,7 +349,8 @@ class Hop(LoanQueue):
                 ledger.unregister(remote)
                 del self._remote[name]
 
-    def _taken_from(self, loan: LoanedItem[Any], number: int) -> None:
+    @staticmethod
+    def _taken_from(loan: LoanedItem[Any], number: int) -> None:
         holder = loan.holder
         if isinstance(holder, RemoteHolder):
             del holder.held[number]
@@ -274,28 +359,27 @@ class Hop(LoanQueue):
     # -- its end ----------------------------------------------------------------------------------
 
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`: what has not ended there is written off; what comes goes on."""
-        self._end(Outcome.WRITTEN_OFF)
-
-    def close(self) -> None:
-        """Close it: the other relay is no longer one of the cluster. Idempotent."""
-        if not self.closed:
-            self.closed = True
-            self._end(Outcome.CANCELLED)
-            self.ledger.unregister(self)
-
-    def _end(self, outcome: Outcome) -> None:
-        for number, (_, loan) in list(self._out.items()):
-            self._taken_from(loan, number)
-            if loan.items:
-                loan.settle(outcome=outcome)
-        self._out.clear()
+        """See `Holder.give_up`: what has not been received is written off; what comes goes on."""
+        for number in list(self._unreceived):
+            self._take_off(number)
+            self._end_one(number, Outcome.WRITTEN_OFF)
         self._received = self._next
-        self._unreceived = [0, 0]
+        self.settle_all(Outcome.WRITTEN_OFF)
+        self.settled()
+
+    def close(self, outcome: Outcome = Outcome.WRITTEN_OFF) -> None:
+        """Close it: the other relay is no longer one of the cluster. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        for number in list(self._out):
+            self._end_one(number, outcome)
+        self._unreceived.clear()
         self.settle_all(outcome)
         for remote in self._remote.values():
             self.ledger.unregister(remote)
         self._remote.clear()
+        self.ledger.unregister(self)
 
 
 def above(account: Account) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ Rules of this file:
    stored, dropped or given up has ended.
 3. While a reader of its origin waits there, one waits here, too: the patience of the holders here
    goes on, and rings of connections on two relays are rings here.
-4. Parcels never go on to another relay: each relay sends to all that have subscribers.
+4. The events of a parcel never go on to another relay: each relay sends to all that have
+   subscribers. Events that they cause here may.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import Account, Holder, Ledger, Limit, Outcome, Recipient, Router, Turn
+from ...accounts._loop import checkpoint
 from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
 from ._hop import Hop
-from ._wire import Held, Parcel, Receipt, Shipment, ranges_of
+from ._wire import Held, Parcel, Ranges, Receipt, Shipment
 
 if TYPE_CHECKING:
     from ...accounts import LoanedItem
     from ...accounts._leaks import Gone
 
 HELD_UP: Final = Limit(items=0, bytes=0)
-"""The limit of an account while its reader waits at its own relay: any debt here is in its way."""
+"""The limit of an account while its reader waits at its own relay and no parcel of it waits here:
+any debt here is in its way."""
 
+WAITS: Final = "(landing)"
+"""The holder of a parcel that waits for clear funds here, where none of its account's own debt is
+in the way: the limit of its tenant, say."""
+
+NAMED: Final = 1_000
+"""Parcels, at most, for which a receipt looks for the holder."""
 
 IDLE_SECONDS: Final = 60.0
 """After so long without a parcel, an origin's account is closed. Sixty scrapes of Prometheus at its
@@ -40,12 +49,13 @@ shortest usual interval: a publisher that pauses should not come and go in metri
 class Landed:
     """A parcel that has come, and the notes of what becomes of it (`accounts.trace._notes`)."""
 
-    __slots__ = ("_landing", "account", "is_open", "left", "loans", "parcel")
+    __slots__ = ("_landing", "account", "is_open", "is_published", "left", "loans", "parcel")
 
     def __init__(self, landing: Landing, account: Account, parcel: Parcel) -> None:
         self._landing = landing
         self.account = account
         self.parcel = parcel
+        self.is_published = False
         # Whether it has not been published yet, or some of it has not ended.
         self.is_open = True
         # Items that it has caused and that have not ended; one until it has been published.
@@ -83,7 +93,7 @@ class Landed:
 
 
 class LandedTurn(Turn):
-    """A turn that a parcel causes: its loans are tagged, and none goes to another relay."""
+    """A turn that a parcel causes: its loans are tagged."""
 
     __slots__ = ("_landed",)
 
@@ -94,13 +104,61 @@ class LandedTurn(Turn):
     def _hand_over(self) -> Iterable[Recipient]:
         tracked: dict[Recipient, Recipient] = {}
         deliveries = self._deliveries
-        deliveries[:] = [each for each in deliveries if not isinstance(each[0].last_holder, Hop)]
         for number, (recipient, item, items, nbytes, payer) in enumerate(deliveries):
             if payer is None:
                 if recipient not in tracked:
                     tracked[recipient] = Tagging(recipient, self._landed)
                 deliveries[number] = tracked[recipient], item, items, nbytes, None
         return super()._hand_over()
+
+
+class LandingTurn(LandedTurn):
+    """The turn that publishes a parcel: nothing of it goes to another relay."""
+
+    __slots__ = ()
+
+    def _hand_over(self) -> Iterable[Recipient]:
+        deliveries = self._deliveries
+        deliveries[:] = [each for each in deliveries if not isinstance(each[0].last_holder, Hop)]
+        return super()._hand_over()
+
+
+class Origin:
+    """What a landing knows of one account of the other relay.
+
+    Attributes:
+        name: Its name there.
+        account: Its account here.
+        queue: Parcels that wait until its funds are clear.
+        unsettled: Parcels that have come and are not settled.
+        idle_since: When the last of them was; None: there are some.
+        is_served: Whether a task runs for it.
+    """
+
+    __slots__ = ("_limit", "account", "idle_since", "is_served", "name", "queue", "unsettled")
+
+    def __init__(self, name: str, account: Account) -> None:
+        self.name = name
+        self.account = account
+        self.queue: deque[Landed] = deque()
+        self.unsettled = 0
+        self.idle_since: float | None = None
+        self.is_served = False
+        # Its account's limit, while that is `HELD_UP`.
+        self._limit: Limit | None = None
+
+    def hold_up(self) -> None:
+        """Let any debt of its account here be in the way of a reader."""
+        if self._limit is None:
+            self._limit = self.account.limit
+            self.account.limit = HELD_UP
+
+    def release(self) -> None:
+        """Give its account its limit back, if nobody has set another one meanwhile."""
+        if self._limit is not None:
+            if self.account.limit is HELD_UP:
+                self.account.limit = self._limit
+            self._limit = None
 
 
 class Landing:
@@ -113,7 +171,7 @@ class Landing:
         ledger: The books.
         router: The dataspace.
         open_account: Opens the account for an origin, from its name and the names above it.
-        life: A text that no earlier life of this landing had.
+        life: A greater number than any earlier life of this landing had; from 1 on.
         on_settled: Called when a parcel is settled.
     """
 
@@ -122,7 +180,7 @@ class Landing:
         ledger: Ledger,
         router: Router,
         open_account: Callable[[str, tuple[str, ...]], Account],
-        life: str,
+        life: int,
         *,
         on_settled: Callable[[], object] = lambda: None,
     ) -> None:
@@ -131,20 +189,15 @@ class Landing:
         self._open = open_account
         self._life = life
         self._on_settled = on_settled
-        self._epoch: str | None = None
-        self._floor = 1
-        self._next = 1
-        # Parcels that have come and are not settled; the numbers of those that are.
+        self._epoch = 0
+        self._floor = 0
+        self._next = 0
+        # Parcels that have come and are not settled, by number, in order. The others between
+        # `_floor` and `_next` are.
         self._landed: dict[int, Landed] = {}
-        self._settled: set[int] = set()
-        # By origin.
-        self._accounts: dict[str, Account] = {}
-        self._limits: dict[str, Limit] = {}
-        self._queues: dict[str, deque[Landed]] = {}
-        self._unsettled: dict[str, int] = {}
-        self._idle: dict[str, float] = {}
+        self._origins: dict[str, Origin] = {}
         self._waiting: frozenset[str] = frozenset()
-        self._served: set[str] = set()
+        self._last_shipment = 0
         self._receipts = 0
 
     def __len__(self) -> int:
@@ -160,85 +213,103 @@ class Landing:
     def accept(self, shipment: Shipment) -> list[str]:
         """Take a shipment; return the origins for which `serve` has to run.
 
-        One that has come before is skipped. After a gap the rest is left: it comes again.
+        One of an earlier life of the hop, or for an earlier one of this landing, is ignored, and a
+        parcel that has come before is skipped. After a gap the rest is left: it comes again.
         """
-        if shipment.epoch != self._epoch:
-            self._begin(shipment)
+        if shipment.epoch > self._epoch:
+            self._begin(shipment.epoch)
+        if shipment.epoch < self._epoch or shipment.life != self._life:
+            return []
+        self._next = max(self._next, shipment.first)
         if shipment.floor > self._floor:
             self._floor = shipment.floor
-            self._settled = {each for each in self._settled if each >= shipment.floor}
-            self._next = max(self._next, shipment.floor)
+        touched: set[str] = set()
         for parcel in shipment.parcels:
             if parcel.number == self._next:
                 self._next += 1
-                self._take(parcel)
-        self._hold_up(shipment.waiting)
-        found = [origin for origin in self._accounts if self._has_to_be_served(origin)]
-        self._served.update(found)
-        return found
+                if self._take(parcel):
+                    touched.add(parcel.origin)
+        if shipment.number > self._last_shipment:
+            self._last_shipment = shipment.number
+            self._note_waiting(shipment.waiting)
+        touched |= self._waiting
+        return [name for name in touched if self._has_to_be_served(name)]
 
-    def _begin(self, shipment: Shipment) -> None:
+    def _begin(self, epoch: int) -> None:
         """Begin with another life of the hop; what came from the last one goes on unreported."""
-        self._epoch = shipment.epoch
+        self._epoch = epoch
         self._landed.clear()
-        self._settled.clear()
-        self._floor = self._next = shipment.floor
-        self._receipts = 0
+        self._floor = self._next = 0
+        self._last_shipment = self._receipts = 0
 
-    def _take(self, parcel: Parcel) -> None:
-        origin = parcel.origin
-        account = self._accounts.get(origin)
-        if account is None:
-            account = self._accounts[origin] = self._open(origin, parcel.above)
-            self._limits[origin] = account.limit
-            self._queues[origin] = deque()
-            self._unsettled[origin] = 0
-        landed = Landed(self, account, parcel)
+    def _take(self, parcel: Parcel) -> bool:
+        """Take a parcel; return whether it waits."""
+        name = parcel.origin
+        origin = self._origins.get(name)
+        if origin is None:
+            try:
+                origin = self._origins[name] = Origin(name, self._open(name, parcel.above))
+            except Exception as exc:  # noqa: BLE001 (whatever it is, the others go on)
+                self._ledger.faults.note(None, f"opening an account for {name}", exc)
+                return False
+        landed = Landed(self, origin.account, parcel)
         self._landed[parcel.number] = landed
-        self._unsettled[origin] += 1
-        self._idle.pop(origin, None)
-        queue = self._queues[origin]
-        if not queue and account.funds_are_clear():
+        origin.unsettled += 1
+        origin.idle_since = None
+        origin.release()
+        if not origin.queue and origin.account.funds_are_clear():
             self._publish(landed)
-        else:
-            queue.append(landed)
-
-    def _hold_up(self, waiting: frozenset[str]) -> None:
-        for origin in waiting ^ self._waiting:
-            account = self._accounts.get(origin)
-            if account is not None:
-                account.limit = HELD_UP if origin in waiting else self._limits[origin]
-        self._waiting = frozenset(waiting & self._accounts.keys())
-
-    def _has_to_be_served(self, origin: str) -> bool:
-        if origin in self._served:
             return False
-        held_up = origin in self._waiting and self._accounts[origin].debt_items > 0
-        return held_up or bool(self._queues[origin])
+        origin.queue.append(landed)
+        return True
 
-    async def serve(self, origin: str) -> None:
+    def _note_waiting(self, waiting: frozenset[str]) -> None:
+        for name in self._waiting - waiting:
+            origin = self._origins.get(name)
+            if origin is not None:
+                origin.release()
+        self._waiting = waiting & self._origins.keys()
+
+    def _has_to_be_served(self, name: str) -> bool:
+        origin = self._origins.get(name)
+        if origin is None or origin.is_served:
+            return False
+        return bool(origin.queue) or (name in self._waiting and origin.account.debt_items > 0)
+
+    async def serve(self, name: str) -> None:
         """Publish the parcels of an origin when its funds are clear, until none is left.
 
-        While the origin's reader waits at its own relay, this waits here in its place.
+        While the origin's reader waits at its own relay, this waits here in its place. It returns
+        at once where another task does this already, or nothing is known of such an origin.
 
         Cancellation: the parcels stay; another call goes on.
         """
-        account = self._accounts[origin]
-        queue = self._queues[origin]
+        origin = self._origins.get(name)
+        if origin is None or origin.is_served:
+            return
+        origin.is_served = True
+        account, queue = origin.account, origin.queue
         try:
-            while queue or (origin in self._waiting and account.debt_items):
+            while queue or (name in self._waiting and account.debt_items):
+                if not queue:
+                    origin.hold_up()
                 await account.ensure_clear_funds()
                 if queue:
                     self._publish(queue.popleft())
+                await checkpoint()
         finally:
-            self._served.discard(origin)
+            origin.is_served = False
+            origin.release()
 
     def _publish(self, landed: Landed) -> None:
         parcel = landed.parcel
+        landed.is_published = True
         try:
-            with LandedTurn(landed.account, landed, parcel.items, parcel.nbytes) as turn:
+            with LandingTurn(landed.account, landed, parcel.items, parcel.nbytes) as turn:
                 for event in parcel.events:
                     turn.publish(self._router, event)
+        except Exception as exc:  # noqa: BLE001 (whatever it is, the others go on)
+            self._ledger.faults.note(None, f"publishing what {parcel.origin} has sent", exc)
         finally:
             landed.repaid(1, 0, Outcome.DELIVERED, None)
 
@@ -246,29 +317,28 @@ class Landing:
 
     def settled(self, landed: Landed) -> None:
         """Note that all that a parcel has caused has ended; its notes call this."""
-        number, origin = landed.parcel.number, landed.parcel.origin
+        number = landed.parcel.number
         if self._landed.get(number) is landed:  # else it came from an earlier life of the hop
             del self._landed[number]
-            self._settled.add(number)
-        if origin in self._unsettled:  # else this landing has been closed
-            self._unsettled[origin] -= 1
-            if not self._unsettled[origin]:
-                self._idle[origin] = self._ledger.clock()
+        origin = self._origins.get(landed.parcel.origin)
+        if origin is not None and origin.account is landed.account:  # else it has been closed
+            origin.unsettled -= 1
+            if not origin.unsettled:
+                origin.idle_since = self._ledger.clock()
         self._ledger.faults.call(None, "telling of a parcel that is settled", self._on_settled)
 
     def _close_idle(self) -> None:
         now = self._ledger.clock()
-        for origin, since in list(self._idle.items()):
-            if now - since >= IDLE_SECONDS and origin not in self._served:
+        for origin in list(self._origins.values()):
+            since = origin.idle_since
+            if since is not None and now - since >= IDLE_SECONDS and not origin.is_served:
                 self._close(origin)
 
-    def _close(self, origin: str) -> None:
-        account = self._accounts.pop(origin)
-        account.limit = self._limits.pop(origin)
-        del self._queues[origin], self._unsettled[origin]
-        self._idle.pop(origin, None)
-        self._waiting -= {origin}
-        account.close()
+    def _close(self, origin: Origin) -> None:
+        del self._origins[origin.name]
+        origin.release()
+        self._waiting -= {origin.name}
+        origin.account.close()
 
     def close(self) -> None:
         """Close it: the other relay is no longer one of the cluster.
@@ -276,32 +346,52 @@ class Landing:
         What it has published here goes on; parcels that wait are dropped, and end there. End the
         tasks of `serve` before.
         """
-        for origin in list(self._accounts):
+        for origin in list(self._origins.values()):
             self._close(origin)
         self._landed.clear()
 
-    def receipt(self) -> Receipt:
-        """Return all that is known of the parcels that have come."""
+    def receipt(self, *, names: bool = True) -> Receipt:
+        """Return what is known of the parcels that have come.
+
+        `names`: whether also where those are that are not settled. That costs CPU for each of them,
+        so it is for receipts that are sent from time to time.
+        """
         self._receipts += 1
-        self._close_idle()
+        held: tuple[Held, ...] | None = None
+        if names:
+            self._close_idle()
+            held = tuple(self._held())
+        return Receipt(self._epoch, self._life, self._receipts, self._next, self._settled(), held)
+
+    def _settled(self) -> Ranges:
+        found: list[tuple[int, int]] = []
+        at = self._floor
+        for number in self._landed:
+            if number > at:
+                found.append((at, number - 1))
+            at = max(at, number + 1)
+        if self._next > at:
+            found.append((at, self._next - 1))
+        return tuple(found)
+
+    def _held(self) -> list[Held]:
+        """Return where the parcels are that are not settled.
+
+        One that waits here waits for what has come from its origin before it.
+        """
         held: list[Held] = []
-        for number, landed in self._landed.items():
-            holder = landed.slowest()
-            if holder is None:
-                continue
-            owner = None if holder.owner is None else holder.owner.name
+        last_of: dict[str, tuple[str, str | None]] = {}
+        for looks, (number, landed) in enumerate(self._landed.items()):
+            name = landed.parcel.origin
+            holder = landed.slowest() if landed.is_published and looks < NAMED else None
+            if holder is not None:
+                last_of[name] = holder.name, None if holder.owner is None else holder.owner.name
+            where, owner = last_of.get(name, (WAITS, None))
             last = held[-1] if held else None
             if last is not None and (last.last, last.holder, last.owner) == (
-                number - 1, holder.name, owner,
+                number - 1, where, owner,
             ):  # fmt: skip
-                held[-1] = Held(last.first, number, holder.name, owner)
+                held[-1] = Held(last.first, number, where, owner)
             else:
-                held.append(Held(number, number, holder.name, owner))
-        return Receipt(
-            self._epoch or "",
-            self._life,
-            self._receipts,
-            self._next,
-            ranges_of(sorted(self._settled)),
-            tuple(held),
-        )
+                held.append(Held(number, number, where, owner))
+        return held

@@ -39,14 +39,20 @@ class Shipment:
     """What a relay sends.
 
     Attributes:
-        epoch: The life of the hop: a relay that has restarted has another one.
+        epoch: The life of the hop: a greater number than that of any earlier one.
+        number: The number of the shipment; from 1 on in each epoch.
+        life: The life of the landing that these parcels are for; 0: it is not known yet.
         floor: All parcels below it have ended here; none of them comes any more.
+        first: The first parcel that may still come: those below have been received or given up.
         parcels: In the order of their numbers.
-        waiting: The accounts of which a reader waits here.
+        waiting: The accounts with parcels there that a reader waits for here.
     """
 
-    epoch: str
+    epoch: int
+    number: int
+    life: int
     floor: int
+    first: int
     parcels: tuple[Parcel, ...] = ()
     waiting: frozenset[str] = frozenset()
 
@@ -74,28 +80,17 @@ class Receipt:
 
     Attributes:
         epoch: The hop's, as in its shipments.
-        life: The life of the landing: a relay that has restarted has another one, and has lost what
-            had come.
-        number: The number of the receipt.
-        received: All parcels below it have come.
-        settled: Those that have come and are settled, from the floor on.
-        held: Where others are.
+        life: The life of the landing: a greater number than that of any earlier one. A relay that
+            has restarted has another one, and has lost what had come.
+        number: The number of the receipt; from 1 on in each epoch.
+        received: All parcels below it have come, or come no more.
+        settled: Those below it that are settled, from the floor on.
+        held: Where others are; None: this receipt does not say.
     """
 
-    epoch: str
-    life: str
+    epoch: int
+    life: int
     number: int
     received: int
     settled: Ranges = ()
-    held: tuple[Held, ...] = ()
-
-
-def ranges_of(numbers: list[int]) -> Ranges:
-    """Return ascending numbers as ranges."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
-        else:
-            found.append((number, number))
-    return tuple(found)
+    held: tuple[Held, ...] | None = None

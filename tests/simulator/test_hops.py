@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from random import Random
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
-from clearfunds.accounts import Limit, StuckPolicy, watch_patience
-from clearfunds.dataspace import TopicFilter
-from clearfunds.dataspace.hops import Hop, Landing, Receipt, Shipment
+from clearfunds.accounts import Account, Limit, StuckPolicy, watch_patience
+from clearfunds.dataspace import Publication
+from clearfunds.dataspace.hops import Held, Hop, Landing, Parcel, Receipt, Shipment
 from tests.simulator.relays import Network, Relay, World, open_world
 
 
@@ -118,9 +121,7 @@ async def test_a_relay_that_receives_and_restarts_has_lost_what_had_come_and_get
         world.nursery.start_soon(here.publish, "newsroom", "news/a", 150)
         await trio.sleep(5)
         assert here.owed("newsroom") == {"r1/slow": 101}
-        # Here what had come stays in its books, as if others had caused it.
-        there.landings["r0"].close()
-        there.landings["r0"] = Landing(there.ledger, there.dataspace, there.open_via("r0"), "r1-2")
+        world.restart_landing(here, there)
         await trio.sleep(5)
         assert "relay r1 has restarted: 101 items that it had received" in caplog.text
         assert here.ledger.statistics().repaid_items["written_off"] == 101
@@ -135,9 +136,7 @@ async def test_a_relay_that_sends_and_restarts_begins_anew(autojump_clock: MockC
         box = there.subscribe("slow", "news/#")
         await here.publish("newsroom", "news/a", 50)
         await trio.sleep(1)
-        here.hops["r1"].close()
-        again = here.hops["r1"] = Hop(here.ledger, "r1", "r0-2")
-        here.stack.enter_context(here.dataspace.observed(here.server, TopicFilter("#"), again))
+        world.restart_hop(here, there)
         await trio.sleep(1)
         await here.publish("sports", "news/b", 50)
         await trio.sleep(1)
@@ -197,16 +196,249 @@ async def audit_often(world: World, scope: trio.CancelScope) -> None:
         world.audit()
 
 
-def test_receipts_of_an_earlier_life_are_ignored() -> None:
-    relay = Relay("r0", Limit(items=10, bytes=None), lambda: 0.0)
-    hop = Hop(relay.ledger, "r1", "second")
-    with relay.ledger.open("a") as account, account.turn() as turn:
-        turn.send(hop, "event")
-    shipment = hop.shipment()
-    assert isinstance(shipment, Shipment)
-    assert len(hop) == 1
-    hop.receipt(Receipt("first", "x", 9, 2, ((1, 1),)))
-    assert len(hop) == 1
-    hop.receipt(Receipt("second", "x", 1, 2, ((1, 1),)))
-    assert len(hop) == 0
-    relay.audit()
+def filled(hop: Hop, relay: Relay, *names: str, events: int = 1) -> None:
+    """Send events of these accounts to a hop."""
+    for name in names:
+        account = relay.ledger.open(name)
+        for number in range(events):
+            with account.turn() as turn:
+                turn.send(hop, Publication("t", b"%d" % number))
+
+
+def greeted(hop: Hop, life: int = 1) -> Hop:
+    """Return a hop that knows a landing's life."""
+    hop.receipt(Receipt(hop.epoch, life, 1, 0))
+    return hop
+
+
+@contextmanager
+def alone(clock: Callable[[], float] = lambda: 0.0) -> Generator[Relay, None, None]:
+    """Open a relay without a network, and audit its books at the end."""
+    relay = Relay("r0", Limit(items=10, bytes=None), clock)
+    try:
+        yield relay
+        relay.audit()
+    finally:
+        relay.stack.close()
+
+
+def test_receipts_for_another_epoch_and_of_an_earlier_life_are_ignored() -> None:
+    with alone() as relay:
+        hop = greeted(Hop(relay.ledger, "r1", 2), life=5)
+        filled(hop, relay, "a")
+        assert len(hop.shipment().parcels) == 1
+        hop.receipt(Receipt(1, 9, 9, 2, ((1, 1),)))
+        hop.receipt(Receipt(3, 9, 9, 2, ((1, 1),)))
+        hop.receipt(Receipt(2, 4, 9, 2, ((1, 1),)))
+        assert len(hop) == 1
+        hop.receipt(Receipt(2, 5, 1, 2, ((1, 1),)))
+        assert len(hop) == 0
+        relay.audit()
+
+
+def test_nothing_is_sent_before_the_landing_has_answered() -> None:
+    with alone() as relay:
+        hop = Hop(relay.ledger, "r1", 1)
+        filled(hop, relay, "a")
+        assert hop.shipment().parcels == ()
+        (parcel,) = greeted(hop).shipment().parcels
+        assert (parcel.number, parcel.origin, parcel.items) == (1, "a", 1)
+
+
+def test_a_landing_ignores_shipments_of_an_earlier_hop_and_for_an_earlier_landing() -> None:
+    with alone() as relay:
+        landing = Landing(relay.ledger, relay.dataspace, relay.open_via("r0"), 7)
+        box = relay.subscribe("box", "#")
+        parcel = Parcel(1, "a", (), (Publication("t", b"x"),), 1, 1)
+        landing.accept(Shipment(3, 1, 7, 1, 1, (parcel,)))
+        for epoch, life in [(2, 7), (3, 6), (1, 1)]:
+            landing.accept(Shipment(epoch, 9, life, 2, 2, (attrs.evolve(parcel, number=2),)))
+        assert len(list(box.loans())) == 1
+        assert landing.receipt().epoch == 3
+        assert landing.receipt().received == 2
+
+
+def test_a_loan_of_many_events_goes_in_parcels_that_each_take_one_short_step() -> None:
+    with alone() as relay:
+        hop = greeted(Hop(relay.ledger, "r1", 1))
+        filled(hop, relay, "a", events=300)
+        assert [parcel.items for parcel in hop.shipment().parcels] == [128, 128, 44]
+        relay.audit()
+        hop.close()
+        relay.audit()
+
+
+@pytest.mark.rule(11)
+def test_a_hop_that_is_given_up_keeps_what_the_other_relay_has_received() -> None:
+    with alone() as relay:
+        hop = greeted(Hop(relay.ledger, "r1", 1))
+        filled(hop, relay, "a", "b")
+        hop.shipment()
+        hop.receipt(Receipt(1, 1, 2, 2, (), (Held(1, 1, "archive"),)))
+        filled(hop, relay, "c")
+        hop.give_up("it has not received anything")
+        assert relay.owed("a") == {"r1/archive": 1}
+        assert not relay.owed("b")
+        assert not relay.owed("c")
+        filled(hop, relay, "d")
+        shipment = hop.shipment()
+        assert shipment.first == 3  # the landing goes on there
+        assert [parcel.number for parcel in shipment.parcels] == [3]
+        relay.audit()
+
+
+def test_a_trickle_is_no_progress_of_a_hop_that_is_cut_off() -> None:
+    now = 0.0
+    with alone(lambda: now) as relay:
+        hop = greeted(Hop(relay.ledger, "r1", 1))
+        for second in range(5):
+            now = second
+            filled(hop, relay, "a")
+            assert len(hop.shipment().parcels) == 1
+        assert hop.progressed_at == 0
+        hop.receipt(Receipt(1, 1, 2, 2))
+        assert hop.progressed_at == 4
+
+
+@pytest.mark.rule(11)
+def test_parcels_that_wait_for_clear_funds_are_held_by_what_is_in_their_way() -> None:
+    with alone() as relay:
+        landing = Landing(relay.ledger, relay.dataspace, relay.open_via("r0"), 1)
+        relay.subscribe("archive", "t")
+        full = relay.ledger.open("full", limit=Limit(items=1, bytes=None))
+        full.borrow(5, 0)
+        event = Publication("t", b"x")
+        parcels = [Parcel(number, "a", (), (event,) * 11, 11, 11) for number in (1, 2)]
+        landing.accept(Shipment(1, 1, 1, 1, 1, tuple(parcels)))
+        assert landing.receipt().held == (Held(1, 2, "archive", "archive"),)
+        other = Landing(
+            relay.ledger,
+            relay.dataspace,
+            lambda name, above: relay.ledger.open(f"of/{name}", parent=full),
+            1,
+        )
+        assert other.accept(Shipment(1, 1, 1, 1, 1, (parcels[0],))) == ["a"]
+        assert other.receipt().held == (Held(1, 1, "(landing)"),)
+        full.repay(5, 0)
+
+
+@pytest.mark.rule(2)
+def test_those_wait_whose_debt_there_is_in_the_way_of_a_reader_of_their_tenant() -> None:
+    async def main() -> None:
+        with alone(trio.current_time) as relay:
+            hop = greeted(Hop(relay.ledger, "r1", 1))
+            tenant = relay.ledger.open("tenant", limit=Limit(items=3, bytes=None))
+            loud = relay.ledger.open("loud", parent=tenant)
+            quiet = relay.ledger.open("quiet", parent=tenant)
+            apart = relay.ledger.open("apart")
+            for account, items in [(loud, 5), (apart, 1)]:
+                with account.turn() as turn:
+                    turn.send(hop, Publication("t", b"x"), items=items)
+            assert hop.shipment().waiting == frozenset()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(quiet.ensure_clear_funds)
+                await trio.sleep(1)
+                assert hop.hello().waiting == {"loud"}
+                apart.halt("disk")
+                nursery.start_soon(apart.ensure_clear_funds)
+                await trio.sleep(1)
+                assert hop.hello().waiting == {"loud"}
+                nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_what_a_parcel_causes_may_go_to_other_relays_and_itself_may_not(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(fine(), 3) as world:
+        here, there, third = world.relays
+        box = there.subscribe("answerer", "question")
+        answers = third.subscribe("asker", "answer")
+        questions = third.subscribe("listener", "question")
+        await here.publish("newsroom", "question", 1)
+        loan = await box.receive()
+        with loan, loan.turn() as turn:
+            turn.publish(there.dataspace, Publication("answer", b"asked 1"))
+        await trio.sleep(1)
+        assert there.owed("via/r0/newsroom") == {"r2/asker": 1}
+        assert here.owed("newsroom") == {"r2/listener": 1, "r1/r2/asker": 1}
+        world.nursery.start_soon(third.read, answers, lambda: 0.0)
+        world.nursery.start_soon(third.read, questions, lambda: 0.0)
+        await world.quiet()
+        assert third.got == {"asker": [("asked", 1)], "listener": [("newsroom", 0)]}
+
+
+def test_an_origin_whose_account_cannot_be_opened_is_in_nobodys_way() -> None:
+    with alone() as relay:
+        noted: list[str] = []
+        relay.ledger.faults.ends.append(lambda whose, doing, exc: not noted.append(doing))
+
+        def open_account(name: str, above: tuple[str, ...]) -> Account:
+            if name == "bad":
+                msg = "no"
+                raise ValueError(msg)
+            return relay.ledger.open(name)
+
+        landing = Landing(relay.ledger, relay.dataspace, open_account, 1)
+        box = relay.subscribe("box", "#")
+        event = Publication("t", b"x")
+        landing.accept(
+            Shipment(
+                1, 1, 1, 1, 1, tuple(Parcel(n, name, (), (event,), 1, 1)
+                for n, name in [(1, "bad"), (2, "good")]),
+            )
+        )  # fmt: skip
+        assert noted == ["opening an account for bad"]
+        assert len(list(box.loans())) == 1
+        receipt = landing.receipt()
+        assert (receipt.received, receipt.settled) == (3, ((1, 1),))
+
+
+@pytest.mark.rule(8)
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 200))]
+)
+def test_relays_that_restart_on_a_bad_network_deliver_nothing_twice(seed: int) -> None:
+    """What had come is lost with a relay; the rest comes once, in order, and all books balance.
+
+    If a landing has restarted, what its last life took and did not acknowledge comes again.
+    """
+    chance = Random(seed)
+    again: set[tuple[str, str]] = set()
+    network = Network(
+        chance, lost=chance.random() * 0.3, repeated=chance.random() * 0.5, slowest=chance.random()
+    )
+
+    async def restart(world: World) -> None:
+        for _ in range(chance.randint(1, 6)):
+            await trio.sleep(chance.random() * 3)
+            one, other = chance.sample(world.relays, 2)
+            if chance.random() < 0.5:
+                world.restart_hop(one, other)
+            else:
+                world.restart_landing(one, other)
+                again.add((one.name, other.name))
+
+    async def main() -> None:
+        async with open_world(network, 3, Limit(items=chance.randint(5, 60), bytes=None)) as world:
+            world.gave_up = True
+            nursery = world.nursery
+            for relay in world.relays:
+                box = relay.subscribe(f"{relay.name}-s", "t")
+                nursery.start_soon(relay.read, box, lambda: chance.random() * 0.05)
+            async with trio.open_nursery() as publishing:
+                for relay in world.relays:
+                    publishing.start_soon(relay.publish, f"{relay.name}-p", "t", 150)
+                publishing.start_soon(restart, world)
+            await world.quiet()
+            for relay in world.relays:
+                for other in world.relays:
+                    name = f"{other.name}-p"
+                    mine = [n for origin, n in relay.got[f"{relay.name}-s"] if origin == name]
+                    if (other.name, relay.name) not in again:
+                        assert mine == sorted(set(mine))
+                    if other is relay:
+                        assert mine == list(range(150))
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
