@@ -138,6 +138,7 @@ class Routes:
 
     Attributes:
         version: Changes whenever routes may have changed; for callers that keep some.
+        on_change: Called with each subscription that has come (1) or gone (-1).
 
     Raises:
         ValueError: If less than one route is to be `cached`.
@@ -156,6 +157,7 @@ class Routes:
             msg = f"at least one route has to be cached, not {cached}"
             raise ValueError(msg)
         self.version = 0
+        self.on_change: Callable[[Subscription, int], object] | None = None
         self._filters: FilterIndex[Subscription] = FilterIndex()
         self._capacity = cached
         self._max_bytes = cached_bytes
@@ -196,6 +198,8 @@ class Routes:
         self.version += 1
         self._filters.add(text, subscription)
         self._forget(text)
+        if self.on_change is not None:
+            self.on_change(subscription, 1)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscription.
@@ -208,6 +212,8 @@ class Routes:
         self._filters.remove(text, subscription)
         self._count_shape(text, -1)
         self._forget(text)
+        if self.on_change is not None:
+            self.on_change(subscription, -1)
 
     def _count_shape(self, text: str, change: int) -> None:
         if text.count("/") < SHALLOW:

@@ -166,6 +166,16 @@ class Hop(LoanQueue):
         """Return the number of parcels that were sent and have not ended."""
         return len(self._out)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the landing has answered: before that nothing is sent."""
+        return self._life > 0
+
+    @property
+    def is_unreceived(self) -> bool:
+        """Whether something was sent and has not been received."""
+        return bool(self._unreceived)
+
     def out(self) -> dict[int, LoanedItem[list[Any]]]:
         """Return the loans of parcels that were sent and have not ended, by number."""
         return dict(self._out)

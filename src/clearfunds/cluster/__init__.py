@@ -1,0 +1,5 @@
+"""Relays that are one cluster, over NATS: who is there, who wants what, and debt that crosses."""
+
+from ._cluster import Cluster as Cluster
+from ._cluster import ClusterSettings as ClusterSettings
+from ._errors import ClusterError as ClusterError

@@ -1,0 +1,295 @@
+"""Shipments and receipts as bytes.
+
+A shipment is a head in JSON, and its events behind it, in a binary form that leaves payloads and
+runs of publications as they are. A receipt is JSON alone. What is larger than a message of NATS may
+be goes in parts.
+
+    S <length of head: 4 bytes> <head> <events>
+    R <receipt>
+    P <number: 4 bytes> <index: 2 bytes> <count: 2 bytes> <part of one of the above>
+
+Whatever bytes come, decoding them raises nothing but `RemoteProtocolError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from struct import Struct, error
+from typing import Any, Final
+
+from ..dataspace import Batch, Publication
+from ..dataspace.hops import Held, Parcel, Receipt, Shipment
+from ..transports._errors import RemoteProtocolError
+from ..transports.mqtt.server._runs import publications
+
+SHIPMENT: Final = b"S"
+RECEIPT: Final = b"R"
+PART: Final = b"P"
+
+MAX_PARTS: Final = 256
+"""Parts of one message: with 1 MiB each, the default of NATS, as much as MQTT's largest packet."""
+
+_HEAD: Final = Struct(">I")
+_PART: Final = Struct(">IHH")
+_PUBLICATION: Final = Struct(">BHIId")
+"""Flags; the bytes of topic, properties and payload; when it expires, or below 0: never."""
+_RUN: Final = Struct(">BII")
+"""Flags; the number of publications; their bytes."""
+
+_QOS: Final = 0x03
+_RETAIN: Final = 0x04
+_WAS_RETAINED: Final = 0x08
+_IS_RUN: Final = 0x80
+
+_FAULTS: Final = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    error,
+    RecursionError,
+)
+"""What decoding bytes of any kind may raise."""
+
+
+def encode(message: Shipment | Receipt) -> bytes:
+    """Return a shipment or a receipt as bytes."""
+    if isinstance(message, Receipt):
+        return _encode_receipt(message)
+    chains: dict[tuple[str, ...], int] = {}
+    parcels: list[list[Any]] = []
+    bodies: list[bytes] = []
+    for parcel in message.parcels:
+        chain = chains.setdefault(parcel.above, len(chains))
+        body = b"".join(_encode_events(parcel.events))
+        parcels.append(
+            [parcel.number, parcel.origin, chain, parcel.items, parcel.nbytes, len(body)]
+        )
+        bodies.append(body)
+    head = json.dumps(
+        {
+            "epoch": message.epoch,
+            "number": message.number,
+            "life": message.life,
+            "floor": message.floor,
+            "first": message.first,
+            "chains": list(chains),
+            "parcels": parcels,
+            "waiting": sorted(message.waiting),
+        },
+        separators=(",", ":"),
+    ).encode()
+    return b"".join((SHIPMENT, _HEAD.pack(len(head)), head, *bodies))
+
+
+def _encode_receipt(receipt: Receipt) -> bytes:
+    held = receipt.held
+    values = {
+        "epoch": receipt.epoch,
+        "life": receipt.life,
+        "number": receipt.number,
+        "received": receipt.received,
+        "settled": receipt.settled,
+        "held": None if held is None else [(h.first, h.last, h.holder, h.owner) for h in held],
+    }
+    return RECEIPT + json.dumps(values, separators=(",", ":")).encode()
+
+
+def _encode_events(events: Iterable[Any]) -> Iterator[bytes]:
+    for event in events:
+        if isinstance(event, Batch):
+            yield _RUN.pack(_IS_RUN, event.count, event.nbytes)
+            yield event.raw
+            continue
+        topic = event.topic.encode()
+        flags = event.qos | event.retain * _RETAIN | event.was_retained * _WAS_RETAINED
+        yield _PUBLICATION.pack(
+            flags,
+            len(topic),
+            len(event.properties),
+            len(event.payload),
+            -1.0 if event.expires is None else event.expires,
+        )
+        yield topic
+        yield event.properties
+        yield event.payload
+
+
+def decode(data: bytes) -> Shipment | Receipt:
+    """Return the shipment or the receipt that these bytes are.
+
+    Raises:
+        RemoteProtocolError: They are neither.
+    """
+    kind = data[:1]
+    try:
+        if kind == RECEIPT:
+            return _decode_receipt(json.loads(data[1:]))
+        if kind == SHIPMENT:
+            return _decode_shipment(data)
+    except _FAULTS as exc:
+        msg = f"another relay has sent what cannot be read: {exc!r}"
+        raise RemoteProtocolError(msg) from exc
+    msg = f"another relay has sent a message of an unknown kind: {kind!r}"
+    raise RemoteProtocolError(msg)
+
+
+def _decode_shipment(data: bytes) -> Shipment:
+    start = 1 + _HEAD.size
+    (length,) = _HEAD.unpack_from(data, 1)
+    head = json.loads(data[start : start + length])
+    chains = [tuple(_text(name) for name in chain) for chain in head["chains"]]
+    at = start + length
+    parcels: list[Parcel] = []
+    for number, origin, chain, items, nbytes, size in head["parcels"]:
+        end = at + _number(size)
+        if end > len(data):
+            msg = f"the events of parcel {number} are cut off"
+            raise ValueError(msg)
+        parcels.append(
+            Parcel(
+                _number(number),
+                _text(origin),
+                chains[_number(chain)],
+                tuple(_decode_events(data, at, end)),
+                _number(items),
+                _number(nbytes),
+            )
+        )
+        at = end
+    return Shipment(
+        _number(head["epoch"]),
+        _number(head["number"]),
+        _number(head["life"]),
+        _number(head["floor"]),
+        _number(head["first"]),
+        tuple(parcels),
+        frozenset(_text(name) for name in head["waiting"]),
+    )
+
+
+def _decode_events(data: bytes, at: int, end: int) -> Iterator[Publication | Batch]:
+    while at < end:
+        if data[at] & _IS_RUN:
+            _, count, size = _RUN.unpack_from(data, at)
+            at += _RUN.size
+            raw = data[at : at + size]
+            at += size
+            yield Batch(raw, count, publications, next(iter(publications(raw))).topic)
+            continue
+        flags, topic_size, properties_size, payload_size, expires = _PUBLICATION.unpack_from(
+            data, at
+        )
+        at += _PUBLICATION.size
+        properties_at = at + topic_size
+        payload_at = properties_at + properties_size
+        topic = data[at:properties_at].decode()
+        at = payload_at + payload_size
+        if at > end:
+            msg = f"a publication on {topic!r} is cut off"
+            raise ValueError(msg)
+        yield Publication(
+            topic,
+            data[payload_at:at],
+            flags & _QOS,
+            bool(flags & _RETAIN),
+            data[properties_at:payload_at],
+            None if expires < 0 else expires,
+            bool(flags & _WAS_RETAINED),
+        )
+    if at != end:
+        msg = "events are longer than their parcel"
+        raise ValueError(msg)
+
+
+def _decode_receipt(values: Any) -> Receipt:
+    held = values["held"]
+    return Receipt(
+        _number(values["epoch"]),
+        _number(values["life"]),
+        _number(values["number"]),
+        _number(values["received"]),
+        tuple((_number(first), _number(last)) for first, last in values["settled"]),
+        None
+        if held is None
+        else tuple(
+            Held(
+                _number(first),
+                _number(last),
+                _text(holder),
+                None if owner is None else _text(owner),
+            )
+            for first, last, holder, owner in held
+        ),
+    )
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or value < 0:
+        msg = f"{value!r} is no number of anything"
+        raise ValueError(msg)
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        msg = f"{value!r} is no name"
+        raise ValueError(msg)
+    return value
+
+
+def in_parts(data: bytes, most: int, number: int) -> Iterator[bytes]:
+    """Yield a message in parts of at most `most` bytes; as it is if it is no longer.
+
+    `number` tells it from the one before.
+    """
+    if len(data) <= most:
+        yield data
+        return
+    room = most - 1 - _PART.size
+    count = -(-len(data) // room)
+    for index in range(count):
+        part = data[index * room : (index + 1) * room]
+        yield b"".join((PART, _PART.pack(number & 0xFFFFFFFF, index, count), part))
+
+
+class Joiner:
+    """Joins the parts of one sender's messages, which come in order."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._number = -1
+
+    def take(self, data: bytes) -> Shipment | Receipt | None:
+        """Take a message or a part of one; return what is whole now, or None.
+
+        A message of which a part is missing is forgotten: it comes again.
+
+        Raises:
+            RemoteProtocolError: It is no such thing.
+        """
+        if data[:1] != PART:
+            return decode(data)
+        try:
+            number, index, count = _PART.unpack_from(data, 1)
+        except error as exc:
+            msg = "another relay has sent a part of a message without a number"
+            raise RemoteProtocolError(msg) from exc
+        if count > MAX_PARTS:
+            msg = f"another relay sends a message in {count} parts; {MAX_PARTS} are the most"
+            raise RemoteProtocolError(msg)
+        parts = self._parts
+        if not index:
+            parts.clear()
+            self._number = number
+        elif number != self._number or index != len(parts):
+            return None
+        parts.append(data[1 + _PART.size :])
+        if len(parts) < count:
+            return None
+        whole = b"".join(parts)
+        parts.clear()
+        self._number = -1
+        return decode(whole)

@@ -1,0 +1,7 @@
+"""The errors of a cluster."""
+
+from ..transports._errors import TransportError
+
+
+class ClusterError(TransportError):
+    """The cluster cannot be joined: the message says why, and what to do."""

@@ -1,0 +1,100 @@
+"""The topic filters that a relay has subscribers for, for the other relays.
+
+They lie in pages, by a checksum of each filter: a change writes one page anew. Where there are too
+many for that, the relay asks for everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+from zlib import crc32
+
+from ..dataspace._routes import Routes, Subscription
+from ..dataspace.hops import Hop
+
+PAGES: Final = 64
+MAX_FILTERS: Final = 100_000
+"""Different filters that are told one by one; a page of them has about 60 kB then."""
+MAX_PAGE_BYTES: Final = 512 << 10
+"""Half of what NATS takes as one message by default."""
+ALL: Final = ("#",)
+
+
+class Interest:
+    """Counts the filters of a relay's own subscribers.
+
+    Args:
+        routes: The relay's routes; from now on they tell of each change.
+
+    Attributes:
+        on_change: Called when a page has changed.
+    """
+
+    def __init__(self, routes: Routes) -> None:
+        self.on_change: Callable[[], object] = lambda: None
+        self._counts: dict[str, int] = {}
+        self._pages: list[set[str]] = [set() for _ in range(PAGES)]
+        self._changed: set[int] = set()
+        routes.on_change = self._note
+
+    def __len__(self) -> int:
+        """Return the number of different filters."""
+        return len(self._counts)
+
+    def _note(self, subscription: Subscription, change: int) -> None:
+        if isinstance(subscription.acked, Hop):
+            return  # another relay's
+        text = subscription.filter.text
+        if text.startswith("$"):
+            return  # this relay's own notices
+        count = self._counts.get(text, 0) + change
+        number = crc32(text.encode()) % PAGES
+        if count:
+            self._counts[text] = count
+            if count != change:
+                return
+            self._pages[number].add(text)
+        else:
+            del self._counts[text]
+            self._pages[number].discard(text)
+        if len(self._counts) in (MAX_FILTERS, MAX_FILTERS + 1):
+            self._changed.update(range(PAGES))  # it may begin or cease to ask for everything
+        self._changed.add(number)
+        self.on_change()
+
+    def all_again(self) -> None:
+        """Have all pages written once more."""
+        self._changed.update(range(PAGES))
+        self.on_change()
+
+    def changed(self) -> list[int]:
+        """Return the pages that have changed since the last call."""
+        found = sorted(self._changed)
+        self._changed.clear()
+        return found
+
+    def page(self, number: int, life: int) -> bytes:
+        """Return a page as it is to be written by this life of the relay."""
+        filters: Any = sorted(self._pages[number])
+        if len(self._counts) > MAX_FILTERS:
+            filters = ALL if not number else ()
+        data = json.dumps({"life": life, "filters": filters}).encode()
+        if len(data) > MAX_PAGE_BYTES:
+            data = json.dumps({"life": life, "filters": ALL}).encode()
+        return data
+
+
+def read_page(data: bytes) -> tuple[int, frozenset[str]]:
+    """Return the life and the filters of a page.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        values = json.loads(data)
+        return int(values["life"]), frozenset(map(str, values["filters"]))
+    except (TypeError, KeyError, RecursionError) as exc:
+        msg = f"no page of filters: {exc!r}"
+        raise ValueError(msg) from exc
