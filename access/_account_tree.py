@@ -101,9 +101,27 @@ class AccountTree:
             return self.server
         if not tenant.has_users or peer.user == NO_USER:
             return self.tenants[tenant.name]
-        name = f"{TENANT_PREFIX}{tenant.name}/{peer.user}"
+        return self._kept_user(tenant, as_part(peer.user))
+
+    def below(self, names: Sequence[str]) -> Account:
+        """Return the parent of an account whose parents on another relay have these names.
+
+        Both have the same tenants, if they are configured alike; a tenant that is not known here is
+        left out.
+        """
+        for name in reversed(names):
+            tenant_name, _, user = name.removeprefix(TENANT_PREFIX).partition("/")
+            tenant = self.rules.tenants.get(tenant_name)
+            if name.startswith(TENANT_PREFIX) and tenant is not None:
+                if user and tenant.has_users:
+                    return self._kept_user(tenant, user)
+                return self.tenants[tenant_name]
+        return self.server
+
+    def _kept_user(self, tenant: Tenant, user: str) -> Account:
+        name = f"{TENANT_PREFIX}{tenant.name}/{user}"
         if name not in self._users:
-            self._users[name] = self._open_above(tenant, peer.user)
+            self._users[name] = self._open_user(tenant, user)
         return self._users[name]
 
     def open(
@@ -161,11 +179,14 @@ class AccountTree:
     def _open_above(self, tenant: Tenant | None, user: str) -> Account:
         if tenant is None:
             return self.server
-        above = self.tenants[tenant.name]
         if not tenant.has_users:
-            return above
+            return self.tenants[tenant.name]
+        return self._open_user(tenant, as_part(user))
+
+    def _open_user(self, tenant: Tenant, user: str) -> Account:
+        above = self.tenants[tenant.name]
         account = self.server.ledger.open(
-            f"{above.name}/{as_part(user)}",
+            f"{above.name}/{user}",
             limit=Limit(items=tenant.user_items, bytes=tenant.user_bytes),
             parent=above,
             shared=True,

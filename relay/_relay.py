@@ -51,6 +51,7 @@ from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
+from ._clustering import cluster_of, not_joined
 from ._companion import Companion, nothing
 from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
@@ -108,6 +109,7 @@ class Relay:
     Attributes:
         ledger: The ledger of all debt.
         tree: The tree of its clients' accounts.
+        cluster: Its place in a cluster; None: it is in none.
         admission: Connection limits.
         authority: Permissions of its clients to publish and read.
         dataspace: The dataspace in which its clients meet.
@@ -163,6 +165,8 @@ class Relay:
             rate=ConnectRate(settings.connect_rate, settings.connect_timeout),
         )
         self.authority = authority_of(settings, self.tree.rules)
+        # Before anybody subscribes.
+        self.cluster = cluster_of(settings, self.dataspace, self.tree)
         self.mqtt = MqttServer(self.dataspace, flusher, server, settings, admission, self.tree)
         self.mqtt.authority = self.authority
         parts = Parts() if make_parts is None else make_parts(server)
@@ -478,6 +482,7 @@ async def serve_relay(
         ListenURLError: If a URL is none, or there is nothing to serve it with.
         ListenError: If a listener cannot be opened; none stays open then.
         StoreError: If the store cannot be opened.
+        ClusterError: If the cluster cannot be joined.
     """
     urls = _urls(settings)
     _check(urls, settings)
@@ -500,7 +505,8 @@ async def serve_relay(
                 if collector is not None:
                     relay.collectors.append(collector)
                 try:
-                    return await _run(relay, listeners, ending, task_status)
+                    async with not_joined() if relay.cluster is None else relay.cluster.joined():
+                        return await _run(relay, listeners, ending, task_status)
                 finally:
                     relay.close()
     finally:
@@ -577,6 +583,8 @@ async def _run(
             )
             relay.stop()
             connections.cancel_scope.deadline = trio.current_time() + settings.grace
+            if relay.cluster is not None:
+                connections.start_soon(relay.cluster.drain)
         background.cancel_scope.cancel()
     return RelayReport(tuple(relay.unflushed))
 

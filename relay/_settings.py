@@ -46,6 +46,20 @@ class AuthorisationSettings:
 
 
 @attrs.frozen(kw_only=True, slots=False)
+class ClusteringSettings:
+    """The cluster of relays that this one joins, and its name there."""
+
+    cluster: str | None = None
+    """NATS servers of a cluster of relays to join, nats://HOST:PORT, with commas between them;
+    three or more keep the cluster's state on three. Needs JetStream. tls:// encrypts;
+    USER:PASSWORD@ or TOKEN@ in front of the host logs in."""
+    name: str | None = None
+    """Name of this relay in the cluster, which no other relay has [default: this machine's]."""
+    cluster_name: str = "clearfunds"
+    """Name of the cluster: one NATS may serve several."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
 class RunningSettings:
     """The end of a relay, and how it runs."""
 
@@ -65,7 +79,9 @@ class RunningSettings:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class RelaySettings(ServerSettings, PagesSettings, AuthorisationSettings, RunningSettings):
+class RelaySettings(
+    ServerSettings, PagesSettings, AuthorisationSettings, ClusteringSettings, RunningSettings
+):
     """Everything that can be said about a relay, under the names of its options.
 
     `RelaySettings(listen=("mqtt+tcp://0.0.0.0:1883",), limit_items=1_000, patience=5.0)`. Each

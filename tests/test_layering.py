@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     *("accounts", "dataspace", "streams", "store", "ranges.wire", "ranges.log", "ranges.sink"),
     *("persistence", "ranges.client", "access", "sockets", "transports", "ranges.server"),
-    *("pages", "asgi", "relay", "perf", "pipeline"),
+    *("pages", "asgi", "cluster", "relay", "perf", "pipeline"),
 )
 FOLDERS = tuple(dict.fromkeys(layer.split(".")[0] for layer in LAYERS))
 #: The folders of some packages, each with those beside it that it may import.

@@ -16,7 +16,12 @@ from cyclopts.validators import Number
 from clearfunds.access import AccountLimit, AccountRate, BearerTokens, Tenant, TokenFileError
 from clearfunds.access.acl import Acl, AclFileError
 from clearfunds.relay import RelaySettings
-from clearfunds.relay._settings import AuthorisationSettings, PagesSettings, RunningSettings
+from clearfunds.relay._settings import (
+    AuthorisationSettings,
+    ClusteringSettings,
+    PagesSettings,
+    RunningSettings,
+)
 from clearfunds.transports import PublicationPolicy, SubscriptionPolicy, TopicAccount
 from clearfunds.transports import _units as units
 from clearfunds.transports._settings import (
@@ -54,6 +59,7 @@ _GROUPS: Final[dict[type[attrs.AttrsInstance], Group]] = {
     PeerSettings: Group("Peers", sort_key=4),
     PersistenceSettings: Group("Persistence", sort_key=5),
     SyndicateSettings: Group("Syndicate", sort_key=6),
+    ClusteringSettings: Group("Cluster", sort_key=6.5),
     RunningSettings: RUNNING,
 }
 
@@ -156,3 +162,9 @@ class Options(RelaySettings):
             if getattr(self, name) and self.http is None:
                 msg = f"--{name.replace('_', '-')} needs --http HOST:PORT"
                 raise UsageError(msg)
+        if self.cluster is None and (
+            self.name is not None or self.cluster_name != DEFAULTS.cluster_name
+        ):
+            option = "--name" if self.name is not None else "--cluster-name"
+            msg = f"{option} needs --cluster nats://HOST:PORT"
+            raise UsageError(msg)

@@ -1,0 +1,53 @@
+"""The relay as one of a cluster (`clearfunds.cluster`)."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ..dataspace.hops import via
+
+if TYPE_CHECKING:
+    from ..access._account_tree import AccountTree
+    from ..accounts import Account
+    from ..cluster import Cluster
+    from ..dataspace import Dataspace
+    from ._settings import RelaySettings
+
+
+def cluster_of(
+    settings: RelaySettings, dataspace: Dataspace, tree: AccountTree
+) -> Cluster | None:
+    """Return the relay's place in its cluster, which it has not joined yet; None: it has none.
+
+    Raises:
+        ClusterError: A name cannot be one.
+    """
+    if settings.cluster is None:
+        return None
+    # Imported here: most relays are in none.
+    from ..cluster import Cluster, ClusterSettings
+
+    def open_account(relay: str, origin: str, above: tuple[str, ...]) -> Account:
+        name = via(relay, origin)
+        return dataspace.ledger.open(name, limit=settings.limit, parent=tree.below(above))
+
+    name = settings.name or name_of_host()
+    where = ClusterSettings(
+        settings.cluster, name, settings.cluster_name, patience=settings.patience
+    )
+    return Cluster(where, dataspace, open_account)
+
+
+def name_of_host() -> str:
+    """Return this machine's name in the form of a relay's."""
+    return re.sub(r"[^-_A-Za-z0-9]+", "-", socket.gethostname())[:64]
+
+
+@asynccontextmanager
+async def not_joined() -> AsyncGenerator[None]:
+    """Be in no cluster."""
+    yield
