@@ -79,6 +79,11 @@ class RetainedStore:
             return None
         return kept.publication
 
+    def owner_of(self, topic: str) -> str | None:
+        """Return the name of the owner of a topic's value, if it has one."""
+        kept = self._topics.get(topic)
+        return None if kept is None else kept.owner.owner
+
     def matching(self, topic_filter: str) -> Iterator[Publication]:
         """Yield the retained publications on matching topics; changes meanwhile may show or not."""
         found = self._topics.matching(topic_filter)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..accounts import Account
     from ..cluster import Cluster
     from ..dataspace import Dataspace
+    from ..transports.mqtt.server._server import MqttServer
     from ._settings import RelaySettings
 
 
@@ -45,6 +46,15 @@ def cluster_of(
 def name_of_host() -> str:
     """Return this machine's name in the form of a relay's."""
     return re.sub(r"[^-_A-Za-z0-9]+", "-", socket.gethostname())[:64]
+
+
+def share_clients(cluster: Cluster, mqtt: MqttServer) -> None:
+    """Let a cluster have one connection for each client, and one set of retained messages."""
+    from ..cluster import Retained, TakeOver
+
+    cluster.companions += (
+        TakeOver(mqtt), Retained(mqtt.dataspace.retained, mqtt.ledger),
+    )  # fmt: skip
 
 
 @asynccontextmanager

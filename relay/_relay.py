@@ -51,7 +51,7 @@ from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
-from ._clustering import cluster_of, not_joined
+from ._clustering import cluster_of, not_joined, share_clients
 from ._companion import Companion, nothing
 from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
@@ -171,6 +171,8 @@ class Relay:
         self.mqtt.authority = self.authority
         parts = Parts() if make_parts is None else make_parts(server)
         persist_sessions(self.mqtt, persistence, parts)
+        if self.cluster is not None:
+            share_clients(self.cluster, self.mqtt)
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(persistence):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from clearfunds.access import Tenant
-from clearfunds.transports.mqtt import MqttClient, open_mqtt
+from clearfunds.transports.mqtt import MqttClient, Will, open_mqtt
 from tests.nats_servers import NatsServer, needs_nats
 from tests.programs import needs
 from tests.transports.peers import RunningRelay, connected, run_fed, running, until
@@ -150,3 +151,74 @@ async def test_without_a_cluster_nothing_of_it_is_there() -> None:
     async with running() as relay:
         assert relay.relay.cluster is None
         assert relay.relay.dataspace.routes.on_change is None
+
+
+async def test_a_client_identifier_has_one_connection_in_the_whole_cluster(
+    nats: NatsServer,
+) -> None:
+    async with (
+        cluster(nats) as (one, two),
+        connected(one.port, "same"),
+        client(two, "same") as after,
+    ):
+        await until(lambda: not one.relay.mqtt.sessions)
+        await after.subscribe("t")
+        await after.publish("t", b"x")
+        assert (await after.receive()).payload == b"x"
+
+
+async def test_the_will_of_a_client_reaches_subscribers_of_the_other_relay(
+    nats: NatsServer,
+) -> None:
+    async with cluster(nats) as (one, two), client(two, "reader") as reader:
+        await reader.subscribe("gone")
+        await goes_there(one, "gone")
+        async with connected(one.port, "mortal", will=Will("gone", b"bye")):
+            pass
+        assert (await reader.receive()).payload == b"bye"
+
+
+async def test_retained_messages_are_known_on_every_relay(nats: NatsServer) -> None:
+    async with cluster(nats) as (one, two):
+        here, there = (relay.relay.dataspace.retained for relay in (one, two))
+        async with client(one, "writer", version="5") as writer:
+            await writer.publish("state/a", b"1", qos=1, retain=True)
+            await writer.publish("state/b", b"2", retain=True)
+            await until(lambda: there.get("state/a") and there.get("state/b"))
+            assert there.get("state/a") == here.get("state/a")
+            await writer.publish("state/b", b"", retain=True)
+            await until(lambda: not there.get("state/b"))
+            async with client(two, "late") as late:
+                await late.subscribe("state/#", 1)
+                found = await late.receive()
+                assert (found.topic, found.payload, found.retain) == ("state/a", b"1", True)
+                # One who has subscribed already gets it once, as any other message.
+                await goes_there(one, "state/a")
+                await writer.publish("state/a", b"3", qos=1, retain=True)
+                found = await late.receive()
+                assert (found.payload, found.retain) == (b"3", False)
+                await writer.publish("state/a", b"", retain=True)
+                assert (await late.receive()).payload == b""
+        await until(lambda: not len(here) and not len(there))
+
+
+async def test_a_relay_that_comes_later_has_what_is_retained_and_brings_its_own(
+    own_nats: NatsServer, tmp_path: Path
+) -> None:
+    more = {"grace": 1.0, "store": tmp_path}
+    async with running(**more) as alone, client(alone, "writer") as writer:
+        for topic in ("mine", "cleared", "changed"):
+            await writer.publish(topic, b"old", qos=1, retain=True)
+    async with running(cluster=own_nats.url, name="r1") as one:
+        retained = one.relay.dataspace.retained
+        async with client(one, "writer") as writer:
+            for payload in (b"x", b""):
+                await writer.publish("cleared", payload, qos=1, retain=True)
+            await writer.publish("changed", b"new", qos=1, retain=True)
+        await until(lambda: one.relay.cluster and not len(one.relay.cluster.companions[1]))
+        async with running(cluster=own_nats.url, name="r2", **more) as two:
+            await until(lambda: retained.get("mine"))
+            values = {
+                each.topic: each.payload for each in two.relay.dataspace.retained.matching("#")
+            }
+            assert values == {"mine": b"old", "changed": b"new"}

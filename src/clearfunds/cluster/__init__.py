@@ -3,3 +3,5 @@
 from ._cluster import Cluster as Cluster
 from ._cluster import ClusterSettings as ClusterSettings
 from ._errors import ClusterError as ClusterError
+from ._retained import Retained as Retained
+from ._take_over import TakeOver as TakeOver

@@ -25,10 +25,12 @@ from ..accounts import DEFAULT_PATIENCE
 from ..transports._errors import TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
+from ._companion import Companion, Place
 from ._errors import ClusterError
 from ._interest import Interest, read_page
 from ._lease import PREFIX, Lease, read_lease
-from ._peer import Peer, Wake
+from ._peer import Peer
+from ._wake import Wake
 
 if TYPE_CHECKING:
     from ..accounts import Account
@@ -93,6 +95,7 @@ class Cluster:
 
     Attributes:
         settings: As above.
+        companions: What runs beside the exchange of publications; add to it before `joined`.
         peers: The other relays that are there now, by name.
         lease: This relay's own; None before `join`.
     """
@@ -104,6 +107,7 @@ class Cluster:
         open_account: Callable[[str, str, tuple[str, ...]], Account],
     ) -> None:
         self.settings = settings
+        self.companions: list[Companion] = []
         self.peers: dict[str, Peer] = {}
         self.lease: Lease | None = None
         self._dataspace = dataspace
@@ -138,14 +142,18 @@ class Cluster:
             async with open_nats(
                 settings.servers, name=f"clearfunds {settings.name}", echo=False
             ) as nats:
+                js = JetStream(nats)
                 bucket = await open_bucket(
-                    JetStream(nats),
+                    js,
                     f"{SUBJECT}-{settings.cluster}",
                     marker_ttl=MARKER_SECONDS,
                     replicas=settings.replicas,
                 )
                 with one_error():
                     async with trio.open_nursery() as nursery:
+                        place = Place(nats, js, settings.cluster, settings.name, settings.replicas)
+                        for companion in self.companions:
+                            await nursery.start(companion.run, place)
                         await self._join(nats, bucket, nursery)
                         is_joined = True
                         yield

@@ -15,6 +15,7 @@ from ..dataspace.hops import Hop, Landing, Shipment
 from ..transports._errors import RemoteProtocolError
 from ._codec import Joiner, encode, in_parts
 from ._interest import ALL
+from ._wake import Wake
 
 if TYPE_CHECKING:
     from ..accounts import Account, Ledger
@@ -35,23 +36,6 @@ COALESCE: Final = 0.002
 QOS: Final = 2
 DEFAULT_MAX_PAYLOAD: Final = 1 << 20
 """Of NATS."""
-
-
-class Wake:
-    """Something to do for one task, which waits for it."""
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-
-    def set(self) -> None:
-        """Wake the task, now or when it waits next."""
-        self._event.set()
-
-    async def wait(self, seconds: float = float("inf")) -> None:
-        """Wait until there is something to do, or for so long."""
-        with trio.move_on_after(seconds):
-            await self._event.wait()
-        self._event = trio.Event()
 
 
 class Peer:

@@ -47,7 +47,7 @@ def persist_retained(
         if not key.startswith(RETAINED_PREFIX):
             continue
         try:
-            publication, owner = _decoded(key.removeprefix(RETAINED_PREFIX), value)
+            publication, owner = decode_retained(key.removeprefix(RETAINED_PREFIX), value)
         except ValueError as exc:
             logger.error(
                 "the stored value %r is not a retained publication: %s",
@@ -69,12 +69,13 @@ def persist_retained(
         if publication is None:
             persistence.delete(RETAINED_PREFIX + topic)
         else:
-            persistence.set(RETAINED_PREFIX + topic, _encoded(publication, owner))
+            persistence.set(RETAINED_PREFIX + topic, encode_retained(publication, owner))
 
     retained.on_change = changed
 
 
-def _encoded(publication: Publication, owner: str) -> bytes:
+def encode_retained(publication: Publication, owner: str) -> bytes:
+    """Return a retained publication as a value; its key has its topic."""
     name = owner.encode()
     expires, properties = publication.expires, publication.properties
     first = publication.qos
@@ -88,7 +89,12 @@ def _encoded(publication: Publication, owner: str) -> bytes:
     return b"".join((bytes((first,)), *parts, publication.payload))
 
 
-def _decoded(topic: str, value: bytes) -> tuple[Publication, str]:
+def decode_retained(topic: str, value: bytes) -> tuple[Publication, str]:
+    """Return a retained publication and its owner's name from a value.
+
+    Raises:
+        ValueError: It is none.
+    """
     fault = topic_name_fault(topic)
     if fault is not None:
         raise ValueError(fault)

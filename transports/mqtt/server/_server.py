@@ -59,6 +59,8 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         wills: The delayed wills of clients that have gone (MQTT 5).
         will_room: The room of these and of the wills of connected clients.
         wall: The wall clock, for expiry.
+        on_client: Called with the `identity` of each client that comes, and when it came by that
+            clock; for other relays, which may have a connection of the same client.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -88,6 +90,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         self.wills = DelayedWills()
         self.will_room = WillRoom(settings.will_limit)
         self.wall: Callable[[], float] = time.time
+        self.on_client: Callable[[str, float], object] | None = None
 
     def __repr__(self) -> str:
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"

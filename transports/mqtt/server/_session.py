@@ -93,11 +93,12 @@ class MqttSession(Session["MqttServer", Account | None]):
     Attributes:
         client_id: As the client said, or as the server named it; "" before CONNECT.
         account: Who pays for what it causes; None before CONNECT.
+        came: When it was let in, by the server's wall clock.
     """
 
     __slots__ = (
         "_connection", "_entry", "_forwarder", "_incoming", "_listener", "_login", "_publisher",
-        "_replays", "_sender", "_subscriber", "client_id",
+        "_replays", "_sender", "_subscriber", "came", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -108,6 +109,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         settings = server.settings
         self.outlet.fair = settings.fair
         self._listener = listener
+        self.came = 0.0
         self._connection = Connection(
             Role.SERVER,
             max_packet_size=settings.max_packet_size,
@@ -619,6 +621,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         entry = Entry(server, self._link, self._listener, self._login, mqtt5, packet)
         yield from entry.take_over(packet)
         self._entry = entry
+        self.came = server.wall()
+        if server.on_client is not None:
+            server.on_client(entry.key, self.came)
         will = entry.take_places(packet)
         peer = entry.peer
         self.client_id = entry.client_id

@@ -137,13 +137,21 @@ class KeyValue:
         )
         return ack.sequence
 
-    async def delete(self, key: str, *, revision: int | None = None, purge: bool = False) -> None:
-        """Remove a key's value.
+    async def delete(
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        purge: bool = False,
+        ttl: float | None = None,
+    ) -> int:
+        """Remove a key's value, and return the revision of that.
 
         Args:
             key: The key.
             revision: Only if it still has this revision.
             purge: Whether to remove its history, too.
+            ttl: Seconds, at least 1, after which nothing tells any more that there was a value.
 
         Raises:
             WrongSequenceError: It has another revision.
@@ -152,9 +160,10 @@ class KeyValue:
         headers: HeadersToSend = (
             {_OPERATION: "PURGE", "Nats-Rollup": "sub"} if purge else {_OPERATION: "DEL"}
         )
-        await self._js.publish(
-            self._subject(key), headers=headers, expect_last_for_subject=revision
+        ack = await self._js.publish(
+            self._subject(key), headers=headers, expect_last_for_subject=revision, ttl=ttl
         )
+        return ack.sequence
 
     async def keys(self, pattern: str = ">") -> list[str]:
         """Return the keys that have a value, in the order of their last changes.
