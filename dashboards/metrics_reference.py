@@ -86,7 +86,8 @@ LABELS: Final = {
     "that no holder has yet.",
     "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent; the "
     "subscriber has not acknowledged them), `credited` (sent; a Syndicate peer has not credited "
-    "them), `mailbox` (a consumer in the same process), `group` (a shared subscription), `router` "
+    "them), `mailbox` (a consumer in the same process), `group` (a shared subscription), `hop` (on "
+    "its way to another relay of the cluster), `remote` (a holder there, as `r2/NAME`), `router` "
     "(being routed), `input` (an incomplete packet, or input read ahead from a connection that "
     "waits).",
     "kind": "For a holder, its kind, as in `hop`; for an alarm, `memory` or `disk`.",
@@ -167,6 +168,7 @@ NOTES: Final = """\
   `clearfunds_kernel_unsent_bytes` are those that the kernel has not sent yet; what has left the
   machine is `rate(clearfunds_repaid_bytes_total{outcome="delivered"})` less the `deriv` of these.
 - A relay with a journal also has the metrics of [ledger.md](ledger.md#the-journal).
+- A relay of a cluster also has the metrics of [cluster.md](cluster.md#metrics).
 - A relay with a listener for readers of ranges and writers of batches also has the metrics of
   [sinks.md](sinks.md#metrics).
 """

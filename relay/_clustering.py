@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from ..dataspace.hops import via
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from ..access._account_tree import AccountTree
     from ..accounts import Account
     from ..cluster import Cluster
@@ -43,6 +45,13 @@ def cluster_of(
     return Cluster(where, dataspace, open_account)
 
 
+def collector_of(cluster: Cluster) -> Collector:
+    """Return the metrics of a relay's place in its cluster."""
+    from ..cluster import ClusterCollector
+
+    return ClusterCollector(cluster)
+
+
 def name_of_host() -> str:
     """Return this machine's name in the form of a relay's."""
     return re.sub(r"[^-_A-Za-z0-9]+", "-", socket.gethostname())[:64]
@@ -52,9 +61,8 @@ def share_clients(cluster: Cluster, mqtt: MqttServer) -> None:
     """Let a cluster have one connection for each client, and one set of retained messages."""
     from ..cluster import Retained, TakeOver
 
-    cluster.companions += (
-        TakeOver(mqtt), Retained(mqtt.dataspace.retained, mqtt.ledger),
-    )  # fmt: skip
+    cluster.companions.append(TakeOver(mqtt))
+    cluster.companions.append(Retained(mqtt.dataspace.retained, mqtt.ledger))
 
 
 @asynccontextmanager

@@ -51,7 +51,7 @@ from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
-from ._clustering import cluster_of, not_joined, share_clients
+from ._clustering import cluster_of, collector_of, not_joined, share_clients
 from ._companion import Companion, nothing
 from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
@@ -210,8 +210,10 @@ class Relay:
             None if lag is None else LoopAlarm(self.ledger, lag, self.paces, self._accounts)
         )
         self.pages: Pages | None = None
-        # The metrics of its companion.
-        self.collectors: list[Collector] = []
+        # The metrics of its cluster and its companion.
+        self.collectors: list[Collector] = (
+            [] if self.cluster is None else [collector_of(self.cluster)]
+        )
 
     def _accounts(self) -> Iterator[Account]:
         """Yield the accounts of all connections that have one yet."""

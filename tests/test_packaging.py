@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 LINKS = {
     "accounts": "../../accounts",
     "asgi": "../../asgi",
+    "cluster": "../../cluster",
     "dataspace": "../../dataspace",
     "perf": "../../perf",
     "persistence": "../../persistence",

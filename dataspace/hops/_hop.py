@@ -172,9 +172,9 @@ class Hop(LoanQueue):
         return self._life > 0
 
     @property
-    def is_unreceived(self) -> bool:
-        """Whether something was sent and has not been received."""
-        return bool(self._unreceived)
+    def unreceived_items(self) -> int:
+        """The number of items that were sent and have not been received."""
+        return self._unreceived_items
 
     def out(self) -> dict[int, LoanedItem[list[Any]]]:
         """Return the loans of parcels that were sent and have not ended, by number."""

@@ -122,4 +122,4 @@ async def test_without_nats_there_is_a_sentence() -> None:
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "*", "x" * 65])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(ClusterError, match="cannot have the name"):
-        Cluster(ClusterSettings("nats://h", name), Dataspace(Ledger()), lambda *_: None)  # type: ignore[arg-type, return-value]
+        Cluster(ClusterSettings("nats://h", name), Dataspace(Ledger()), lambda *_: None)  # type: ignore[arg-type]

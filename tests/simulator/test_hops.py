@@ -372,7 +372,12 @@ async def test_what_a_parcel_causes_may_go_to_other_relays_and_itself_may_not(
 def test_an_origin_whose_account_cannot_be_opened_is_in_nobodys_way() -> None:
     with alone() as relay:
         noted: list[str] = []
-        relay.ledger.faults.ends.append(lambda whose, doing, exc: not noted.append(doing))
+
+        def note(whose: object, doing: str, exc: Exception) -> bool:
+            noted.append(doing)
+            return True
+
+        relay.ledger.faults.ends.append(note)
 
         def open_account(name: str, above: tuple[str, ...]) -> Account:
             if name == "bad":

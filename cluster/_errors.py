@@ -1,6 +1,6 @@
 """The errors of a cluster."""
 
-from ..transports._errors import TransportError
+from ..transports import TransportError
 
 
 class ClusterError(TransportError):

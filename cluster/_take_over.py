@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from ..transports._errors import TransportError
+from ..transports import TransportError
 from ..transports.mqtt.server._server import MqttServer
 
 if TYPE_CHECKING:

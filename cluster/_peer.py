@@ -12,7 +12,7 @@ from ..accounts import QuotaExceededError
 from ..dataspace import TopicFilter
 from ..dataspace._routes import Subscription
 from ..dataspace.hops import Hop, Landing, Shipment
-from ..transports._errors import RemoteProtocolError
+from ..transports import RemoteProtocolError
 from ._codec import Joiner, encode, in_parts
 from ._interest import ALL
 from ._wake import Wake
@@ -53,6 +53,7 @@ class Peer:
     Attributes:
         hop: The holder of what goes there.
         landing: Where it comes from there.
+        resent: Items that were sent there again.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Peer:
         )
         self._filters: dict[str, Subscription] = {}
         self._joiner = Joiner()
+        self.resent = 0
         self._sent = 0
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
@@ -181,10 +183,11 @@ class Peer:
                 continue
             now = trio.current_time()
             received_at = max(received_at, hop.progressed_at)
-            if self._again or (hop.is_unreceived and now - max(said, received_at) >= REPEAT):
+            if self._again or (hop.unreceived_items and now - max(said, received_at) >= REPEAT):
                 self._again = False
                 said = now
                 for each in hop.again():
+                    self.resent += sum(parcel.items for parcel in each.parcels)
                     await self._nats.wait_for_room()
                     await self._send(each)
             # While something is there, it has to know who waits, and to answer.
@@ -194,7 +197,7 @@ class Peer:
                 waiting = bool(shipment.waiting)
                 await self._send(shipment)
                 greeted_at = now
-            await self._to_ship.wait(LOOK if looks or hop.is_unreceived else float("inf"))
+            await self._to_ship.wait(LOOK if looks or hop.unreceived_items else float("inf"))
 
     async def _answer(self) -> None:
         named_at = -LOOK

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ..dataspace import Batch, Publication
 from ..dataspace.hops import Held, Parcel, Receipt, Shipment
-from ..transports._errors import RemoteProtocolError
+from ..transports import RemoteProtocolError
 from ..transports.mqtt.server._runs import publications
 
 SHIPMENT: Final = b"S"

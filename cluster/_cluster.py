@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from ..accounts import DEFAULT_PATIENCE
-from ..transports._errors import TransportError
+from ..transports import TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
 from ._companion import Companion, Place

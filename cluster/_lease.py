@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from ..transports._errors import TransportError
+from ..transports import TransportError
 from ..transports.nats import KeyValue, WrongSequenceError
 from ._errors import ClusterError
 
@@ -36,6 +36,7 @@ class Lease:
     Attributes:
         life: The relay's life now; 0 before the first.
         renewed_at: When the lease was renewed last.
+        lost: How often it was lost.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Lease:
         self.name = name
         self.life = 0
         self.renewed_at = -SECONDS
+        self.lost = 0
         self._bucket = bucket
         self._on_begin = on_begin
         self._clock = clock
@@ -75,6 +77,7 @@ class Lease:
                 revision = renewed
                 await trio.sleep(SECONDS / RENEWALS)
                 continue
+            self.lost += 1
             logger.warning(
                 "the cluster has done without relay %s for a while; it joins again",
                 self.name,

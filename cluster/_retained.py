@@ -20,7 +20,7 @@ import trio
 
 from ..accounts import QuotaExceededError
 from ..dataspace import Publication
-from ..transports._errors import LocalProtocolError, TransportError
+from ..transports import LocalProtocolError, TransportError
 from ..transports.mqtt.server._persistent_retained import decode_retained, encode_retained
 from ..transports.nats import WrongSequenceError, open_bucket
 from ._wake import Wake
