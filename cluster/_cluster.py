@@ -30,6 +30,7 @@ from ._errors import ClusterError
 from ._interest import Interest, read_page
 from ._lease import PREFIX, Lease, read_lease
 from ._peer import Peer
+from ._run_router import RunRouter
 from ._wake import Wake
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Cluster:
         self._dataspace = dataspace
         self._ledger = dataspace.ledger
         self._open = open_account
+        self._router = RunRouter(dataspace)
         self._interest = Interest(dataspace.routes)
         # What the bucket says of other relays: the life of each, and its pages with their lives.
         self._lives: dict[str, int] = {}
@@ -281,6 +283,7 @@ class Cluster:
             subject=f"{self._prefix}.{name}.{self.settings.name}",
             ledger=self._ledger,
             dataspace=self._dataspace,
+            router=self._router,
             open_account=lambda origin, above: self._open(name, origin, above),
             patience=self.settings.patience,
         )
@@ -309,7 +312,7 @@ class Cluster:
         if peer is not None:
             life = self._lives[name]
             pages = self._pages.get(name, {}).values()
-            peer.wants(frozenset().union(*(page for of, page in pages if of == life)))
+            peer.wants(frozenset[str]().union(*(page for of, page in pages if of == life)))
 
     # -- what comes -------------------------------------------------------------------------------
 

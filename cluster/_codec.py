@@ -41,6 +41,7 @@ _QOS: Final = 0x03
 _RETAIN: Final = 0x04
 _WAS_RETAINED: Final = 0x08
 _IS_RUN: Final = 0x80
+_IS_ALIKE: Final = 0x40
 
 _FAULTS: Final = (
     ValueError,
@@ -60,14 +61,13 @@ def encode(message: Shipment | Receipt) -> bytes:
         return _encode_receipt(message)
     chains: dict[tuple[str, ...], int] = {}
     parcels: list[list[Any]] = []
-    bodies: list[bytes] = []
+    body: list[bytes] = []
     for parcel in message.parcels:
         chain = chains.setdefault(parcel.above, len(chains))
-        body = b"".join(_encode_events(parcel.events))
-        parcels.append(
-            [parcel.number, parcel.origin, chain, parcel.items, parcel.nbytes, len(body)]
-        )
-        bodies.append(body)
+        pieces = list(_encode_events(parcel.events))
+        size = sum(map(len, pieces))
+        parcels.append([parcel.number, parcel.origin, chain, parcel.items, parcel.nbytes, size])
+        body += pieces
     head = json.dumps(
         {
             "epoch": message.epoch,
@@ -81,7 +81,7 @@ def encode(message: Shipment | Receipt) -> bytes:
         },
         separators=(",", ":"),
     ).encode()
-    return b"".join((SHIPMENT, _HEAD.pack(len(head)), head, *bodies))
+    return b"".join((SHIPMENT, _HEAD.pack(len(head)), head, *body))
 
 
 def _encode_receipt(receipt: Receipt) -> bytes:
@@ -100,7 +100,7 @@ def _encode_receipt(receipt: Receipt) -> bytes:
 def _encode_events(events: Iterable[Any]) -> Iterator[bytes]:
     for event in events:
         if isinstance(event, Batch):
-            yield _RUN.pack(_IS_RUN, event.count, event.nbytes)
+            yield _RUN.pack(_IS_RUN | event.alike * _IS_ALIKE, event.count, event.nbytes)
             yield event.raw
             continue
         topic = event.topic.encode()
@@ -173,11 +173,11 @@ def _decode_shipment(data: bytes) -> Shipment:
 def _decode_events(data: bytes, at: int, end: int) -> Iterator[Publication | Batch]:
     while at < end:
         if data[at] & _IS_RUN:
-            _, count, size = _RUN.unpack_from(data, at)
+            flags, count, size = _RUN.unpack_from(data, at)
             at += _RUN.size
             raw = data[at : at + size]
             at += size
-            yield Batch(raw, count, publications, next(iter(publications(raw))).topic)
+            yield Batch(raw, count, publications, alike=bool(flags & _IS_ALIKE))
             continue
         flags, topic_size, properties_size, payload_size, expires = _PUBLICATION.unpack_from(
             data, at

@@ -258,6 +258,21 @@ class Dataspace:
         else:
             self.unrouted += count
 
+    def deliver_run(self, turn: Turn, run: RunT, holders: Collection[Recipient]) -> None:
+        """Deliver a run of messages to known holders in a turn, at its commit; see `route_run`."""
+        count, nbytes = run.count, run.nbytes
+        for holder in holders:
+            turn.deliver(holder, run, count, nbytes)
+        self._count_run(count, len(holders), 1)
+        turn.on_undo(partial(self._count_run, count, len(holders), -1))
+
+    def _count_run(self, count: int, copies: int, change: int) -> None:
+        self.ledger.fanout_copies.add_copies(copies, change * count)
+        self.published += change * count
+        self.deliveries += change * count * copies
+        if not copies:
+            self.unrouted += change * count
+
     def _route_value(self, turn: Turn, value: Any, nbytes: int | None) -> int:
         reached = 0
         whole = nbytes

@@ -124,11 +124,12 @@ class Batch:
         count: The number of publications.
         nbytes: `len(raw)`.
         topic: The topic of the first, if it is known; "" if not.
+        alike: Whether all are known to have one topic, and frames of one size.
         framed: For transports that send several observers the same in frames of their own: these
             frames, by whatever key tells them apart. None as long as there are none.
     """
 
-    __slots__ = ("_explode", "count", "framed", "nbytes", "raw", "topic")
+    __slots__ = ("_explode", "alike", "count", "framed", "nbytes", "raw", "topic")
 
     def __init__(
         self,
@@ -136,12 +137,14 @@ class Batch:
         count: int,
         explode: Callable[[bytes], Iterable[Publication]],
         topic: str = "",
+        alike: bool = False,
     ) -> None:
         self.raw = raw
         self.count = count
         self.nbytes = len(raw)
         self._explode = explode
         self.topic = topic
+        self.alike = alike
         self.framed: dict[Hashable, bytes] | None = None
 
     def __repr__(self) -> str:

@@ -44,8 +44,8 @@ PARCEL_EVENTS: Final = 128
 """Events of a parcel at most: the other relay publishes them in one step, for about a millisecond
 with a fan-out of nine."""
 
-SHIPMENT_BYTES: Final = 64 << 10
-"""A shipment ends with the parcel that brings it to so much: as much as a reader takes at once."""
+SHIPMENT_BYTES: Final = 256 << 10
+"""A shipment has so much at most, or one parcel: as much as a reader takes at once."""
 
 PREFIX: Final = "via"
 """The beginning of the name of an account whose events have come from another relay."""
@@ -147,6 +147,11 @@ class Hop(LoanQueue):
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         progressed_at = self.progressed_at
+        queue = self.queue
+        if not queue:
+            self.on_ready()  # nobody calls `ready` after a run
+        elif queue[-1].bytes + nbytes > SHIPMENT_BYTES:
+            queue[-1].grows_to = 0
         super().hold(account, item, items, nbytes, now)
         if self._unreceived:
             # An empty queue is no progress, as long as what was sent before has not arrived.
@@ -196,6 +201,8 @@ class Hop(LoanQueue):
             and self._unreceived_bytes < nbytes
         ):
             loan = queue[0]
+            if size and size + loan.bytes > SHIPMENT_BYTES:
+                break
             if len(loan.item) == loan.items > PARCEL_EVENTS:
                 loan = loan.split(PARCEL_EVENTS)
                 loan.held_by(self)

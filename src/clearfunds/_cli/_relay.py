@@ -14,7 +14,11 @@ from cyclopts import Parameter
 from clearfunds.access import BearerTokens, Passwords
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.relay import Companion, RelayAddresses, RelayReport, RelaySettings, serve_relay
-from clearfunds.relay._memory import let_go_of_large
+from clearfunds.relay._memory import (
+    CLUSTER_MMAP_THRESHOLD,
+    MMAP_THRESHOLD,
+    let_go_of_large,
+)
 from clearfunds.store import StoreError
 from clearfunds.transports import ListenURLError, TransportError
 
@@ -109,7 +113,7 @@ def relay(
         )
     _spare_the_collector()
     settings = within_descriptors(settings, journal=companion is not None)
-    let_go_of_large()
+    let_go_of_large(MMAP_THRESHOLD if settings.cluster is None else CLUSTER_MMAP_THRESHOLD)
     try:
         return run_async(partial(_serve, serve, limited), settings, companion)
     finally:

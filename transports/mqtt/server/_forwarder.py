@@ -207,10 +207,10 @@ class Forwarder:
         # A slice of everything is the buffer itself: no copy.
         frames = buffer[connection.position : end]
         if self._properties:
-            batch = Batch(as_mqtt311(frames), run.count, publications, run.topic)
+            batch = Batch(as_mqtt311(frames), run.count, publications, run.topic, run.alike)
             batch.framed = {MQTT5: frames}
         else:
-            batch = Batch(frames, run.count, publications, run.topic)
+            batch = Batch(frames, run.count, publications, run.topic, run.alike)
         # What nothing follows need not wait to be sent with it.
         commit = commit_and_send if run.last else commit_run
         server.dataspace.route_run(account, batch, run.destinations.holders, commit)

@@ -69,6 +69,8 @@ class Run:
     """The topic of its first publication, for reports."""
     last: bool = attrs.field(default=False, eq=False)
     """Whether no whole packet, or none with room in the account, follows it in the buffer."""
+    alike: bool = attrs.field(default=False, eq=False)
+    """Whether all its frames have the same header."""
 
 
 def find_run(
@@ -117,6 +119,7 @@ def find_run(
     topic = ""
     last = False
     payer: object = None
+    headers = 0
     while end - position >= 2 and buffer[position] == PUBLISH:
         length = buffer[position + 1]
         at = position + 2
@@ -170,13 +173,14 @@ def find_run(
             if room_items < 0 or room_bytes < 0:
                 return Run(destinations, start, 0, True, last=True)
             if stop == end:
-                return Run(destinations, stop, 1, False, topic, True)  # the most common case
+                return Run(destinations, stop, 1, False, topic, True, True)  # the most common case
             price = len(destinations.holders) + 1
             max_count = 1 + room_items // price
             last_start = start + room_bytes // price
         if count >= max_count or position > last_start:
-            return Run(run, position, count, True, topic, True)
+            return Run(run, position, count, True, topic, True, headers == 1)
         count += 1
+        headers += 1
         frame = stop - position
         header = buffer[position : header_end + properties]
         position = stop
@@ -199,7 +203,8 @@ def find_run(
             count += equal
     if destinations is None:
         return None
-    return Run(destinations, position, count, False, topic, last or len(buffer) - position < 2)
+    last = last or len(buffer) - position < 2
+    return Run(destinations, position, count, False, topic, last, headers == 1)
 
 
 def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit: int) -> int:

@@ -1,0 +1,136 @@
+"""Shipments and receipts as bytes: what goes in comes out, and nothing else is believed."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearfunds.cluster._codec import MAX_PARTS, PART, Joiner, decode, encode, in_parts
+from clearfunds.dataspace import Batch, Publication
+from clearfunds.dataspace.hops import Held, Parcel, Receipt, Shipment
+from clearfunds.transports import RemoteProtocolError
+from clearfunds.transports.mqtt.codec._packets import encode_publish
+from clearfunds.transports.mqtt.server._runs import publications
+
+NAMES = st.text(min_size=1, max_size=9)
+NUMBERS = st.integers(0, 1 << 40)
+TOPICS = st.text("abü/ ", min_size=1, max_size=12)
+PUBLICATIONS = st.builds(
+    Publication,
+    TOPICS,
+    st.binary(max_size=40),
+    st.integers(0, 2),
+    properties=st.binary(max_size=9),
+    expires=st.none() | st.floats(0, 1e10),
+    was_retained=st.booleans(),
+)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Batch:
+    """Return a run of publications as it came from a client."""
+    packets = draw(st.lists(st.tuples(TOPICS, st.binary(max_size=200)), min_size=1, max_size=5))
+    raw = b"".join(encode_publish(topic, payload, 0, False, False, 0) for topic, payload in packets)
+    return Batch(raw, len(packets), publications, alike=draw(st.booleans()))
+
+
+PARCELS = st.builds(
+    Parcel,
+    NUMBERS,
+    NAMES,
+    st.lists(NAMES, max_size=3).map(tuple),
+    st.lists(PUBLICATIONS | runs(), max_size=4).map(tuple),
+    NUMBERS,
+    NUMBERS,
+)
+SHIPMENTS = st.builds(
+    Shipment,
+    *[NUMBERS] * 5,
+    st.lists(PARCELS, max_size=4).map(tuple),
+    st.frozensets(NAMES, max_size=3),
+)
+HELD = st.builds(Held, NUMBERS, NUMBERS, NAMES, st.none() | NAMES)
+RECEIPTS = st.builds(
+    Receipt,
+    *[NUMBERS] * 4,
+    st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple),
+    st.none() | st.lists(HELD, max_size=3).map(tuple),
+)
+
+
+def plain(message: Shipment | Receipt) -> object:
+    """Return a message in a form that can be compared: runs are equal by identity only."""
+    if isinstance(message, Receipt):
+        return message
+    return message, [
+        [
+            (each.raw, each.count, each.alike) if isinstance(each, Batch) else (each, vars_of(each))
+            for each in parcel.events
+        ]
+        for parcel in message.parcels
+    ]
+
+
+def vars_of(publication: Publication) -> tuple[object, ...]:
+    """Return what equality of publications leaves out."""
+    return publication.properties, publication.expires, publication.was_retained
+
+
+@given(SHIPMENTS | RECEIPTS)
+def test_what_goes_in_comes_out(message: Shipment | Receipt) -> None:
+    found = decode(encode(message))
+    if isinstance(message, Receipt):
+        assert found == message
+        return
+    assert isinstance(found, Shipment)
+    for before, after in zip(message.parcels, found.parcels, strict=True):
+        same = ("number", "origin", "above", "items", "nbytes")
+        assert [getattr(before, name) for name in same] == [getattr(after, name) for name in same]
+    assert plain(found)[1] == plain(message)[1]  # type: ignore[index]
+    assert (found.epoch, found.number, found.life) == (message.epoch, message.number, message.life)
+    assert (found.floor, found.first) == (message.floor, message.first)
+    assert found.waiting == message.waiting
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(b"S\0\0\0\x02{}".__add__))
+def test_other_bytes_are_refused(data: bytes) -> None:
+    for kind in (b"", b"S", b"R"):
+        with pytest.raises(RemoteProtocolError, match="another relay has sent"):
+            decode(kind + data)
+
+
+@given(SHIPMENTS | RECEIPTS, st.integers(0, 400), st.integers(0, 255))
+def test_changed_bytes_are_refused_or_are_another_message(
+    message: Shipment | Receipt, at: int, byte: int
+) -> None:
+    data = bytearray(encode(message))
+    data[at % len(data)] = byte
+    with contextlib.suppress(RemoteProtocolError):
+        decode(bytes(data))
+
+
+@given(SHIPMENTS, st.integers(12, 60), st.data())
+def test_parts_are_joined_and_what_lacks_one_is_forgotten(
+    shipment: Shipment, most: int, data: st.DataObject
+) -> None:
+    parts = list(in_parts(encode(shipment), most, 1))
+    assert all(len(part) <= most for part in parts)
+    if len(parts) > MAX_PARTS:
+        return
+    joiner = Joiner()
+    lost = data.draw(st.integers(0, len(parts) - 1))
+    if len(parts) > 1:
+        assert not any(joiner.take(part) for number, part in enumerate(parts) if number != lost)
+    again = list(in_parts(encode(shipment), most, 2))
+    found = [joiner.take(part) for part in again]
+    assert found[:-1] == [None] * (len(again) - 1)
+    assert isinstance(found[-1], Shipment)
+
+
+@pytest.mark.parametrize("part", [PART, PART + b"\0" * 3, PART + b"\0\0\0\1\0\0\xff\xff"])
+def test_bad_parts_are_refused(part: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        Joiner().take(part)
