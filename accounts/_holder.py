@@ -239,6 +239,14 @@ class Holder(Recipient):
         msg = f"{self.kind} {self.name} cannot be relieved"
         raise UnfitPolicyError(msg)
 
+    @property
+    def opens_rings_elsewhere(self) -> bool:
+        """Whether a ring that it is on is to be opened by another process first.
+
+        The policies of its members here then apply after twice their patience.
+        """
+        return False
+
     def spill_again(self) -> None:
         """Spill what there is room for by now; called from time to time with `full_patience`."""
 

@@ -278,6 +278,7 @@ class Cluster:
         assert self.lease is not None
         peer = self.peers[name] = Peer(
             name,
+            self.settings.name,
             max(self.lease.life, self._lives[name]),
             nats=self._nats,
             subject=f"{self._prefix}.{name}.{self.settings.name}",

@@ -44,6 +44,7 @@ class Peer:
 
     Args:
         name: Its name.
+        me: This relay's.
         number: A number that only grows with the lives of the two.
         nats: The connection.
         subject: The subject that it reads what this relay sends from.
@@ -61,6 +62,7 @@ class Peer:
     def __init__(
         self,
         name: str,
+        me: str,
         number: int,
         *,
         nats: NatsClient,
@@ -79,7 +81,14 @@ class Peer:
         self._to_ship = Wake()
         self._to_answer = Wake()
         self._again = False
-        self.hop = Hop(ledger, name, number, patience=patience, on_ready=self._to_ship.set)
+        self.hop = Hop(
+            ledger,
+            name,
+            number,
+            patience=patience,
+            opens_rings=name < me,
+            on_ready=self._to_ship.set,
+        )
         self.landing = Landing(ledger, router, open_account, number, on_settled=self._to_answer.set)
         self._filters: dict[str, Subscription] = {}
         self._joiner = Joiner()

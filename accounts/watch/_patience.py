@@ -60,6 +60,9 @@ TICK_SECONDS = 0.001
 STRETCH_SECONDS = 0.002
 """Longest search for slow consumers, or rings, before other tasks may run."""
 
+ELSEWHERE_FIRST = 2
+"""Patiences of a ring's members, where another process is to open it first."""
+
 DEALT_A_STEP = 32
 """Holders handled before other tasks may run: a few milliseconds' worth. A number and not a time,
 so that the same events give the same run."""
@@ -381,6 +384,11 @@ class _Freed:
         )  # fmt: skip
 
 
+def _is_opened_elsewhere(ring: Ring) -> bool:
+    holders = (on.holder for wait in ring.waits for on in wait.on)
+    return any(holder is not None and holder.opens_rings_elsewhere for holder in holders)
+
+
 def _plural(number: int, one: str, many: str) -> str:
     return one if number == 1 else many
 
@@ -439,6 +447,10 @@ class _Watch:
                 continue  # meanwhile it has made progress, or ended
             ring_of_it = on_ring.get(each.holder)
             if ring_of_it is not None:
+                if _is_opened_elsewhere(ring_of_it) and (
+                    each.idle_seconds < ELSEWHERE_FIRST * each.holder.patience
+                ):
+                    continue
                 stuck_rings.setdefault(id(ring_of_it), (ring_of_it, []))[1].append(each)
             elif self._patience_is_over(each.holder, now):
                 alone.append(each)

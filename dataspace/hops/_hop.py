@@ -59,18 +59,23 @@ def via(relay: str, origin: str) -> str:
 class RemoteHolder(Holder):
     """A holder of another relay, with the loans that it holds there; `Hop` makes it."""
 
-    __slots__ = ("held",)
+    __slots__ = ("_opens_rings", "held")
 
     kind = "remote"
     policies: ClassVar[frozenset[StuckPolicy]] = frozenset({StuckPolicy.WAIT})
 
-    def __init__(self, ledger: Ledger, name: str) -> None:
+    def __init__(self, ledger: Ledger, name: str, *, opens_rings: bool) -> None:
         super().__init__(ledger, name, policy=StuckPolicy.WAIT)
+        self._opens_rings = opens_rings
         self.held: dict[int, LoanedItem[Any]] = {}
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """Take nothing: deliveries go to the hop."""
         account.repay(items, nbytes, Outcome.DROPPED, self)
+
+    @property
+    def opens_rings_elsewhere(self) -> bool:
+        return self._opens_rings
 
     def ready(self) -> None:
         """See `Recipient.ready`."""
@@ -97,6 +102,7 @@ class Hop(LoanQueue):
         patience: Seconds in which nothing of it is received, while readers wait for it, after which
             that is given up.
         policy: Whether it is: `disconnect`; or `wait`.
+        opens_rings: Whether the other relay is the one of the two that opens a ring over both.
         on_ready: Called when there is something to send.
 
     Attributes:
@@ -105,9 +111,9 @@ class Hop(LoanQueue):
     """
 
     __slots__ = (
-        "_last_receipt", "_life", "_next", "_out", "_owing", "_received", "_remote", "_shipments",
-        "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch", "on_ready",
-        "relay",
+        "_last_receipt", "_life", "_next", "_opens_rings", "_out", "_owing", "_received", "_remote",
+        "_shipments", "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
+        "on_ready", "relay",
     )  # fmt: skip
 
     kind = "hop"
@@ -124,10 +130,12 @@ class Hop(LoanQueue):
         window: Limit = WINDOW,
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        opens_rings: bool = False,
         on_ready: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(ledger, relay, patience=patience, policy=policy)
         self.relay = relay
+        self._opens_rings = opens_rings
         self.epoch = epoch
         self.on_ready = on_ready
         self._window = window.marks()
@@ -353,7 +361,9 @@ class Hop(LoanQueue):
             name = f"{self.relay}/{each.holder}"
             remote = self._remote.get(name)
             if remote is None:
-                remote = self._remote[name] = RemoteHolder(ledger, name)
+                remote = self._remote[name] = RemoteHolder(
+                    ledger, name, opens_rings=self._opens_rings
+                )
             if each.owner is not None:
                 remote.owner = ledger.accounts.get(via(self.relay, each.owner))
             loan = self._out[number]

@@ -2,105 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
-import signal
-import subprocess
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from tests import forks
-from tests.ports import lasting_port
 from tests.relay.faithful import Life, Load, mixed
-from tests.transports.peers import SECONDS, fetch, until
-
-
-class RelayProcess:
-    """`clearfunds relay` in a process of its own, on the same store and port each time."""
-
-    def __init__(self, directory: Path, *options: str) -> None:
-        self.port = lasting_port()
-        self._argv = [
-            *("relay", "--http", "127.0.0.1:0"),
-            *("--listen", f"mqtt+tcp://127.0.0.1:{self.port}"),
-            *("--store", str(directory / "store")),
-            *options,
-        ]
-        self._log = directory / "log"
-        self._process: subprocess.Popen[str] | None = None
-        self._http = ""
-
-    async def start(self) -> None:
-        process = self._process = self._open()
-        assert process.stdout is not None
-        with trio.fail_after(SECONDS):
-            while True:
-                line = await trio.to_thread.run_sync(process.stdout.readline)
-                assert line, self.log
-                told: dict[str, Any] = json.loads(line)
-                self._http = told.get("http", self._http)
-                if "ready" in told:
-                    return
-
-    def _open(self) -> subprocess.Popen[str]:
-        with self._log.open("a") as log:
-            return forks.start(*self._argv, stdout=subprocess.PIPE, stderr=log, text=True)
-
-    async def audit(self) -> None:
-        """See that the books balance."""
-        ledger = json.loads(await fetch(f"{self._http}/ledger.json"))
-        assert ledger["audit"]["balanced"], ledger["audit"]
-
-    async def kill(self) -> None:
-        """End it as nobody should."""
-        assert self._process is not None
-        assert self._process.poll() is None, self.log
-        await self._end(signal.SIGKILL)
-
-    async def close(self) -> None:
-        """See that it has ended."""
-        if self._process is not None:
-            await self._end(signal.SIGKILL)
-
-    async def stop(self) -> None:
-        """End it as one does; it has to leave nothing behind."""
-        assert await self._end(signal.SIGTERM) == 0, self.log
-
-    async def _end(self, number: int) -> int:
-        process = self._process
-        assert process is not None
-        process.send_signal(number)
-        status = await trio.to_thread.run_sync(process.wait)
-        assert process.stdout is not None
-        process.stdout.close()
-        self._process = None
-        return status
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()[-3000:]
-
-
-@asynccontextmanager
-async def relay_process(directory: Path, *options: str) -> AsyncGenerator[RelayProcess]:
-    """Let there be a relay, and none at the end."""
-    relay = RelayProcess(directory, *options)
-    try:
-        await relay.start()
-        yield relay
-    finally:
-        with trio.CancelScope(shield=True):
-            await relay.close()
+from tests.relay.relay_process import relay_process
+from tests.transports.peers import until
 
 
 async def rounds(directory: Path, number: int, seed: int, *options: str) -> Load:

@@ -80,12 +80,18 @@ class Relay:
     ) -> None:
         """Take and settle what comes, with pauses."""
         while True:
-            loan: LoanedItem[list[Publication]] = await box.receive()
-            with loan as events:
-                await trio.sleep(pause())
-                for event in events:
-                    origin, _, number = event.payload.decode().partition(" ")
-                    self.got[box.name].append((origin, int(number)))
+            await self.take(box, pause)
+
+    async def take(
+        self, box: Mailbox[Publication], pause: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Take and settle what comes next."""
+        loan: LoanedItem[list[Publication]] = await box.receive()
+        with loan as events:
+            await trio.sleep(pause())
+            for event in events:
+                origin, _, number = event.payload.decode().partition(" ")
+                self.got[box.name].append((origin, int(number)))
 
     async def publish(
         self, name: str, topic: str, count: int, pause: Callable[[], float] = lambda: 0.0
@@ -138,7 +144,12 @@ class World:
         if before is not None:
             before.close()
         hop = one.hops[other.name] = Hop(
-            one.ledger, other.name, next(self.lives), window=Limit(items=30, bytes=None), patience=5
+            one.ledger,
+            other.name,
+            next(self.lives),
+            window=Limit(items=30, bytes=None),
+            patience=5,
+            opens_rings=other.name < one.name,
         )
         # As a hop's subscription ends with it.
         subscription = one.subscriptions.pop(other.name, None)
