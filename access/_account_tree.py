@@ -103,20 +103,21 @@ class AccountTree:
             return self.tenants[tenant.name]
         return self._kept_user(tenant, as_part(peer.user))
 
-    def below(self, names: Sequence[str]) -> Account:
-        """Return the parent of an account whose parents on another relay have these names.
+    def open_below(self, names: Sequence[str], name: str, limit: Limit) -> Account:
+        """Open an account whose parents on another relay have these names; `close` closes it.
 
         Both have the same tenants, if they are configured alike; a tenant that is not known here is
         left out.
         """
-        for name in reversed(names):
-            tenant_name, _, user = name.removeprefix(TENANT_PREFIX).partition("/")
+        above = self.server
+        for each in reversed(names):
+            tenant_name, _, user = each.removeprefix(TENANT_PREFIX).partition("/")
             tenant = self.rules.tenants.get(tenant_name)
-            if name.startswith(TENANT_PREFIX) and tenant is not None:
-                if user and tenant.has_users:
-                    return self._kept_user(tenant, user)
-                return self.tenants[tenant_name]
-        return self.server
+            if each.startswith(TENANT_PREFIX) and tenant is not None:
+                has_user = user and tenant.has_users
+                above = self._open_user(tenant, user) if has_user else self.tenants[tenant_name]
+                break
+        return self.server.ledger.open(name, limit=limit, parent=above)
 
     def _kept_user(self, tenant: Tenant, user: str) -> Account:
         name = f"{TENANT_PREFIX}{tenant.name}/{user}"

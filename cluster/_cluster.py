@@ -16,27 +16,27 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 import trio
 
-from ..accounts import DEFAULT_PATIENCE
-from ..transports import TransportError
+from ..accounts import DEFAULT_PATIENCE, Account
+from ..transports import LocalProtocolError, TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
 from ._companion import Companion, Place
 from ._errors import ClusterError
-from ._interest import Interest, read_page
-from ._lease import PREFIX, Lease, read_lease
+from ._interest import Interest, page_of_all, read_page
+from ._lease import MARKER_SECONDS, PREFIX, Lease, read_lease
+from ._patiently import RETRY_SECONDS, patiently
 from ._peer import Peer
 from ._run_router import RunRouter
 from ._wake import Wake
 
 if TYPE_CHECKING:
-    from ..accounts import Account
     from ..dataspace import Dataspace
-    from ..transports.nats import NatsClient
 
 logger = logging.getLogger("clearfunds.cluster")
 
@@ -44,9 +44,6 @@ FILTERS: Final = "filters."
 SUBJECT: Final = "clearfunds"
 SETTLE: Final = 0.02
 """Seconds between two writes of pages of filters: subscriptions come in crowds."""
-RETRY_SECONDS: Final = 0.5
-MARKER_SECONDS: Final = 60.0
-"""For so long the bucket tells those who have not been connected that a lease has expired."""
 FEW: Final = 3
 """NATS servers from which on the bucket has as many replicas."""
 
@@ -93,12 +90,14 @@ class Cluster:
         dataspace: The relay's; nobody has subscribed yet.
         open_account: Opens an account for an origin of another relay, from that relay's name, the
             origin's, and the names of the accounts above it.
+        close_account: Closes such an account.
 
     Attributes:
         settings: As above.
         companions: What runs beside the exchange of publications; add to it before `joined`.
         peers: The other relays that are there now, by name.
-        lease: This relay's own; None before `join`.
+        lease: This relay's own; None before `joined`.
+        rejoins: How often it was lost.
     """
 
     def __init__(
@@ -106,14 +105,17 @@ class Cluster:
         settings: ClusterSettings,
         dataspace: Dataspace,
         open_account: Callable[[str, str, tuple[str, ...]], Account],
+        close_account: Callable[[Account], object] = Account.close,
     ) -> None:
         self.settings = settings
         self.companions: list[Companion] = []
         self.peers: dict[str, Peer] = {}
         self.lease: Lease | None = None
+        self.rejoins = 0
         self._dataspace = dataspace
         self._ledger = dataspace.ledger
         self._open = open_account
+        self._close = close_account
         self._router = RunRouter(dataspace)
         self._interest = Interest(dataspace.routes)
         # What the bucket says of other relays: the life of each, and its pages with their lives.
@@ -140,23 +142,20 @@ class Cluster:
         """
         settings = self.settings
         is_joined = False
+        # Two connections: renewals of the lease must not stand behind what crosses.
+        name = f"clearfunds {settings.name}"
         try:
-            async with open_nats(
-                settings.servers, name=f"clearfunds {settings.name}", echo=False
-            ) as nats:
-                js = JetStream(nats)
-                bucket = await open_bucket(
-                    js,
-                    f"{SUBJECT}-{settings.cluster}",
-                    marker_ttl=MARKER_SECONDS,
-                    replicas=settings.replicas,
-                )
+            async with (
+                open_nats(settings.servers, name=name) as control,
+                open_nats(settings.servers, name=f"{name}, data", echo=False) as self._nats,
+            ):
+                js = JetStream(control)
+                place = Place(control, js, settings.cluster, settings.name, settings.replicas)
                 with one_error():
                     async with trio.open_nursery() as nursery:
-                        place = Place(nats, js, settings.cluster, settings.name, settings.replicas)
                         for companion in self.companions:
                             await nursery.start(companion.run, place)
-                        await self._join(nats, bucket, nursery)
+                        await nursery.start(self._live, js)
                         is_joined = True
                         yield
                         nursery.cancel_scope.cancel()
@@ -173,40 +172,84 @@ class Cluster:
         while any(len(peer.hop) or peer.hop.queue for peer in self.peers.values()):  # noqa: ASYNC110
             await trio.sleep(SETTLE)
 
-    async def _join(self, nats: NatsClient, bucket: KeyValue, nursery: trio.Nursery) -> None:
-        name = self.settings.name
-        lease = self.lease = Lease(bucket, name, self._begin)
-        self._nats = nats
-        self._nursery = nursery
-        prefix = f"{SUBJECT}.{self.settings.cluster}"
-        nats.subscribe_with(f"{prefix}.{name}.*", self._take, self._refused, resumed=self._resumed)
-        self._prefix = prefix
-        await nursery.start(self._hold, lease)
-        await nursery.start(self._watch, bucket)
-        nursery.start_soon(self._write_filters, bucket, lease)
-
-    async def _hold(
-        self, lease: Lease, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def _live(
+        self, js: JetStream, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> NoReturn:
+        """Join the cluster, and join it again whenever the lease was lost."""
+        settings = self.settings
+        mine = f"{SUBJECT}.{settings.cluster}.{settings.name}.*"
+        end = self._nats.subscribe_with(mine, self._take, self._refused, resumed=self._resumed)
+        started = False
         try:
-            await lease.hold(task_status)
+            while True:
+                try:
+                    bucket, lease = await patiently(partial(self._begin, js))
+                except TransportError as exc:
+                    if not started:
+                        raise
+                    logger.info("the cluster cannot be joined again yet: %s", exc)
+                    await trio.sleep(RETRY_SECONDS)
+                    continue
+                await self._live_once(js, bucket, lease, None if started else task_status)
+                started = True
+                self.rejoins += 1
+                logger.warning(
+                    "relay %s is cut off from the cluster %s; it serves its own clients, and joins "
+                    "again when it can",
+                    settings.name, settings.cluster,
+                    extra={"event": "cut_off", "relay": settings.name},
+                )  # fmt: skip
         finally:
-            for peer in list(self.peers.values()):
-                peer.end()
-            await lease.release()
+            end()
 
-    def _begin(self, life: int) -> None:
-        """Begin a life: nothing of an earlier one is known to the others any more."""
+    async def _begin(self, js: JetStream) -> tuple[KeyValue, Lease]:
+        """Take the lease; return the bucket and the lease."""
+        settings = self.settings
+        bucket = await open_bucket(
+            js,
+            f"{SUBJECT}-{settings.cluster}",
+            marker_ttl=MARKER_SECONDS,
+            replicas=settings.replicas,
+        )
+        lease = self.lease = Lease(bucket, settings.name)
+        await lease.take()
+        return bucket, lease
+
+    async def _live_once(
+        self,
+        js: JetStream,
+        bucket: KeyValue,
+        lease: Lease,
+        task_status: trio.TaskStatus[None] | None,
+    ) -> None:
+        """Be in the cluster for as long as the lease is kept."""
+        name = self.settings.name
         logger.info(
             "relay %s is in the cluster %s",
-            self.settings.name, self.settings.cluster,
-            extra={"event": "joined", "relay": self.settings.name, "life": life},
+            name, self.settings.cluster,
+            extra={"event": "joined", "relay": name, "life": lease.life},
         )  # fmt: skip
-        for peer in list(self.peers.values()):
-            self._leave(peer)
         self._interest.all_again()
-        for name in self._lives:
-            self._meet(name)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._keep, lease, nursery.cancel_scope)
+                nursery.start_soon(self._write_filters, bucket, lease)
+                if task_status is None:
+                    nursery.start_soon(self._watch, js, bucket)
+                else:
+                    await nursery.start(self._watch, js, bucket)
+                    task_status.started()
+        finally:
+            for peer in list(self.peers.values()):
+                self._leave(peer)
+            self._lives.clear()
+            self._pages.clear()
+            await lease.release()
+
+    async def _keep(self, lease: Lease, life: trio.CancelScope) -> None:
+        await lease.keep()
+        life.cancel()
 
     def _refused(self, why: str | None) -> None:
         if why is not None:
@@ -215,7 +258,10 @@ class Cluster:
     # -- the others -------------------------------------------------------------------------------
 
     async def _watch(
-        self, bucket: KeyValue, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        js: JetStream,
+        bucket: KeyValue,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> NoReturn:
         started = False
         while True:
@@ -223,48 +269,71 @@ class Cluster:
                 there: set[str] | None = set()
                 async with bucket.watch() as changes:
                     async for change in changes:
-                        if change is not None:
-                            self._note(change, there)
-                            continue
-                        # Those whose lease has expired while this was not watching.
-                        for name in self._lives.keys() - (there or ()):
-                            self._note_lease(name, None)
-                        there = None
-                        if not started:
-                            started = True
-                            task_status.started()
+                        if change is None:
+                            # Those whose lease has expired while this was not watching.
+                            for name in {*self._lives, *self._pages} - (there or set()):
+                                self._note_lease(name, None)
+                            there = None
+                            if not started:
+                                started = True
+                                task_status.started()
+                        elif self._note(change, there):
+                            await self._clear_pages(js, bucket, change)
             except TransportError as exc:
                 if not started:
                     raise
                 logger.warning("the cluster's bucket cannot be read, trying again: %s", exc)
             await trio.sleep(RETRY_SECONDS)
 
-    def _note(self, entry: Entry, there: set[str] | None) -> None:
-        """Note what the bucket says; add relays that have a lease to `there`, if it is a set."""
+    async def _clear_pages(self, js: JetStream, bucket: KeyValue, gone: Entry) -> None:
+        """Delete the filters of a relay that has gone, but not those of its next life."""
+        name = gone.key[len(PREFIX) :]
         try:
-            if entry.key.startswith(PREFIX):
-                name = entry.key[len(PREFIX) :]
-                if name != self.settings.name:
-                    if there is not None and entry.is_there:
-                        there.add(name)
-                    self._note_lease(name, read_lease(entry.value) if entry.is_there else None)
-            elif entry.key.startswith(FILTERS):
-                name, _, page = entry.key[len(FILTERS) :].rpartition(".")
-                if name != self.settings.name and entry.is_there:
-                    self._pages.setdefault(name, {})[int(page)] = read_page(entry.value)
-                    self._tell_filters(name)
+            await js.purge_stream(
+                f"KV_{bucket.bucket}",
+                subject=f"$KV.{bucket.bucket}.{FILTERS}{name}.*",
+                before=gone.revision,
+            )
+        except TransportError as exc:
+            logger.debug("the filters of relay %s are not deleted: %s", name, exc)
+
+    def _note(self, entry: Entry, there: set[str] | None) -> bool:
+        """Note what the bucket says; return whether it is that a relay has gone just now.
+
+        Relays that have a lease are added to `there`, if it is a set.
+        """
+        key, me = entry.key, self.settings.name
+        try:
+            if key.startswith(PREFIX):
+                name = key[len(PREFIX) :]
+                if name == me:
+                    return False
+                if not entry.is_there:
+                    self._note_lease(name, None)
+                    return there is None
+                self._note_lease(name, read_lease(entry.value))
+                if there is not None:
+                    there.add(name)
+            elif key.startswith(FILTERS):
+                name, _, number = key[len(FILTERS) :].rpartition(".")
+                if name != me and entry.is_there:
+                    page = int(number), *read_page(entry.value)
+                    self._pages.setdefault(name, {})[page[0]] = page[1:]
+                    self._tell_page(name, *page)
         except ValueError as exc:
-            logger.error("the cluster's bucket has %s = %r: %s", entry.key, entry.value[:100], exc)
+            logger.error("the cluster's bucket has %s = %r: %s", key, entry.value[:100], exc)
+        return False
 
     def _note_lease(self, name: str, life: int | None) -> None:
-        if life == self._lives.get(name) or life == 0:
+        if life == 0 or (life is not None and life == self._lives.get(name)):
             return
         peer = self.peers.get(name)
         if peer is not None:
             self._leave(peer)
         if life is None:
-            del self._lives[name]
             self._pages.pop(name, None)
+            if self._lives.pop(name, None) is None:
+                return
             logger.warning(
                 "relay %s has left the cluster",
                 name,
@@ -281,14 +350,16 @@ class Cluster:
             self.settings.name,
             max(self.lease.life, self._lives[name]),
             nats=self._nats,
-            subject=f"{self._prefix}.{name}.{self.settings.name}",
+            subject=f"{SUBJECT}.{self.settings.cluster}.{name}.{self.settings.name}",
             ledger=self._ledger,
             dataspace=self._dataspace,
             router=self._router,
             open_account=lambda origin, above: self._open(name, origin, above),
+            close_account=self._close,
             patience=self.settings.patience,
         )
-        self._tell_filters(name)
+        for number, (life, filters) in self._pages.get(name, {}).items():
+            self._tell_page(name, number, life, filters)
         self._nursery.start_soon(self._exchange, peer)
         logger.info(
             "relay %s is in the cluster",
@@ -299,21 +370,19 @@ class Cluster:
     async def _exchange(self, peer: Peer) -> None:
         try:
             await peer.run()
-        except Exception as exc:  # noqa: BLE001 (whatever it is, the other relays go on)
+        except Exception as exc:  # noqa: BLE001 (whatever it is, this relay's clients are served)
             self._ledger.faults.note(None, f"exchanging with relay {peer.name}", exc)
-            if self.lease is not None and self.peers.get(peer.name) is peer:
-                self.lease.begin_anew()  # the two need another number to begin with
+            # The two need another number to begin with.
+            self._nursery.cancel_scope.cancel()
 
     def _leave(self, peer: Peer) -> None:
         del self.peers[peer.name]
         peer.end()
 
-    def _tell_filters(self, name: str) -> None:
+    def _tell_page(self, name: str, number: int, life: int, filters: frozenset[str]) -> None:
         peer = self.peers.get(name)
-        if peer is not None:
-            life = self._lives[name]
-            pages = self._pages.get(name, {}).values()
-            peer.wants(frozenset[str]().union(*(page for of, page in pages if of == life)))
+        if peer is not None and life == self._lives[name]:
+            peer.wants(number, filters)
 
     # -- what comes -------------------------------------------------------------------------------
 
@@ -342,9 +411,12 @@ class Cluster:
             for number in interest.changed():
                 key = f"{FILTERS}{self.settings.name}.{number}"
                 page = interest.page(number, life)
-                while life == lease.life:
+                while True:
                     try:
                         await bucket.put(key, page)
+                    except LocalProtocolError as exc:
+                        logger.warning("this relay asks the others for everything: %s", exc)
+                        page = page_of_all(life)
                     except TransportError as exc:
                         logger.warning("the filters of this relay cannot be told: %s", exc)
                         await trio.sleep(RETRY_SECONDS)

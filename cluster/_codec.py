@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ..dataspace import Batch, Publication
 from ..dataspace.hops import Held, Parcel, Receipt, Shipment
-from ..transports import RemoteProtocolError
+from ..transports import LocalProtocolError, RemoteProtocolError
 from ..transports.mqtt.server._runs import publications
 
 SHIPMENT: Final = b"S"
@@ -56,9 +56,21 @@ _FAULTS: Final = (
 
 
 def encode(message: Shipment | Receipt) -> bytes:
-    """Return a shipment or a receipt as bytes."""
+    """Return a shipment or a receipt as bytes.
+
+    Raises:
+        LocalProtocolError: An event has no such form.
+    """
     if isinstance(message, Receipt):
         return _encode_receipt(message)
+    try:
+        return _encode_shipment(message)
+    except _FAULTS as exc:
+        msg = f"an event cannot be sent to another relay: {exc!r}"
+        raise LocalProtocolError(msg) from exc
+
+
+def _encode_shipment(message: Shipment) -> bytes:
     chains: dict[tuple[str, ...], int] = {}
     parcels: list[list[Any]] = []
     body: list[bytes] = []
@@ -77,7 +89,7 @@ def encode(message: Shipment | Receipt) -> bytes:
             "first": message.first,
             "chains": list(chains),
             "parcels": parcels,
-            "waiting": sorted(message.waiting),
+            "waiting": None if message.waiting is None else sorted(message.waiting),
         },
         separators=(",", ":"),
     ).encode()
@@ -159,6 +171,7 @@ def _decode_shipment(data: bytes) -> Shipment:
             )
         )
         at = end
+    waiting = head["waiting"]
     return Shipment(
         _number(head["epoch"]),
         _number(head["number"]),
@@ -166,7 +179,7 @@ def _decode_shipment(data: bytes) -> Shipment:
         _number(head["floor"]),
         _number(head["first"]),
         tuple(parcels),
-        frozenset(_text(name) for name in head["waiting"]),
+        None if waiting is None else frozenset(_text(name) for name in waiting),
     )
 
 
@@ -244,12 +257,18 @@ def in_parts(data: bytes, most: int, number: int) -> Iterator[bytes]:
     """Yield a message in parts of at most `most` bytes; as it is if it is no longer.
 
     `number` tells it from the one before.
+
+    Raises:
+        LocalProtocolError: There would be more than `MAX_PARTS`.
     """
     if len(data) <= most:
         yield data
         return
     room = most - 1 - _PART.size
     count = -(-len(data) // room)
+    if count > MAX_PARTS:
+        msg = f"{len(data)} bytes would be {count} messages of NATS, and {MAX_PARTS} are the most"
+        raise LocalProtocolError(msg)
     for index in range(count):
         part = data[index * room : (index + 1) * room]
         yield b"".join((PART, _PART.pack(number & 0xFFFFFFFF, index, count), part))

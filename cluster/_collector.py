@@ -44,7 +44,7 @@ class ClusterCollector(Collector):
         yield CounterMetricFamily(
             "clearfunds_cluster_rejoins",
             "Times that this relay has lost its lease and has joined again.",
-            value=0 if cluster.lease is None else cluster.lease.lost,
+            value=cluster.rejoins,
         )
         items = GaugeMetricFamily(
             "clearfunds_cluster_items",

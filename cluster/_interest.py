@@ -19,7 +19,7 @@ MAX_FILTERS: Final = 100_000
 """Different filters that are told one by one; a page of them has about 60 kB then."""
 MAX_PAGE_BYTES: Final = 512 << 10
 """Half of what NATS takes as one message by default."""
-ALL: Final = ("#",)
+ALL: Final = "#"
 
 
 class Interest:
@@ -70,8 +70,12 @@ class Interest:
         self.on_change()
 
     def changed(self) -> list[int]:
-        """Return the pages that have changed since the last call."""
-        found = sorted(self._changed)
+        """Return the pages that have changed since the last call, in the order to write them in.
+
+        Page 0 is the one that asks for everything: it comes before the others are emptied, and
+        after they are filled.
+        """
+        found = sorted(self._changed, reverse=len(self._counts) <= MAX_FILTERS)
         self._changed.clear()
         return found
 
@@ -79,11 +83,18 @@ class Interest:
         """Return a page as it is to be written by this life of the relay."""
         filters: Any = sorted(self._pages[number])
         if len(self._counts) > MAX_FILTERS:
-            filters = ALL if not number else ()
-        data = json.dumps({"life": life, "filters": filters}).encode()
-        if len(data) > MAX_PAGE_BYTES:
-            data = json.dumps({"life": life, "filters": ALL}).encode()
-        return data
+            filters = (ALL,) if not number else ()
+        data = _encoded(life, filters)
+        return data if len(data) <= MAX_PAGE_BYTES else page_of_all(life)
+
+
+def page_of_all(life: int) -> bytes:
+    """Return a page that asks for everything."""
+    return _encoded(life, (ALL,))
+
+
+def _encoded(life: int, filters: Any) -> bytes:
+    return json.dumps({"life": life, "filters": filters}).encode()
 
 
 def read_page(data: bytes) -> tuple[int, frozenset[str]]:
@@ -94,7 +105,11 @@ def read_page(data: bytes) -> tuple[int, frozenset[str]]:
     """
     try:
         values = json.loads(data)
-        return int(values["life"]), frozenset(map(str, values["filters"]))
-    except (TypeError, KeyError, RecursionError) as exc:
+        life, filters = values["life"], values["filters"]
+    except (TypeError, LookupError, RecursionError) as exc:
         msg = f"no page of filters: {exc!r}"
         raise ValueError(msg) from exc
+    if type(life) is not int or type(filters) is not list:
+        msg = "no page of filters: its life or its filters are missing"
+        raise ValueError(msg)
+    return life, frozenset(map(str, filters))

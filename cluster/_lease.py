@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -19,132 +20,114 @@ SECONDS: Final = 3.0
 """The time for which a lease lasts. A relay that dies is noticed when it has expired, to which the
 server adds a second at most."""
 RENEWALS: Final = 4
-"""Renewals in that time: three of them may get lost."""
+"""Renewals in that time: the answers to two of them may get lost."""
+GRACE_SECONDS: Final = 1.0
+"""A relay that has not been able to renew its lease for so long after it has expired serves its own
+clients only, until it has joined again."""
+MARKER_SECONDS: Final = 60.0
+"""For so long the bucket tells those who have not been connected that a lease has ended."""
 RETRY_SECONDS: Final = 0.25
 PREFIX: Final = "relay."
 
 
 class Lease:
-    """Holds the lease of one relay.
+    """The lease of one relay.
 
     Args:
         bucket: The cluster's bucket.
         name: The relay's name.
-        on_begin: Called with each life of the relay in the cluster: a number that only grows.
         clock: A monotonic clock, in seconds.
 
     Attributes:
-        life: The relay's life now; 0 before the first.
+        life: The relay's life in the cluster: a number that only grows; 0 before the first.
         renewed_at: When the lease was renewed last.
-        lost: How often it was lost.
     """
 
     def __init__(
-        self,
-        bucket: KeyValue,
-        name: str,
-        on_begin: Callable[[int], object],
-        clock: Callable[[], float] = trio.current_time,
+        self, bucket: KeyValue, name: str, clock: Callable[[], float] = trio.current_time
     ) -> None:
         self.name = name
         self.life = 0
-        self.renewed_at = -SECONDS
-        self.lost = 0
+        self.renewed_at = -math.inf
         self._bucket = bucket
-        self._on_begin = on_begin
         self._clock = clock
-        self._anew = False
+        # That of its key, while it is held.
+        self._revision: int | None = None
 
     @property
     def is_held(self) -> bool:
         """Whether the others know that this relay is there, as far as it can tell."""
-        return self._clock() - self.renewed_at < SECONDS
+        return self._revision is not None and self._clock() - self.renewed_at < SECONDS
 
-    async def hold(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the lease until cancelled; begin another life whenever it was lost.
-
-        Cancellation: call `release` afterwards.
+    async def take(self) -> None:
+        """Take the lease, and begin a life.
 
         Raises:
             ClusterError: Another relay has this name.
-            TransportError: At the first time, as `KeyValue.create`.
+            TransportError: As `KeyValue.create`.
         """
-        revision = await self._take(patient=False)
-        task_status.started()
-        while True:
-            renewed = None if self._anew else await self._renew(revision)
-            if renewed is not None:
-                revision = renewed
-                await trio.sleep(SECONDS / RENEWALS)
-                continue
-            self.lost += 1
-            logger.warning(
-                "the cluster has done without relay %s for a while; it joins again",
-                self.name,
-                extra={"event": "rejoin", "relay": self.name},
-            )
-            if self._anew:
-                self._anew = False
-                await self.release()
-            revision = await self._take(patient=True)
-
-    def begin_anew(self) -> None:
-        """Have this relay leave the cluster, and join it with another life."""
-        self._anew = True
-
-    async def _take(self, *, patient: bool) -> int:
-        """Take the lease, and begin a life; return the revision of its key."""
         deadline = self._clock() + 2 * SECONDS + 1
-        key = PREFIX + self.name
         while True:
+            began = self._clock()
             try:
-                life = await self._bucket.create(key, _value(0), ttl=SECONDS)
+                life = await self._bucket.create(self._key, _value(0), ttl=SECONDS)
                 break
             except WrongSequenceError:
                 # The last life of this relay, whose lease has not expired yet; or another relay.
-                if not patient and self._clock() > deadline:
+                if self._clock() > deadline:
                     msg = (
                         f"another relay of the cluster has the name {self.name!r}; give this one "
                         "another --name"
                     )
                     raise ClusterError(msg) from None
-            except TransportError:
-                if not patient:
-                    raise
             await trio.sleep(RETRY_SECONDS)
-        self.renewed_at = self._clock()
-        self.life = life
-        self._on_begin(life)
-        return life
+        self.renewed_at = began
+        self.life = self._revision = life
 
-    async def _renew(self, revision: int) -> int | None:
-        """Renew the lease and return the new revision, or None if it was lost."""
-        key, value = PREFIX + self.name, _value(self.life)
-        while True:
-            before = self._clock()
+    async def keep(self) -> None:
+        """Renew the lease until it is lost, or cannot be held any more for want of an answer."""
+        every = SECONDS / RENEWALS
+        while self._revision is not None:
+            began = self._clock()
+            if began - self.renewed_at > SECONDS + GRACE_SECONDS:
+                return
+            with trio.move_on_after(every):
+                await self._renew(self._revision, began)
+            await trio.sleep(max(0.0, every - (self._clock() - began)))
+
+    async def _renew(self, revision: int, began: float) -> None:
+        value = _value(self.life)
+        try:
             try:
-                revision = await self._bucket.update(key, value, revision, ttl=SECONDS)
+                self._revision = await self._bucket.update(self._key, value, revision, ttl=SECONDS)
             except WrongSequenceError:
-                try:
-                    found = await self._bucket.get(key, direct=False)
-                except TransportError:
-                    continue
+                # Perhaps only the answer to a renewal was lost.
+                found = await self._bucket.get(self._key, direct=False)
                 if found is None or (found.value != value and found.revision != self.life):
-                    return None
-                revision = found.revision  # the answer to a renewal was lost
-            except TransportError:
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                self.renewed_at = before
-                return revision
+                    self._revision = None
+                else:
+                    self._revision = found.revision
+                return
+        except TransportError as exc:
+            logger.debug("the lease of %s is not renewed: %s", self.name, exc)
+        else:
+            self.renewed_at = began
 
     async def release(self) -> None:
-        """Give the lease up, so that the others need not wait until it expires."""
+        """Give the lease up, if it is held, so that the others need not wait until it expires."""
+        is_held, revision = self.is_held, self._revision
+        self._revision = None
+        if not is_held:
+            return  # it has expired
         with trio.move_on_after(1, shield=True):
             try:
-                await self._bucket.delete(PREFIX + self.name)
+                await self._bucket.delete(self._key, revision=revision, ttl=MARKER_SECONDS)
             except TransportError as exc:
                 logger.debug("the lease of %s expires by itself: %s", self.name, exc)
+
+    @property
+    def _key(self) -> str:
+        return PREFIX + self.name
 
 
 def _value(life: int) -> bytes:
@@ -158,7 +141,11 @@ def read_lease(value: bytes) -> int:
         ValueError: It is no lease.
     """
     try:
-        return int(json.loads(value)["life"])
-    except (TypeError, KeyError, RecursionError) as exc:
+        life = json.loads(value)["life"]
+    except (TypeError, LookupError, RecursionError) as exc:
         msg = f"no lease: {exc!r}"
         raise ValueError(msg) from exc
+    if type(life) is not int or life < 0:
+        msg = f"no lease: {life!r} is no life"
+        raise ValueError(msg)
+    return life

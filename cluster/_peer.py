@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
 from ..accounts import QuotaExceededError
 from ..dataspace import TopicFilter
 from ..dataspace._routes import Subscription
-from ..dataspace.hops import Hop, Landing, Shipment
-from ..transports import RemoteProtocolError
+from ..dataspace.hops import IDLE_SECONDS, Hop, Landing, Shipment
+from ..transports import LocalProtocolError, RemoteProtocolError
 from ._codec import Joiner, encode, in_parts
 from ._interest import ALL
 from ._wake import Wake
@@ -30,9 +32,15 @@ LOOK: Final = 0.25
 """Seconds between two looks at who waits and who holds what, while something is under way: as
 often as the watch over slow consumers looks."""
 REPEAT: Final = 1.0
-"""Seconds after which what was not received is sent again."""
+"""Seconds after which what was not received is sent again; twice as many after each time."""
+REPEAT_AT_MOST: Final = 16.0
 COALESCE: Final = 0.005
 """Seconds between two receipts at least: two hundred a second cost little."""
+COALESCE_A_PARCEL: Final = 10e-6
+"""So much longer for each parcel that is not settled."""
+NOTHING: Final[frozenset[str]] = frozenset()
+FOR_WANT_OF_ROOM: Final = -1
+"""The page of a relay that gets everything, because there are too many kinds of filters."""
 
 QOS: Final = 2
 DEFAULT_MAX_PAYLOAD: Final = 1 << 20
@@ -50,12 +58,13 @@ class Peer:
         subject: The subject that it reads what this relay sends from.
         ledger, dataspace: This relay's.
         router: Publishes in it what comes.
-        open_account: Opens an account for one of its origins.
+        open_account, close_account: Opens an account for one of its origins, and closes it.
         patience: See `Hop`.
 
     Attributes:
         hop: The holder of what goes there.
         landing: Where it comes from there.
+        number: As above.
         resent: Items that were sent there again.
     """
 
@@ -71,9 +80,11 @@ class Peer:
         dataspace: Dataspace,
         router: Router,
         open_account: Callable[[str, tuple[str, ...]], Account],
+        close_account: Callable[[Account], object],
         patience: float,
     ) -> None:
         self.name = name
+        self.number = number
         self._nats = nats
         self._subject = subject
         self._ledger = ledger
@@ -89,8 +100,17 @@ class Peer:
             opens_rings=name < me,
             on_ready=self._to_ship.set,
         )
-        self.landing = Landing(ledger, router, open_account, number, on_settled=self._to_answer.set)
+        self.landing = Landing(
+            ledger,
+            router,
+            open_account,
+            number,
+            close_account=close_account,
+            on_settled=self._to_answer.set,
+        )
         self._filters: dict[str, Subscription] = {}
+        self._pages: dict[int, frozenset[str]] = {}
+        self._in_parts = trio.Lock()
         self._joiner = Joiner()
         self.resent = 0
         self._sent = 0
@@ -102,15 +122,19 @@ class Peer:
 
     # -- what it wants ----------------------------------------------------------------------------
 
-    def wants(self, filters: frozenset[str]) -> None:
-        """Let what matches these filters go there, and nothing else."""
-        routes = self._dataspace.routes
-        for text in self._filters.keys() - filters:
-            routes.unsubscribe(self._filters.pop(text))
-        for text in filters - self._filters.keys():
-            if ALL[0] in self._filters and ALL[0] in filters:
-                break  # it gets everything
-            self._subscribe(text)
+    def wants(self, page: int, filters: frozenset[str]) -> None:
+        """Let what matches the filters of a page go there, in place of what the page had before.
+
+        One filter is on one page, but for the one for everything, which several may have.
+        """
+        before = self._pages.get(page, NOTHING)
+        self._pages[page] = filters
+        for text in filters - before:
+            if text not in self._filters:
+                self._subscribe(text)
+        for text in before - filters:
+            if not any(text in each for each in self._pages.values()) or text != ALL:
+                self._unsubscribe(text)
 
     def _subscribe(self, text: str) -> None:
         try:
@@ -122,10 +146,14 @@ class Peer:
             logger.warning("relay %s wants %r, which is no filter: %s", self.name, text, exc)
         except QuotaExceededError as exc:
             logger.warning("relay %s gets everything, because of %r: %s", self.name, text, exc)
-            if ALL[0] not in self._filters:
-                self._subscribe(ALL[0])
+            self.wants(FOR_WANT_OF_ROOM, frozenset({ALL}))
         else:
             self._filters[text] = subscription
+
+    def _unsubscribe(self, text: str) -> None:
+        subscription = self._filters.pop(text, None)
+        if subscription is not None:
+            self._dataspace.routes.unsubscribe(subscription)
 
     # -- what comes -------------------------------------------------------------------------------
 
@@ -137,7 +165,10 @@ class Peer:
             logger.error("relay %s: %s", self.name, exc, extra={"event": "bad_relay"})
             return
         nursery = self._nursery
-        if message is None or nursery is None:
+        # What was sent for another life of one of the two may still come.
+        if message is None or nursery is None or message.epoch != self.number:
+            return
+        if message.life not in (0, self.number):
             return
         if not isinstance(message, Shipment):
             self.hop.receipt(message)
@@ -175,56 +206,94 @@ class Peer:
         """
         self._scope.cancel()
         self._nursery = None
-        self.wants(frozenset())
+        for text in list(self._filters):
+            self._unsubscribe(text)
         self.hop.close()
         self.landing.close()
 
     async def _ship(self) -> None:
-        hop = self.hop
-        said = greeted_at = received_at = -REPEAT
+        hop, clock = self.hop, self._ledger.clock
+        greeted_at = sent_at = -REPEAT
+        repeat = REPEAT
         waiting = False
         while True:
             await self._nats.wait_for_room()
-            shipment = hop.shipment()
-            if shipment.parcels:
-                await self._send(shipment)
-                greeted_at = self._ledger.clock()
-                waiting = bool(shipment.waiting)
-                continue
-            now = self._ledger.clock()
-            received_at = max(received_at, hop.progressed_at)
-            if self._again or (hop.unreceived_items and now - max(said, received_at) >= REPEAT):
+            if hop.queue:
+                shipment = hop.shipment()
+                if shipment.parcels:
+                    await self._send_shipment(shipment)
+                    sent_at = clock()
+                    continue
+            now = clock()
+            if hop.progressed_at > sent_at:
+                repeat = REPEAT
+            sent_at = max(sent_at, hop.progressed_at)
+            if self._again or (hop.unreceived_items and now - sent_at >= repeat):
                 self._again = False
-                said = now
                 for each in hop.again():
                     self.resent += sum(parcel.items for parcel in each.parcels)
                     await self._nats.wait_for_room()
-                    await self._send(each)
+                    await self._send_shipment(each)
+                sent_at = clock()
+                repeat = min(2 * repeat, REPEAT_AT_MOST)  # it may be on its way still
             # While something is there, it has to know who waits, and to answer.
             looks = len(hop) > 0 or waiting or not hop.is_known
             if looks and now - greeted_at >= LOOK:
-                shipment = hop.hello()
-                waiting = bool(shipment.waiting)
-                await self._send(shipment)
+                hello = hop.hello()
+                waiting = bool(hello.waiting)
+                await self._send(hello)
                 greeted_at = now
-            await self._to_ship.wait(LOOK if looks or hop.unreceived_items else float("inf"))
+            await self._to_ship.wait(LOOK if looks else math.inf)
 
     async def _answer(self) -> None:
         named_at = -LOOK
-        landing = self.landing
+        landing, clock = self.landing, self._ledger.clock
         while True:
-            await self._to_answer.wait(LOOK if len(landing) else float("inf"))
+            quiet = IDLE_SECONDS if landing.has_origins else math.inf
+            if not await self._to_answer.wait(LOOK if len(landing) else quiet):
+                landing.close_idle()
+                if not len(landing):
+                    continue
             await self._nats.wait_for_room()
-            now = self._ledger.clock()
+            now = clock()
             names = now - named_at >= LOOK
             if names:
                 named_at = now
-            await self._send(landing.receipt(names=names))
-            await trio.sleep(COALESCE)
+            await self._send(landing.receipt(full=names))
+            # With very many parcels a receipt costs more.
+            await trio.sleep(COALESCE + len(landing) * COALESCE_A_PARCEL)
+
+    async def _send_shipment(self, shipment: Shipment) -> None:
+        """Send a shipment. A parcel that cannot be sent goes without its events, and is logged."""
+        try:
+            await self._send(shipment)
+        except LocalProtocolError as exc:
+            if len(shipment.parcels) > 1:
+                for parcel in shipment.parcels:
+                    await self._send_shipment(attrs.evolve(shipment, parcels=(parcel,)))
+                return
+            (parcel,) = shipment.parcels
+            logger.error(
+                "%d items of %s are lost to relay %s: %s",
+                parcel.items, parcel.origin, self.name, exc,
+                extra={"event": "cannot_cross", "relay": self.name, "account": parcel.origin},
+            )  # fmt: skip
+            empty = attrs.evolve(parcel, events=())
+            await self._send(attrs.evolve(shipment, parcels=(empty,)))
 
     async def _send(self, message: Shipment | Receipt) -> None:
+        """Send a message.
+
+        Raises:
+            LocalProtocolError: It cannot be encoded, or is too large.
+        """
         server = self._nats.server
         most = DEFAULT_MAX_PAYLOAD if server is None else server.max_payload
-        self._sent += 1
-        for part in in_parts(encode(message), most, self._sent):
-            await self._nats.publish(self._subject, part)
+        data = encode(message)
+        if len(data) <= most:
+            await self._nats.publish(self._subject, data)
+            return
+        async with self._in_parts:  # not in between those of another message
+            self._sent += 1
+            for part in in_parts(data, most, self._sent):
+                await self._nats.publish(self._subject, part)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import trio
@@ -23,6 +24,7 @@ from ..dataspace import Publication
 from ..transports import LocalProtocolError, TransportError
 from ..transports.mqtt.server._persistent_retained import decode_retained, encode_retained
 from ..transports.nats import WrongSequenceError, open_bucket
+from ._patiently import RETRY_SECONDS, patiently
 from ._wake import Wake
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.cluster")
 
 MARKER_SECONDS: Final = 86_400.0
-RETRY_SECONDS: Final = 0.5
 KEY_BYTES: Final = 16
 """Bytes of a topic's digest, which is its key: topics may be longer than keys."""
 
@@ -78,11 +79,10 @@ class Retained:
         self, place: Place, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """See `Companion.run`: it has started when all that there are are known here."""
-        bucket = await open_bucket(
-            place.js,
-            f"clearfunds-{place.cluster}-retained",
-            marker_ttl=MARKER_SECONDS,
-            replicas=place.replicas,
+        name = f"clearfunds-{place.cluster}-retained"
+        replicas = place.replicas
+        bucket = await patiently(
+            partial(open_bucket, place.js, name, marker_ttl=MARKER_SECONDS, replicas=replicas)
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(self._watch, bucket)

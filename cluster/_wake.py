@@ -13,11 +13,13 @@ class Wake:
         """Wake the task, now or when it waits next."""
         self._event.set()
 
-    async def wait(self, seconds: float = float("inf")) -> None:
-        """Wait until there is something to do, or for so long.
+    async def wait(self, seconds: float = float("inf")) -> bool:
+        """Wait until there is something to do, or for so long; return whether there is.
 
         Cancellation: what there is to do is not forgotten.
         """
         with trio.move_on_after(seconds):
             await self._event.wait()
+        found = self._event.is_set()
         self._event = trio.Event()
+        return found

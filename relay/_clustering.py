@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from ._settings import RelaySettings
 
 
-def cluster_of(
-    settings: RelaySettings, dataspace: Dataspace, tree: AccountTree
-) -> Cluster | None:
+def cluster_of(settings: RelaySettings, dataspace: Dataspace, tree: AccountTree) -> Cluster | None:
     """Return the relay's place in its cluster, which it has not joined yet; None: it has none.
 
     Raises:
@@ -35,14 +33,13 @@ def cluster_of(
     from ..cluster import Cluster, ClusterSettings
 
     def open_account(relay: str, origin: str, above: tuple[str, ...]) -> Account:
-        name = via(relay, origin)
-        return dataspace.ledger.open(name, limit=settings.limit, parent=tree.below(above))
+        return tree.open_below(above, via(relay, origin), settings.limit)
 
     name = settings.name or name_of_host()
     where = ClusterSettings(
         settings.cluster, name, settings.cluster_name, patience=settings.patience
     )
-    return Cluster(where, dataspace, open_account)
+    return Cluster(where, dataspace, open_account, tree.close)
 
 
 def collector_of(cluster: Cluster) -> Collector:

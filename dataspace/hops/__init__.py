@@ -6,6 +6,7 @@ No I/O: a transport carries the shipments and receipts.
 from ._hop import Hop as Hop
 from ._hop import RemoteHolder as RemoteHolder
 from ._hop import via as via
+from ._landing import IDLE_SECONDS as IDLE_SECONDS
 from ._landing import Landing as Landing
 from ._wire import Held as Held
 from ._wire import Parcel as Parcel

@@ -237,7 +237,7 @@ class Hop(LoanQueue):
 
     def hello(self) -> Shipment:
         """Return a shipment without parcels, which says who waits; the other relay answers it."""
-        return self._shipment(())
+        return self._shipment((), self._waiting())
 
     def again(self) -> Iterator[Shipment]:
         """Yield all that has been sent and not received, to be sent once more."""
@@ -252,7 +252,9 @@ class Hop(LoanQueue):
         if parcels:
             yield self._shipment(parcels)
 
-    def _shipment(self, parcels: Iterable[Parcel]) -> Shipment:
+    def _shipment(
+        self, parcels: Iterable[Parcel], waiting: frozenset[str] | None = None
+    ) -> Shipment:
         self._shipments += 1
         return Shipment(
             self.epoch,
@@ -261,7 +263,7 @@ class Hop(LoanQueue):
             next(iter(self._out), self._next),
             self._received,
             tuple(parcels),
-            self._waiting(),
+            waiting,
         )
 
     def _waiting(self) -> frozenset[str]:

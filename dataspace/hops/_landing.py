@@ -24,7 +24,7 @@ from ...accounts._loop import checkpoint
 from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
 from ._hop import Hop
-from ._wire import Held, Parcel, Ranges, Receipt, Shipment
+from ._wire import Held, Parcel, Ranges, Receipt, Shipment, ranges_of
 
 if TYPE_CHECKING:
     from ...accounts import LoanedItem
@@ -172,6 +172,7 @@ class Landing:
         router: The dataspace.
         open_account: Opens the account for an origin, from its name and the names above it.
         life: A greater number than any earlier life of this landing had; from 1 on.
+        close_account: Closes such an account, when it is no longer needed.
         on_settled: Called when a parcel is settled.
     """
 
@@ -182,9 +183,11 @@ class Landing:
         open_account: Callable[[str, tuple[str, ...]], Account],
         life: int,
         *,
+        close_account: Callable[[Account], object] = Account.close,
         on_settled: Callable[[], object] = lambda: None,
     ) -> None:
         self._ledger = ledger
+        self._close_account = close_account
         self._router = router
         self._open = open_account
         self._life = life
@@ -195,6 +198,8 @@ class Landing:
         # Parcels that have come and are not settled, by number, in order. The others between
         # `_floor` and `_next` are.
         self._landed: dict[int, Landed] = {}
+        # Those that have been settled since the last receipt.
+        self._fresh: list[int] = []
         self._origins: dict[str, Origin] = {}
         self._waiting: frozenset[str] = frozenset()
         self._last_shipment = 0
@@ -231,7 +236,8 @@ class Landing:
                     touched.add(parcel.origin)
         if shipment.number > self._last_shipment:
             self._last_shipment = shipment.number
-            self._note_waiting(shipment.waiting)
+            if shipment.waiting is not None:
+                self._note_waiting(shipment.waiting)
         touched |= self._waiting
         return [name for name in touched if self._has_to_be_served(name)]
 
@@ -239,6 +245,7 @@ class Landing:
         """Begin with another life of the hop; what came from the last one goes on unreported."""
         self._epoch = epoch
         self._landed.clear()
+        self._fresh.clear()
         self._floor = self._next = 0
         self._last_shipment = self._receipts = 0
 
@@ -320,6 +327,7 @@ class Landing:
         number = landed.parcel.number
         if self._landed.get(number) is landed:  # else it came from an earlier life of the hop
             del self._landed[number]
+            self._fresh.append(number)
         origin = self._origins.get(landed.parcel.origin)
         if origin is not None and origin.account is landed.account:  # else it has been closed
             origin.unsettled -= 1
@@ -327,7 +335,13 @@ class Landing:
                 origin.idle_since = self._ledger.clock()
         self._ledger.faults.call(None, "telling of a parcel that is settled", self._on_settled)
 
-    def _close_idle(self) -> None:
+    @property
+    def has_origins(self) -> bool:
+        """Whether accounts of origins are open here."""
+        return bool(self._origins)
+
+    def close_idle(self) -> None:
+        """Close the accounts of origins that have sent nothing for a while."""
         now = self._ledger.clock()
         for origin in list(self._origins.values()):
             since = origin.idle_since
@@ -338,7 +352,7 @@ class Landing:
         del self._origins[origin.name]
         origin.release()
         self._waiting -= {origin.name}
-        origin.account.close()
+        self._close_account(origin.account)
 
     def close(self) -> None:
         """Close it: the other relay is no longer one of the cluster.
@@ -350,18 +364,23 @@ class Landing:
             self._close(origin)
         self._landed.clear()
 
-    def receipt(self, *, names: bool = True) -> Receipt:
+    def receipt(self, *, full: bool = True) -> Receipt:
         """Return what is known of the parcels that have come.
 
-        `names`: whether also where those are that are not settled. That costs CPU for each of them,
-        so it is for receipts that are sent from time to time.
+        `full`: all that is known, with the holders of what is not settled. That costs CPU for each
+        of those, so it is for receipts that are sent from time to time. Others tell of what has
+        been settled since the last one.
         """
         self._receipts += 1
         held: tuple[Held, ...] | None = None
-        if names:
-            self._close_idle()
+        if full:
+            self.close_idle()
             held = tuple(self._held())
-        return Receipt(self._epoch, self._life, self._receipts, self._next, self._settled(), held)
+            settled = self._settled()
+        else:
+            settled = ranges_of(sorted(each for each in self._fresh if each >= self._floor))
+        self._fresh.clear()
+        return Receipt(self._epoch, self._life, self._receipts, self._next, settled, held)
 
     def _settled(self) -> Ranges:
         found: list[tuple[int, int]] = []

@@ -45,7 +45,7 @@ class Shipment:
         floor: All parcels below it have ended here; none of them comes any more.
         first: The first parcel that may still come: those below have been received or given up.
         parcels: In the order of their numbers.
-        waiting: The accounts with parcels there that a reader waits for here.
+        waiting: The accounts with parcels there that a reader waits for here; None: as before.
     """
 
     epoch: int
@@ -54,7 +54,7 @@ class Shipment:
     floor: int
     first: int
     parcels: tuple[Parcel, ...] = ()
-    waiting: frozenset[str] = frozenset()
+    waiting: frozenset[str] | None = None
 
 
 @attrs.frozen
@@ -84,7 +84,7 @@ class Receipt:
             has restarted has another one, and has lost what had come.
         number: The number of the receipt; from 1 on in each epoch.
         received: All parcels below it have come, or come no more.
-        settled: Those below it that are settled, from the floor on.
+        settled: Those below it that are settled: all from the floor on, or the last ones.
         held: Where others are; None: this receipt does not say.
     """
 
@@ -94,3 +94,14 @@ class Receipt:
     received: int
     settled: Ranges = ()
     held: tuple[Held, ...] | None = None
+
+
+def ranges_of(numbers: list[int]) -> Ranges:
+    """Return ascending numbers as ranges."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return tuple(found)

@@ -9,7 +9,10 @@ import trio
 
 from clearfunds.accounts import Ledger
 from clearfunds.cluster import Cluster, ClusterError, ClusterSettings
+from clearfunds.cluster._codec import encode
 from clearfunds.dataspace import Dataspace, Publication
+from clearfunds.dataspace.hops import Parcel, Receipt, Shipment
+from clearfunds.transports.nats import JetStream, KeyValue, open_nats
 from tests.cluster.members import Member, joined, members, take, until
 from tests.nats_servers import NatsServer, needs_nats
 
@@ -84,32 +87,99 @@ async def test_over_a_short_loss_of_nats_nothing_is_lost(own_nats: NatsServer) -
         await until(one.is_quiet)
 
 
-async def test_relays_whose_leases_have_expired_meet_again(
+async def test_relays_that_are_cut_off_serve_their_own_clients_and_meet_again(
     own_nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with members(own_nats.url, "r1", "r2") as (one, two), two.subscribed("box", "t") as box:
+    async with (
+        members(own_nats.url, "r1", "r2") as (one, two),
+        two.subscribed("box", "t") as box,
+        one.subscribed("local", "t") as local,
+    ):
         before = one.cluster.peers["r2"]
         own_nats.kill()
         one.publish("p", Publication("t", b"lost"))
-        await trio.sleep(5)
-        assert one.owed("p") == {"r2": 1}
+        await trio.sleep(2)
+        assert one.owed("p") == {"r2": 1, "local": 1}
+        await take(local, 1)
+        await until(lambda: not one.owed("p"), 4)
+        assert one.ledger.statistics().repaid_items["written_off"] == 1
+        for _ in range(5):  # nobody waits for the other relay any more
+            one.publish("p", *[Publication("t", b"x")] * 50)
+            await take(local, 50)
+        assert "relay r1 is cut off from the cluster" in caplog.text
         await trio.to_thread.run_sync(own_nats.start)
         await until(lambda: one.cluster.peers.get("r2") not in (None, before))
         await until(lambda: one.cluster.peers["r2"].hop.is_known)
-        assert "joins again" in caplog.text
-        await until(lambda: len(one.dataspace.route_of("t").plain.holders) == 1)
+        await until(lambda: len(one.dataspace.route_of("t").plain.holders) == 2)
         one.publish("p", Publication("t", b"again"))
         while (await take(box, 1))[0].payload != b"again":
             pass
+        await take(local, 1)
         await until(one.is_quiet)
 
 
+async def test_what_is_no_value_in_the_bucket_is_named_and_ends_nothing(
+    nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with members(nats.url, "r1", "r2") as (one, two), open_nats(nats.url) as client:
+        bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
+        for value in (b"", b'{"life": Infinity}', b'{"life": 1e400}', b"[]", b'{"life": "1"}'):
+            for key in ("relay.evil", "filters.evil.3", "filters.evil.x"):
+                await bucket.put(key, value)
+        await until(lambda: caplog.text.count("the cluster's bucket has") >= 30)
+        async with two.subscribed("box", "t") as box:
+            one.publish("p", Publication("t", b"x"))
+            assert len(await take(box, 1)) == 1
+        for key in ("relay.evil", "filters.evil.3", "filters.evil.x"):
+            await bucket.delete(key)
+
+
+async def test_what_was_sent_for_another_life_is_ignored(nats: NatsServer) -> None:
+    async with members(nats.url, "r1", "r2") as (one, two), two.subscribed("box", "t") as box:
+        peer = two.cluster.peers["r1"]
+        parcel = Parcel(1, "p", (), (Publication("t", b"old"),), 1, 1)
+        for number in (peer.number - 1, peer.number + 1):
+            peer.take(encode(Shipment(number, 1, peer.number, 1, 1, (parcel,))))
+            peer.take(encode(Shipment(peer.number, 1, number, 1, 1, (parcel,))))
+            peer.take(encode(Receipt(peer.number, number, 9, 9)))
+        one.publish("p", Publication("t", b"new"))
+        assert [each.payload for each in await take(box, 1)] == [b"new"]
+
+
+async def test_a_relay_that_has_gone_leaves_no_filters_behind(nats: NatsServer) -> None:
+    async with members(nats.url, "stays") as (one,), open_nats(nats.url) as client:
+        other = Member(nats.url, "goes")
+        async with joined(other), other.subscribed("box", "some/filter"):
+            await until(lambda: one.cluster.peers)
+        bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
+        with trio.fail_after(5):
+            while await bucket.keys("filters.goes.*"):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert one.cluster.peers == {}
+
+
+async def test_a_publication_that_is_too_large_for_nats_is_named_and_in_nobodys_way(
+    nats: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("clearfunds.cluster._codec.MAX_PARTS", 2)
+    async with members(nats.url, "r1", "r2") as (one, two), two.subscribed("box", "t") as box:
+        one.publish("large", Publication("t", bytes(3 << 20)))
+        one.publish("small", Publication("t", b"x"))
+        assert [each.payload for each in await take(box, 1)] == [b"x"]
+        await until(one.is_quiet)
+        assert "1 items of large are lost to relay r2" in caplog.text
+
+
 async def test_a_name_that_is_taken_is_refused_with_a_sentence(nats: NatsServer) -> None:
-    async with members(nats.url, "twin"):
+    async with members(nats.url, "twin", "other") as (twin, other):
+        before = other.cluster.peers["twin"]
         again = Member(nats.url, "twin")
         with pytest.raises(ClusterError, match="another relay of the cluster has the name 'twin'"):
             async with again.cluster.joined():
                 pass
+        await trio.sleep(0.5)
+        assert other.cluster.peers == {"twin": before}  # it was not thrown out
+        assert twin.cluster.rejoins == 0
 
 
 async def test_without_nats_there_is_a_sentence() -> None:

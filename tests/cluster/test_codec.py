@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clearfunds.cluster._codec import MAX_PARTS, PART, Joiner, decode, encode, in_parts
 from clearfunds.dataspace import Batch, Publication
 from clearfunds.dataspace.hops import Held, Parcel, Receipt, Shipment
-from clearfunds.transports import RemoteProtocolError
+from clearfunds.transports import LocalProtocolError, RemoteProtocolError
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._runs import publications
 
@@ -50,7 +50,7 @@ SHIPMENTS = st.builds(
     Shipment,
     *[NUMBERS] * 5,
     st.lists(PARCELS, max_size=4).map(tuple),
-    st.frozensets(NAMES, max_size=3),
+    st.none() | st.frozensets(NAMES, max_size=3),
 )
 HELD = st.builds(Held, NUMBERS, NUMBERS, NAMES, st.none() | NAMES)
 RECEIPTS = st.builds(
@@ -116,10 +116,13 @@ def test_changed_bytes_are_refused_or_are_another_message(
 def test_parts_are_joined_and_what_lacks_one_is_forgotten(
     shipment: Shipment, most: int, data: st.DataObject
 ) -> None:
-    parts = list(in_parts(encode(shipment), most, 1))
-    assert all(len(part) <= most for part in parts)
-    if len(parts) > MAX_PARTS:
+    whole = encode(shipment)
+    if len(whole) > MAX_PARTS * (most - 9):
+        with pytest.raises(LocalProtocolError, match="are the most"):
+            list(in_parts(whole, most, 1))
         return
+    parts = list(in_parts(whole, most, 1))
+    assert all(len(part) <= most for part in parts)
     joiner = Joiner()
     lost = data.draw(st.integers(0, len(parts) - 1))
     if len(parts) > 1:

@@ -178,7 +178,7 @@ class World:
         last = 0.0
         while True:
             hop = one.hops[other.name]
-            shipment = hop.shipment()
+            shipment = hop.shipment() if hop.queue else hop.hello()
             self.network.send(nursery, accept, shipment)
             if not shipment.parcels and trio.current_time() - last > 3 * TICK:
                 for each in hop.again():
@@ -192,7 +192,7 @@ class World:
 
         for number in count():
             await trio.sleep(TICK)
-            receipt = other.landings[one.name].receipt(names=number % 3 == 0)
+            receipt = other.landings[one.name].receipt(full=number % 3 == 0)
             self.network.send(self.nursery, take, receipt)
 
     def audit(self) -> None:
@@ -206,7 +206,7 @@ class World:
 
     def check(self, hop: Hop, landing: Landing) -> None:
         """Check that what has landed is owed for where it came from, if neither has restarted."""
-        if landing.receipt(names=False).epoch != hop.epoch or self.gave_up:
+        if landing.receipt(full=False).epoch != hop.epoch or self.gave_up:
             return
         out = hop.out()
         for number, parcel in landing.unsettled().items():

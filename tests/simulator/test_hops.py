@@ -348,7 +348,8 @@ def test_those_wait_whose_debt_there_is_in_the_way_of_a_reader_of_their_tenant()
             for account, items in [(loud, 5), (apart, 1)]:
                 with account.turn() as turn:
                     turn.send(hop, Publication("t", b"x"), items=items)
-            assert hop.shipment().waiting == frozenset()
+            assert len(hop.shipment().parcels) == 2
+            assert hop.hello().waiting == frozenset()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(quiet.ensure_clear_funds)
                 await trio.sleep(1)
