@@ -160,15 +160,15 @@ def exchange(
             selector.register(reader, selectors.EVENT_READ)
         while left:
             for key, _ in selector.select(1.0):
-                reader = key.fileobj
-                assert isinstance(reader, socket.socket)
-                data = reader.recv(CHUNK * 4)
+                ready = key.fileobj
+                assert isinstance(ready, socket.socket)
+                data = ready.recv(CHUNK * 4)
                 if not data:
                     raise ServerError("a subscriber was disconnected")
-                left[reader] -= len(data)
-                if left[reader] <= 0:
-                    del left[reader]
-                    selector.unregister(reader)
+                left[ready] -= len(data)
+                if left[ready] <= 0:
+                    del left[ready]
+                    selector.unregister(ready)
             if time.monotonic() > deadline:
                 raise ServerError(f"after {SECONDS:g} s {len(left)} subscribers lack messages")
     sending.join()

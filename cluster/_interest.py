@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 from zlib import crc32
 
 from ..dataspace._routes import Routes, Subscription
@@ -112,4 +112,4 @@ def read_page(data: bytes) -> tuple[int, frozenset[str]]:
     if type(life) is not int or type(filters) is not list:
         msg = "no page of filters: its life or its filters are missing"
         raise ValueError(msg)
-    return life, frozenset(map(str, filters))
+    return life, frozenset(str(each) for each in cast("list[object]", filters))

@@ -272,7 +272,7 @@ class Peer:
                 for parcel in shipment.parcels:
                     await self._send_shipment(attrs.evolve(shipment, parcels=(parcel,)))
                 return
-            (parcel,) = shipment.parcels
+            parcel = shipment.parcels[0]
             logger.error(
                 "%d items of %s are lost to relay %s: %s",
                 parcel.items, parcel.origin, self.name, exc,

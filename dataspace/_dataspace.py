@@ -258,7 +258,7 @@ class Dataspace:
         else:
             self.unrouted += count
 
-    def deliver_run(self, turn: Turn, run: RunT, holders: Collection[Recipient]) -> None:
+    def deliver_run(self, turn: Turn, run: Run, holders: Collection[Recipient]) -> None:
         """Deliver a run of messages to known holders in a turn, at its commit; see `route_run`."""
         count, nbytes = run.count, run.nbytes
         for holder in holders:

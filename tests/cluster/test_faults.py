@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -53,8 +53,7 @@ class Traffic:
             nursery.start_soon(self._keep, self._read, number)
             nursery.start_soon(self._keep, self._publish, number)
 
-    async def _keep(self, run: object, number: int) -> None:
-        assert callable(run)
+    async def _keep(self, run: Callable[[int], Awaitable[None]], number: int) -> None:
         while True:
             try:
                 await run(number)

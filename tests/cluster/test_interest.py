@@ -31,7 +31,7 @@ class Told:
         for number in self.interest.changed():
             life, self.pages[number] = read_page(self.interest.page(number, 7))
             assert life == 7
-        return set().union(*self.pages.values())
+        return set[str]().union(*self.pages.values())
 
 
 def test_filters_are_told_once_and_taken_back_with_the_last_subscription() -> None:

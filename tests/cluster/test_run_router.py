@@ -12,8 +12,8 @@ from clearfunds.dataspace import Batch, Dataspace, Mailbox, Publication, TopicFi
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._runs import publications
 
-FILTERS = ("a", "b", "a/+", "#", "c/#", "a/b/c")
-TOPICS = ("a", "b", "a/b", "c", "c/d/e", "a/b/c", "nobody")
+FILTERS: tuple[str, ...] = ("a", "b", "a/+", "#", "c/#", "a/b/c")
+TOPICS: tuple[str, ...] = ("a", "b", "a/b", "c", "c/d/e", "a/b/c", "nobody")
 
 
 def published(

@@ -26,7 +26,7 @@ from clearfunds.transports.mqtt import (
 from tests.relay.brokers import Broker, bodies, numbered
 from tests.relay.faithful import Life, Load, mixed
 from tests.relay.powered import powered
-from tests.relay.test_kill import relay_process
+from tests.relay.relay_process import relay_process
 from tests.store.disk import Disks, refuse
 from tests.transports.peers import SECONDS, log_of, until
 

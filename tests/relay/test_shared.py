@@ -16,8 +16,8 @@ import trio
 from clearfunds.transports.mqtt import Publish, Subscribe
 from tests.programs import needs
 from tests.relay.faithful import PAUSE, Life, Load, Subscriber
+from tests.relay.relay_process import relay_process
 from tests.relay.test_clients import subscribed
-from tests.relay.test_kill import relay_process
 from tests.transports.peers import SECONDS, BareClient, connected, fetch, running, until
 
 needs_mosquitto = needs("mosquitto_sub")

@@ -353,11 +353,11 @@ def test_those_wait_whose_debt_there_is_in_the_way_of_a_reader_of_their_tenant()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(quiet.ensure_clear_funds)
                 await trio.sleep(1)
-                assert hop.hello().waiting == {"loud"}
+                assert hop.hello().waiting == frozenset({"loud"})
                 apart.halt("disk")
                 nursery.start_soon(apart.ensure_clear_funds)
                 await trio.sleep(1)
-                assert hop.hello().waiting == {"loud"}
+                assert hop.hello().waiting == frozenset({"loud"})
                 nursery.cancel_scope.cancel()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

@@ -12,7 +12,7 @@ from tests.ports import lasting_port
 from tests.ranges.server.sink_load import Clients, SinkLoad
 from tests.relay.faithful import Life
 from tests.relay.powered import powered
-from tests.relay.test_kill import relay_process
+from tests.relay.relay_process import relay_process
 from tests.store.disk import Disks
 from tests.transports.peers import RunningRelay, until
 
