@@ -44,6 +44,12 @@ FILTERS: Final = "filters."
 SUBJECT: Final = "clearfunds"
 SETTLE: Final = 0.02
 """Seconds between two writes of pages of filters: subscriptions come in crowds."""
+CONNECT_SECONDS: Final = 2.0
+PING_SECONDS: Final = 1.0
+"""A server that is silent for twice as long is lost: its relays find another one before their
+leases expire."""
+ANSWER_SECONDS: Final = 2.0
+"""For so long an answer of JetStream is waited for, before it is asked again."""
 FEW: Final = 3
 """NATS servers from which on the bucket has as many replicas."""
 
@@ -143,13 +149,19 @@ class Cluster:
         settings = self.settings
         is_joined = False
         # Two connections: renewals of the lease must not stand behind what crosses.
+        connect = partial(
+            open_nats,
+            settings.servers,
+            connect_timeout=CONNECT_SECONDS,
+            ping_interval=PING_SECONDS,
+        )
         name = f"clearfunds {settings.name}"
         try:
             async with (
-                open_nats(settings.servers, name=name) as control,
-                open_nats(settings.servers, name=f"{name}, data", echo=False) as self._nats,
+                connect(name=name) as control,
+                connect(name=f"{name}, data", echo=False) as self._nats,
             ):
-                js = JetStream(control)
+                js = JetStream(control, timeout=ANSWER_SECONDS)
                 place = Place(control, js, settings.cluster, settings.name, settings.replicas)
                 with one_error():
                     async with trio.open_nursery() as nursery:
