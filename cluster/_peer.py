@@ -213,7 +213,7 @@ class Peer:
 
     async def _ship(self) -> None:
         hop, clock = self.hop, self._ledger.clock
-        greeted_at = sent_at = -REPEAT
+        greeted_at = repeated_at = -math.inf
         repeat = REPEAT
         waiting = False
         while True:
@@ -222,19 +222,19 @@ class Peer:
                 shipment = hop.shipment()
                 if shipment.parcels:
                     await self._send_shipment(shipment)
-                    sent_at = clock()
                     continue
             now = clock()
-            if hop.progressed_at > sent_at:
+            if hop.progressed_at > repeated_at:
                 repeat = REPEAT
-            sent_at = max(sent_at, hop.progressed_at)
-            if self._again or (hop.unreceived_items and now - sent_at >= repeat):
+            # What is sent after a loss is no progress: it waits there for what was lost.
+            since = max(repeated_at, hop.progressed_at)
+            if self._again or (hop.unreceived_items and now - since >= repeat):
                 self._again = False
                 for each in hop.again():
                     self.resent += sum(parcel.items for parcel in each.parcels)
                     await self._nats.wait_for_room()
                     await self._send_shipment(each)
-                sent_at = clock()
+                repeated_at = clock()
                 repeat = min(2 * repeat, REPEAT_AT_MOST)  # it may be on its way still
             # While something is there, it has to know who waits, and to answer.
             looks = len(hop) > 0 or waiting or not hop.is_known

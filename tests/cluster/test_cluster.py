@@ -10,6 +10,7 @@ import trio
 from clearfunds.accounts import Ledger
 from clearfunds.cluster import Cluster, ClusterError, ClusterSettings
 from clearfunds.cluster._codec import encode
+from clearfunds.cluster._peer import Peer
 from clearfunds.dataspace import Dataspace, Publication
 from clearfunds.dataspace.hops import Parcel, Receipt, Shipment
 from clearfunds.transports.nats import JetStream, KeyValue, open_nats
@@ -193,3 +194,29 @@ async def test_without_nats_there_is_a_sentence() -> None:
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(ClusterError, match="cannot have the name"):
         Cluster(ClusterSettings("nats://h", name), Dataspace(Ledger()), lambda *_: None)  # type: ignore[arg-type]
+
+
+async def test_what_was_lost_is_sent_again_while_more_comes(
+    nats: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(nats.url, "r1", "r2") as (one, two), two.subscribed("box", "t") as box:
+        real, lost = type(two.cluster.peers["r1"]).take, 0
+
+        def lossy(peer: Peer, data: bytes) -> None:
+            nonlocal lost
+            if b'"parcels":[[' in data and lost < 3:
+                lost += 1
+            else:
+                real(peer, data)
+
+        monkeypatch.setattr(Peer, "take", lossy)
+        async with trio.open_nursery() as nursery:
+
+            async def publish() -> None:
+                for number in range(60):
+                    one.publish("p", Publication("t", b"%d" % number))
+                    await trio.sleep(0.05)
+
+            nursery.start_soon(publish)
+            assert [each.payload for each in await take(box, 60)] == [b"%d" % n for n in range(60)]
+        assert lost == 3
