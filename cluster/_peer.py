@@ -268,18 +268,17 @@ class Peer:
         try:
             await self._send(shipment)
         except LocalProtocolError as exc:
-            if len(shipment.parcels) > 1:
-                for parcel in shipment.parcels:
+            for parcel in shipment.parcels:
+                if len(shipment.parcels) > 1:
                     await self._send_shipment(attrs.evolve(shipment, parcels=(parcel,)))
-                return
-            parcel = shipment.parcels[0]
-            logger.error(
-                "%d items of %s are lost to relay %s: %s",
-                parcel.items, parcel.origin, self.name, exc,
-                extra={"event": "cannot_cross", "relay": self.name, "account": parcel.origin},
-            )  # fmt: skip
-            empty = attrs.evolve(parcel, events=())
-            await self._send(attrs.evolve(shipment, parcels=(empty,)))
+                    continue
+                logger.error(
+                    "%d items of %s are lost to relay %s: %s",
+                    parcel.items, parcel.origin, self.name, exc,
+                    extra={"event": "cannot_cross", "relay": self.name, "account": parcel.origin},
+                )  # fmt: skip
+                empty = attrs.evolve(parcel, events=())
+                await self._send(attrs.evolve(shipment, parcels=(empty,)))
 
     async def _send(self, message: Shipment | Receipt) -> None:
         """Send a message.
