@@ -17,6 +17,7 @@ from clearfunds.relay._pages import PagesAddress
 from clearfunds.transports import ListenURLError
 
 from .._errors import CommandFailedError, UsageError
+from .._logging import configure_logging
 from .._running import run_async
 from .._types import Count, OptionalText
 from ._ending import Ending, end_at_signals
@@ -38,6 +39,8 @@ _RELAYS_END_SECONDS: Final = 2 * GRACE_SECONDS + 5
 
 _SERVERS_END_SECONDS: Final = 10.0
 # The same for NATS servers, which write what is in memory to disk.
+
+_HOST_ADVICE: Final = "or by the name that --http has"
 
 cluster = App(name="cluster", help="Run a cluster of relays on this machine, to try it.")
 
@@ -96,6 +99,7 @@ def up(
         msg = f"--port {port} leaves no port below {_PORTS_MAX + 1} for {relays} relays"
         raise UsageError(msg)
     address = _address(http)
+    configure_logging("warning")
     find_nats_server()
     with _store(directory) as store:
         try:
@@ -175,7 +179,7 @@ async def _serve_page(
         pages.handlers(),
         address.host,
         address.port,
-        access=Access(hosts=(address.host,), open_pages=frozenset()),
+        access=Access(hosts=(address.host,), open_pages=frozenset(), advice=_HOST_ADVICE),
     )
     urls: list[str] = await nursery.start(serve)
     return urls[0]

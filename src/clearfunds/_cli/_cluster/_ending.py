@@ -29,9 +29,9 @@ class Ending:
             self.scope.cancel()
 
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final[tuple[signal.Signals, ...]] = (signal.SIGINT, signal.SIGTERM)
 
-_TERMINAL_GONE: Final = signal.SIGHUP
+_TERMINAL_GONE: Final[signal.Signals] = signal.SIGHUP
 # By default it would end this process at once, and the cluster's processes would stay.
 
 
