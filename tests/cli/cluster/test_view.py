@@ -96,6 +96,14 @@ def test_a_name_that_only_looks_like_another_relays_stays() -> None:
     assert [each["name"] for each in page["waits"][0]["on"]] == ["relay-10/x", "relay-1"]
 
 
+def test_another_relay_as_a_whole_has_no_name() -> None:
+    page = cluster_view(
+        [answer("relay-1", wait("a", on=(holder("relay-2", "hop"),))), Answer("relay-2")]
+    )
+    (on,) = page["waits"][0]["on"]
+    assert (on["relay"], on["name"]) == ("relay-2", "")
+
+
 def test_the_longest_waits_come_first_and_the_rest_is_counted() -> None:
     waits = [wait(f"a{number}", seconds=number) for number in range(WAITS_MAX)]
     page = cluster_view(

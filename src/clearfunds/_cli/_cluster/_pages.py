@@ -13,6 +13,7 @@ from ._look import Looks
 
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
+    "/cluster.css": ("cluster.css", "text/css; charset=utf-8"),
     "/cluster.js": ("cluster.js", "text/javascript; charset=utf-8"),
 }
 

@@ -1,8 +1,9 @@
 """`/cluster.json`: the relays, and who waits for whom over all of them.
 
 A relay's ledger names holders of other relays `relay-2/HOLDER`, and accounts of other relays
-`via/relay-1/ACCOUNT`. Here each name stands beside the relay that it belongs to. A publisher that
-waits for a holder of another relay waits in both ledgers; it is shown once, from its own relay.
+`via/relay-1/ACCOUNT`. Here each name stands beside the relay that it belongs to. Another relay as a
+whole, which has not received a message yet, has an empty name. A publisher that waits for a holder
+of another relay waits in both ledgers; it is shown once, from its own relay.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,9 @@ WAITS_MAX: Final = 50
 """Maximum rows of those who wait, over all relays; the longest waits first."""
 
 _CONNECTIONS: Final = "clearfunds_connections"
+
+_HOP: Final = "hop"
+# The kind of a holder that stands for another relay as a whole: what has not reached it yet.
 
 Row = dict[str, Any]
 """A JSON object."""
@@ -120,12 +124,15 @@ def _waits_of(answer: Answer, names: Sequence[str]) -> Iterator[Row]:
 
 
 def _holder(row: Mapping[str, Any], relay: str, names: Iterable[str]) -> Row:
-    place = {"relay": relay, "name": row["name"]}
+    name = row["name"]
     for other in names:
-        if row["name"].startswith(f"{other}/"):
-            place = {"relay": other, "name": row["name"][len(other) + 1 :]}
+        if name.startswith(f"{other}/"):
+            relay, name = other, name[len(other) + 1 :]
+        elif name == other and row["kind"] == _HOP:
+            relay, name = other, ""
     return {
-        **place,
+        "relay": relay,
+        "name": name,
         "kind": row["kind"],
         "items": row["here_items"],
         "bytes": row["here_bytes"],

@@ -30,9 +30,16 @@ function time(seconds) {
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
-// A name and its relay: `relay-2 mqtt:1884/-/archive`.
+// A name and its relay, `relay-2 mqtt:1884/-/archive`; or a relay as a whole, which has no name.
 const named = ({ relay, name }) =>
-  make("span", [make("i", `${relay} `), make("span", name, { class: "last" })], { class: "name whole" });
+  make("span", name ? [make("i", `${relay} `), name] : relay, { class: "name whole" });
+
+// The limit that is nearer: `210 of 50,000 items`, `8.0 MiB of 8.0 MiB`.
+function owes({ debt, limit }) {
+  const part = (unit) => (limit[unit] === null ? 0 : debt[unit] / limit[unit]);
+  if (limit.bytes !== null && part("bytes") > part("items")) return `${size(debt.bytes)} of ${size(limit.bytes)}`;
+  return limit.items === null ? some(debt.items, "item") : `${count(debt.items)} of ${some(limit.items, "item")}`;
+}
 
 function listed(names, more) {
   const parts = names.flatMap((each, place) => (place ? [", ", named(each)] : [named(each)]));
@@ -49,11 +56,18 @@ function reason(wait) {
   return [REASONS[wait.reason] ?? "a shared limit is reached"];
 }
 
+// A narrow screen has the scheme in a line of its own.
+function address(url) {
+  const [scheme, place] = url.split("://");
+  const parts = place ? [make("i", `${scheme}://`), place] : [];
+  return make("span", parts, { class: "under name whole address" });
+}
+
 function relayRow(relay) {
   const link = relay.http
     ? make("a", relay.name, { href: `${relay.http}/`, class: "name" })
     : make("span", relay.name, { class: "name" });
-  const name = make("th", [link, make("span", relay.mqtt, { class: "under name whole" })], { scope: "row" });
+  const name = make("th", [link, address(relay.mqtt)], { scope: "row" });
   if (!relay.answers) {
     const state = make("span", "does not answer", { class: "state", "data-state": "throttled" });
     return make("tr", [
@@ -87,11 +101,10 @@ function holderLine(holder) {
 
 function waitRow(wait) {
   const more = wait.count - wait.waiting.length;
-  const owes = wait.limit.items === null ? size(wait.debt.bytes) : `${count(wait.debt.items)} of ${some(wait.limit.items, "item")}`;
   const on = wait.on.length ? wait.on.map(holderLine) : [make("span", reason(wait))];
   if (wait.on_more > 0) on.push(make("span", `and ${count(wait.on_more)} more`, { class: "under" }));
   return make("tr", [
-    make("th", [make("span", listed(wait.waiting, more)), make("span", `owes ${owes}`, { class: "under" })], { scope: "row" }),
+    make("th", [make("span", listed(wait.waiting, more)), make("span", `owes ${owes(wait)}`, { class: "under" })], { scope: "row" }),
     make("td", time(wait.seconds), { class: "n" }),
     make("td", on),
   ]);
@@ -103,12 +116,11 @@ function verdict(page) {
   const mood = silent.length ? "stuck" : first ? "waits" : "calm";
   let headline = ["No publisher waits."];
   if (first) {
-    const joint = first.on.length ? " for " : ": ";
     headline = [
       ...listed(first.waiting, first.count - first.waiting.length),
-      ` ${first.count > 1 ? "wait" : "waits"}${joint}`,
+      ` ${first.count > 1 ? "have" : "has"} waited ${time(first.seconds)}${first.on.length ? " for " : ": "}`,
       ...reason(first),
-      `${first.on.length ? "" : ","} since ${time(first.seconds)}.`,
+      ".",
     ];
   } else if (silent.length) headline = [`${silent.map((each) => each.name).join(", ")}: no answer.`];
   const also = first && silent.length ? `${silent.map((each) => each.name).join(", ")}: no answer.` : "";
