@@ -101,7 +101,7 @@ async def cluster_json(page: str) -> Any:
 @needs_nats
 async def test_two_relays_their_page_and_their_end() -> None:
     with running(*SMALL) as cluster:
-        assert len(cluster.children) == 3
+        assert len(cluster.children) == 4  # with the guard
         one, two = cluster.ports()
         async with (
             open_mqtt("127.0.0.1", two, client_id="reader") as reader,
@@ -193,6 +193,25 @@ async def test_a_relay_that_hangs_is_shown_and_one_that_dies_ends_all() -> None:
 
 
 @needs_nats
+def test_it_leaves_no_process_if_it_is_killed() -> None:
+    options = ("--relays", "1", "--nats", "1", "--port", "0", "--http", "none")
+    with running(*options) as cluster:
+        cluster.process.kill()
+        # Nobody waits for these children: they are gone when init has noticed.
+        deadline = time.monotonic() + SECONDS
+        while any(is_running(pid) for pid in cluster.children):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@needs_nats
 def test_a_port_that_is_taken_ends_it_with_the_relays_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", lasting_port()))
@@ -207,7 +226,7 @@ def test_a_port_that_is_taken_ends_it_with_the_relays_sentence(tmp_path: Path) -
     assert run.stdout == ""
     assert re.search(
         r"clearfunds cluster: relay-1 \(process \d+\) ended by itself, with exit status 1: "
-        rf"clearfunds relay: .*{port}.*\n$",
+        rf".*{port}.*\n$",
         run.stderr,
     ), run.stderr
     assert (tmp_path / "store/nats-1.conf").exists()

@@ -22,6 +22,7 @@ from .._running import run_async
 from .._types import Count, OptionalText
 from ._ending import Ending, end_at_signals
 from ._fleet import open_fleet
+from ._guard import open_guard
 from ._look import Looks
 from ._nats import find_nats_server, start_nats_servers
 from ._pages import ClusterPages
@@ -145,8 +146,9 @@ async def _up(
     async with trio.open_nursery() as nursery:
         await nursery.start(end_at_signals, ending, nursery.cancel_scope.cancel)
         async with (
-            open_fleet(ending, _SERVERS_END_SECONDS) as server_fleet,
-            open_fleet(ending, _RELAYS_END_SECONDS) as relay_fleet,
+            open_guard() as guard,
+            open_fleet(ending, guard, _SERVERS_END_SECONDS) as server_fleet,
+            open_fleet(ending, guard, _RELAYS_END_SECONDS) as relay_fleet,
         ):
             with ending.scope:
                 async with trio.open_nursery() as serving:

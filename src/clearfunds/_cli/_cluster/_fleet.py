@@ -5,7 +5,8 @@
 2. Leaving the block normally sends SIGTERM to all of them, and SIGKILL to those that still run when
    the time is over. Leaving it by an exception or a cancellation kills all at once.
 3. A process that ends by itself ends the cluster.
-4. Each process has a session of its own, so that Ctrl-C in a terminal reaches the command alone,
+4. If the command is killed by SIGKILL, its guard kills them (`_guard.py`).
+5. Each process has a session of its own, so that Ctrl-C in a terminal reaches the command alone,
    which ends them in order.
 """
 
@@ -22,6 +23,7 @@ import trio
 
 from .._child import Lines, environment
 from ._ending import Ending
+from ._guard import Guard
 
 _LAST_WORDS: Final = 5
 # Lines of stderr for the sentence about a process that has ended by itself.
@@ -75,8 +77,9 @@ def _how(status: int | None) -> str:
 class Fleet:
     """The processes of one kind; `open_fleet` makes it."""
 
-    def __init__(self, nursery: trio.Nursery, ending: Ending) -> None:
+    def __init__(self, nursery: trio.Nursery, ending: Ending, guard: Guard) -> None:
         self._nursery = nursery
+        self._guard = guard
         self._ending = ending
         self._children: list[Child] = []
         self._is_ending = False
@@ -108,6 +111,7 @@ class Fleet:
     ) -> None:
         async with trio.open_nursery() as nursery:
             process: trio.Process = await nursery.start(_run_process, command)
+            await self._guard.add(process.pid)
             child = Child(name, process)
             assert process.stdout is not None
             assert process.stderr is not None
@@ -115,6 +119,7 @@ class Fleet:
             nursery.start_soon(_each_line, process.stderr, partial(log, child))
             self._children.append(child)
             task_status.started(child)
+        await self._guard.remove(child.process.pid)
         child.ended.set()
         if not self._is_ending:
             self._ending.ask(child.epitaph())
@@ -130,15 +135,16 @@ class Fleet:
 
 
 @asynccontextmanager
-async def open_fleet(ending: Ending, seconds: float) -> AsyncGenerator[Fleet]:
+async def open_fleet(ending: Ending, guard: Guard, seconds: float) -> AsyncGenerator[Fleet]:
     """Have processes for the length of a block; see the rules of this file.
 
     Args:
         ending: Is asked for when one of them ends by itself.
+        guard: Kills them if this process is killed.
         seconds: Time between SIGTERM and SIGKILL.
     """
     async with trio.open_nursery() as nursery:
-        fleet = Fleet(nursery, ending)
+        fleet = Fleet(nursery, ending, guard)
         yield fleet
         await fleet.end(seconds)
         nursery.cancel_scope.cancel()

@@ -1,6 +1,7 @@
 """The NATS servers of a cluster: found, configured, started, and ready when JetStream is."""
 
 import json
+import re
 import shutil
 import sysconfig
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Final
 import trio
 
 from clearfunds.transports import TransportError
-from clearfunds.transports.nats import JetStream, NotFoundError, StreamConfig, open_nats
+from clearfunds.transports.nats import Info, JetStream, NotFoundError, StreamConfig, open_nats
 
 from .._errors import CommandFailedError
 from ._fleet import Child, Fleet
@@ -30,6 +31,9 @@ _START_SECONDS: Final = 30.0
 # Three servers elect a leader in two to six seconds, on a slow machine.
 
 _PAUSE_SECONDS: Final = 0.1
+
+_VERSION: Final = (2, 11)
+# From this one on JetStream has messages that expire one by one, as relays' leases do.
 
 _UNINTERESTING: Final = ("[INF]", "[DBG]", "[TRC]")
 # Levels in its log that explain no end.
@@ -64,7 +68,7 @@ async def start_nats_servers(fleet: Fleet, count: int, directory: Path) -> list[
         config.write_text(_config(directory, name, port, routes[number - 1], routes), "utf-8")
         await fleet.start(name, [program, "-c", str(config)], log=_remember)
     urls = [f"nats://{LOOPBACK}:{port}" for port in clients]
-    await _jetstream_ready(urls)
+    await _jetstream_ready(urls, program)
     return urls
 
 
@@ -88,12 +92,12 @@ def _remember(child: Child, line: str) -> None:
         child.remember(line)
 
 
-async def _jetstream_ready(urls: Sequence[str]) -> None:
+async def _jetstream_ready(urls: Sequence[str], program: str) -> None:
     why = "no answer"
     with trio.move_on_after(_START_SECONDS):
         while True:
             try:
-                await _probe(urls)
+                await _probe(urls, program)
             except TransportError as error:
                 why = str(error)
                 await trio.sleep(_PAUSE_SECONDS)
@@ -103,10 +107,11 @@ async def _jetstream_ready(urls: Sequence[str]) -> None:
     raise CommandFailedError(msg)
 
 
-async def _probe(urls: Sequence[str]) -> None:
+async def _probe(urls: Sequence[str], program: str) -> None:
     """Make a stream and delete it.
 
     Raises:
+        CommandFailedError: The servers are too old.
         TransportError: A server does not listen yet, or JetStream is not ready.
     """
     config = StreamConfig(
@@ -114,9 +119,23 @@ async def _probe(urls: Sequence[str]) -> None:
     )
     for url in urls:  # Each of them has to listen.
         async with open_nats(url, name=_PROBE) as nats:
+            _check_version(nats.server, program)
             await nats.flush()
     async with open_nats(urls, name=_PROBE) as nats:
         js = JetStream(nats)
         await js.create_stream(config)
         with suppress(NotFoundError):  # It is asked again if an answer was lost.
             await js.delete_stream(_PROBE)
+
+
+def _check_version(server: Info | None, program: str) -> None:
+    if server is None:
+        return
+    version = tuple(int(number) for number in re.findall("[0-9]+", server.version)[:2])
+    if version < _VERSION:
+        least = ".".join(map(str, _VERSION))
+        msg = (
+            f"{program} is version {server.version}, and a cluster needs {least} or newer: pip "
+            "install 'clearfunds[nats]' brings one"
+        )
+        raise CommandFailedError(msg)

@@ -33,6 +33,9 @@ _LINE_CHARACTERS: Final = 1_000
 _SAID_ALREADY: Final = "relay_left"
 # The event that the others log when a relay has ended; the command itself says so.
 
+_COMPLAINT: Final = "clearfunds relay: "
+# The beginning of a relay's last line if it fails, which is part of the command's own last line.
+
 
 @attrs.define(eq=False)
 class Member:
@@ -48,9 +51,10 @@ class Member:
         level, event, message = _parse(line)
         if level not in _SHOWN or event == _SAID_ALREADY:
             return
-        text = f"{self.name}: {message}"[:_LINE_CHARACTERS]
-        print(printable(text), file=sys.stderr, flush=True)
-        child.remember(message)
+        child.remember(message.removeprefix(_COMPLAINT))
+        if not message.startswith(_COMPLAINT):
+            text = f"{self.name}: {message}"[:_LINE_CHARACTERS]
+            print(printable(text), file=sys.stderr, flush=True)
 
 
 def _parse(line: str) -> tuple[str, str, str]:
