@@ -56,7 +56,8 @@ class Running:
 
     @property
     def page(self) -> str:
-        return re.findall(r"who waits for whom: (\S+)\n", self.said)[0]
+        (page,) = re.findall(r"who waits for whom: (\S+)\n", self.said)
+        return str(page)
 
     def pid_of(self, name: str) -> int:
         """Return the process of one relay."""

@@ -29,9 +29,9 @@ class Ending:
             self.scope.cancel()
 
 
-_SIGNALS: Final[tuple[signal.Signals, ...]] = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-_TERMINAL_GONE: Final[signal.Signals] = signal.SIGHUP
+_TERMINAL_GONE: Final = signal.SIGHUP
 # By default it would end this process at once, and the cluster's processes would stay.
 
 
@@ -42,7 +42,7 @@ async def end_at_signals(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Ask for the end at the first signal, and call `at_once` at the second; until cancelled."""
-    numbers = list(_SIGNALS)
+    numbers: list[signal.Signals] = [*_SIGNALS]
     if signal.getsignal(_TERMINAL_GONE) is not signal.SIG_IGN:  # as under nohup
         numbers.append(_TERMINAL_GONE)
     with trio.open_signal_receiver(*numbers) as signals:

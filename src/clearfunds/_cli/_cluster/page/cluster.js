@@ -114,7 +114,7 @@ function verdict(page) {
   const silent = page.relays.filter((each) => !each.answers);
   const [first] = page.waits;
   const mood = silent.length ? "stuck" : first ? "waits" : "calm";
-  let headline = ["No publisher waits."];
+  let headline = ["Nobody waits."];
   if (first) {
     headline = [
       ...listed(first.waiting, first.count - first.waiting.length),
