@@ -194,9 +194,9 @@ async def test_a_relay_that_hangs_is_shown_and_one_that_dies_ends_all() -> None:
 
 
 @needs_nats
-def test_it_leaves_no_process_if_it_is_killed() -> None:
+def test_it_leaves_no_process_if_it_is_killed(tmp_path: Path) -> None:
     options = ("--relays", "1", "--nats", "1", "--port", "0", "--http", "none")
-    with running(*options) as cluster:
+    with running(*options, "--directory", str(tmp_path)) as cluster:
         cluster.process.kill()
         # Nobody waits for these children: they are gone when init has noticed.
         deadline = time.monotonic() + SECONDS
@@ -231,6 +231,19 @@ def test_a_port_that_is_taken_ends_it_with_the_relays_sentence(tmp_path: Path) -
         run.stderr,
     ), run.stderr
     assert (tmp_path / "store/nats-1.conf").exists()
+
+
+@needs_nats
+def test_a_page_that_cannot_be_served_ends_it_before_anything_starts(complaint: Complaint) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", lasting_port()))
+        taken.listen()
+        port = taken.getsockname()[1]
+        run = complaint("cluster", "up", "--port", "0", "--http", f"127.0.0.1:{port}")
+    assert run.returncode == 1
+    assert re.fullmatch(
+        rf"clearfunds cluster: cannot serve the page on 127.0.0.1:{port}: .*in use.*\n", run.stderr
+    ), run.stderr
 
 
 def test_without_a_nats_server_a_sentence_says_how_to_get_one(

@@ -88,11 +88,11 @@ def up(
 ) -> int:
     """Run a cluster on this machine until Ctrl-C or SIGTERM, to try it: relays and NATS servers.
 
-    Everything listens on 127.0.0.1, and no client has to log in. Prints the address of each
-    process, and commands to try. The page at --http shows all relays and who waits for whom; it
-    has `/cluster.json` for programs and `/metrics` for Prometheus. At the first signal the relays
-    deliver outstanding messages and end, then the NATS servers; a second one ends all at once. If a
-    process ends by itself, all end, with exit status 1.
+    Relays and NATS servers listen on 127.0.0.1, and no client has to log in. Prints the address of
+    each process, and commands to try. The page at --http shows all relays and who waits for whom;
+    it has `/cluster.json` for programs and `/metrics` for Prometheus. At the first signal the
+    relays deliver outstanding messages and end, then the NATS servers; a second one ends all at
+    once. If a process ends by itself, all end, with exit status 1.
     """
     if nats == 2:
         raise UsageError("--nats is 1, or 3 and more: two servers cannot outvote each other")
@@ -170,17 +170,20 @@ async def _serve_page(
     """Serve the cluster's page in a nursery; return its URL.
 
     Raises:
-        OSError: The address cannot be listened on.
+        CommandFailedError: The address cannot be listened on.
     """
     if address is None:
         nursery.start_soon(trio.sleep_forever)
         return None
-    pages = ClusterPages(Looks(relays))
+    try:
+        listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    except OSError as error:
+        msg = f"cannot serve the page on {address.host}:{address.port}: {error.strerror}"
+        raise CommandFailedError(msg) from error
     serve = partial(
         serve_http,
-        pages.handlers(),
-        address.host,
-        address.port,
+        ClusterPages(Looks(relays)).handlers(),
+        listeners=listeners,
         access=Access(hosts=(address.host,), open_pages=frozenset(), advice=_HOST_ADVICE),
     )
     urls: list[str] = await nursery.start(serve)
