@@ -79,6 +79,8 @@ class Access:
     `localhost` are always among them."""
     open_pages: frozenset[str] = OPEN_PAGES
     """Pages for everybody, by any host name."""
+    advice: str = "or name it to the relay (--http-host NAME)"
+    """For a browser that uses a name that is not among `hosts`: another way than an address."""
     _attempts: Attempts = attrs.field(factory=Attempts, init=False)
     _remembered: OrderedDict[bytes, str] = attrs.field(
         factory=OrderedDict[bytes, str], init=False, repr=False
@@ -115,7 +117,7 @@ class Access:
         return Response.sentence(
             421,
             f"The relay's pages are not known as {given.decode('latin-1')[:200]!r}: ask for them "
-            "by an address or as localhost, or name it to the relay (--http-host NAME).",
+            f"by an address or as localhost, {self.advice}.",
         )
 
     async def _check_secret(self, request: Request, address: str) -> Verdict:

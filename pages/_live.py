@@ -12,7 +12,6 @@ Limits on its cost for the relay:
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -21,6 +20,7 @@ from ..accounts._loop import Lock, now, sleep_until
 from ..accounts.watch._core_shares import LIVE_SHARE
 from ._cooperative import Pace
 from ._events import CONTENT_TYPE, EventStream, event, retry
+from ._files import FOLDER, HEADERS, SHARED_FILES, read_files
 from ._history import History, point_of
 from ._json import compact as _encode
 from ._ledger_json import account_row
@@ -42,23 +42,9 @@ RETRY_MILLISECONDS: Final = 2000
 
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
-    "/live/style.css": ("style.css", "text/css; charset=utf-8"),
+    **SHARED_FILES,
     "/live/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/live/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-
-_HEADERS: Final = (
-    # Peers choose the names on the page: should one ever become more than text, nothing that it
-    # asks for is run or loaded.
-    (
-        "Content-Security-Policy",
-        (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        ),
-    ),
-    ("Referrer-Policy", "no-referrer"),
-)
 
 
 @attrs.frozen
@@ -142,11 +128,7 @@ class LivePage:
         self.history = History(ledger)
         self.sampler = Sampler(ledger)
         self.watching = 0
-        folder = Path(__file__).with_name("live")
-        self._files = {
-            path: Response((folder / name).read_bytes(), content_type=kind, headers=_HEADERS)
-            for path, (name, kind) in _FILES.items()
-        }
+        self._files = read_files(FOLDER, _FILES)
 
     def handlers(self) -> dict[str, Handler]:
         """The handlers, by path."""
@@ -167,7 +149,7 @@ class LivePage:
             EventStream(self._events(), self),
             content_type=CONTENT_TYPE,
             # Otherwise nginx would buffer events until it has enough of them.
-            headers=(*_HEADERS, ("X-Accel-Buffering", "no")),
+            headers=(*HEADERS, ("X-Accel-Buffering", "no")),
             endless=True,
         )
 
@@ -183,7 +165,7 @@ class LivePage:
         # No 404 if there is none: browsers report that as an error of the page.
         row = None if account is None else account_row(account.statistics())
         return Response(
-            _encode({"statement": row}).encode(), content_type="application/json", headers=_HEADERS
+            _encode({"statement": row}).encode(), content_type="application/json", headers=HEADERS
         )
 
     def _account(self, name: str) -> Account | None:

@@ -17,7 +17,10 @@ CLEARFUNDS: Final = (sys.executable, "-m", "clearfunds")
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    [f"clearfunds._cli._{name}" for name in ("relay", "pub", "sub", "top", "trace", "perf")]
+    [
+        f"clearfunds._cli._{name}"
+        for name in ("relay", "pub", "sub", "top", "trace", "perf", "cluster")
+    ]
 )
 
 

@@ -740,7 +740,7 @@ def test_help_has_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) 
 def test_the_list_of_commands_says_what_each_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     listed = capsys.readouterr().out
-    for name in ("relay", "pub", "sub", "top", "trace", "mint", "store", "demo"):
+    for name in ("relay", "cluster", "pub", "sub", "top", "trace", "mint", "store", "demo"):
         assert re.search(rf"^. {name} +[A-Z][a-z]+ ", listed, re.MULTILINE), name
     assert run(["mint", "--help"]) == 0
     assert "Print a sturdyref" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from ._printable import printable_lines
 
 _COMMANDS: Final = {
     "relay": "Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.",
+    "cluster": "Run a cluster of relays on this machine, to try it.",
     "pub": "Publish MQTT messages.",
     "sub": "Subscribe over MQTT and print messages.",
     "top": "Monitor a relay: outstanding work, slow consumers, blocked publishers.",

@@ -43,17 +43,49 @@ class Visitor:
     """The TLS context for https; None: the system's default."""
 
 
-async def fetch_json(url: str, seconds: float = _SECONDS, visitor: Visitor = Visitor()) -> Any:
-    """Return the content of the page at `url` (http or https, with a port), decoded from JSON.
+async def fetch_json(
+    url: str,
+    seconds: float = _SECONDS,
+    visitor: Visitor = Visitor(),
+    most: int = _BYTES_MAX,
+) -> Any:
+    """Return the content of the page at `url`, decoded from JSON.
+
+    The arguments and errors are those of `fetch_text`.
+
+    Raises:
+        CommandFailedError: Also if the answer is no JSON.
+    """
+    text = await fetch_text(url, seconds, visitor, most)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        msg = f"{url}: the answer is not JSON"
+        raise CommandFailedError(msg) from error
+
+
+async def fetch_text(
+    url: str,
+    seconds: float = _SECONDS,
+    visitor: Visitor = Visitor(),
+    most: int = _BYTES_MAX,
+) -> str:
+    """Return the content of the page at `url` (http or https, with a port).
+
+    Args:
+        url: The page.
+        seconds: Time limit for the whole answer.
+        visitor: The login, and the trusted certificates.
+        most: Maximum bytes of the answer.
 
     Raises:
         PageStatusError: It answers with a status other than 200.
-        CommandFailedError: It answers no JSON, or breaks off, or takes longer than `seconds`.
+        CommandFailedError: It breaks off, or takes longer than `seconds`, or is longer than `most`.
         OSError: Nobody listens there.
     """
     try:
         with trio.fail_after(seconds):
-            status, body = await _fetch(url, visitor)
+            status, body = await _fetch(url, visitor, most)
     except trio.TooSlowError as error:
         msg = f"{url}: no answer within {seconds:g} s"
         raise CommandFailedError(msg) from error
@@ -67,14 +99,10 @@ async def fetch_json(url: str, seconds: float = _SECONDS, visitor: Visitor = Vis
     text = body.decode("utf-8", "replace")
     if status != 200:
         raise PageStatusError(url, status, printable(text[:_SENTENCE_MAX].strip()))
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        msg = f"{url}: the answer is not JSON"
-        raise CommandFailedError(msg) from error
+    return text
 
 
-async def _fetch(url: str, visitor: Visitor) -> tuple[int, bytearray]:
+async def _fetch(url: str, visitor: Visitor, most: int) -> tuple[int, bytearray]:
     parts = urlsplit(url)
     connection = h11.Connection(h11.CLIENT)
     headers = [("Host", parts.netloc), ("Connection", "close")]
@@ -98,8 +126,8 @@ async def _fetch(url: str, visitor: Visitor) -> tuple[int, bytearray]:
                 status = event.status_code
             elif isinstance(event, h11.Data):
                 body += event.data
-                if len(body) > _BYTES_MAX:
-                    msg = f"{url}: the answer has more than {_BYTES_MAX >> 20} MiB"
+                if len(body) > most:
+                    msg = f"{url}: the answer has more than {most >> 20} MiB"
                     raise CommandFailedError(msg)
             elif isinstance(event, h11.EndOfMessage):
                 return status, body

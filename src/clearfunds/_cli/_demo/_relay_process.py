@@ -1,10 +1,7 @@
 """A relay as a child process: started, read through its lines of JSON, ended."""
 
-import json
-import os
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +11,7 @@ from typing import Final
 import attrs
 import trio
 
-from .._config import PREFIX
+from .._child import Announcement, Lines, environment, relay_command
 from .._errors import CommandFailedError
 
 _START_SECONDS: Final = 30
@@ -52,22 +49,18 @@ async def relay_process(
     Raises:
         CommandFailedError: It did not get ready, or ended while the block ran.
     """
-    command = [sys.executable, "-P", "-m", "clearfunds", "relay"]
-    command += ["--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
-    command += ["--grace", f"{grace:g}", *options]
-    # The configuration of the user's own relay must not change the demo's.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+    own = ["--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0", "--grace", f"{grace:g}"]
     last_words: deque[str] = deque(maxlen=_STDERR_LINES)
     async with trio.open_nursery() as nursery:
         process: trio.Process = await nursery.start(
             partial(
                 trio.run_process,
-                command,
+                relay_command([*own, *options]),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 stdin=subprocess.DEVNULL,
                 check=False,
-                env=environment,
+                env=environment(),
             )
         )
         assert process.stdout is not None
@@ -95,20 +88,15 @@ async def relay_process(
 async def _read_addresses(process: trio.Process) -> RelayProcess | None:
     """Read the lines up to `ready`; None if they end before."""
     assert process.stdout is not None
-    said: dict[str, str] = {}
-    text = b""
-    async for piece in process.stdout:
-        text += piece
-        *lines, text = text.split(b"\n")
-        for line in lines:
-            said |= json.loads(line)
-        if "ready" in said:
-            return RelayProcess(process.pid, said["listening"], said["http"])
+    lines, said = Lines(process.stdout), Announcement()
+    while (line := await lines.next()) is not None:
+        said.take(line)
+        if said.is_ready:
+            return RelayProcess(process.pid, said.mqtt, said.http)
     return None
 
 
 async def _collect(stream: trio.abc.ReceiveStream, last_words: deque[str]) -> None:
-    text = b""
-    async for piece in stream:
-        *lines, text = (text + piece).split(b"\n")
-        last_words.extend(line.decode(errors="replace") for line in lines)
+    lines = Lines(stream)
+    while (line := await lines.next()) is not None:
+        last_words.append(line)

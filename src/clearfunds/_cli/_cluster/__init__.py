@@ -1,0 +1,3 @@
+"""`clearfunds cluster`: a cluster of relays on this machine, to try it."""
+
+from ._command import cluster as cluster

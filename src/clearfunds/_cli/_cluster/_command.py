@@ -1,0 +1,227 @@
+"""`clearfunds cluster up`: its options, and its course."""
+
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import trio
+from cyclopts import App, Group, Parameter
+from cyclopts.validators import Number
+
+from clearfunds.pages import Access, serve_http
+from clearfunds.relay._pages import PagesAddress
+from clearfunds.transports import ListenURLError
+
+from .._errors import CommandFailedError, UsageError
+from .._logging import configure_logging
+from .._running import run_async
+from .._types import Count, OptionalText
+from ._ending import Ending, end_at_signals
+from ._fleet import open_fleet
+from ._guard import open_guard
+from ._look import Looks
+from ._nats import find_nats_server, start_nats_servers
+from ._pages import ClusterPages
+from ._relays import GRACE_SECONDS, Member, members, start_relays
+
+_CLUSTER: Final = Group("Cluster", sort_key=1)
+
+_MOST: Final = 16
+# Relays, and NATS servers: each is a process on this machine.
+
+_PORTS_MAX: Final = 65_535
+
+_RELAYS_END_SECONDS: Final = 2 * GRACE_SECONDS + 5
+# From SIGTERM to SIGKILL: a relay needs its grace, and some time to close.
+
+_SERVERS_END_SECONDS: Final = 10.0
+# The same for NATS servers, which write what is in memory to disk.
+
+_HOST_ADVICE: Final = "or by the name that --http has"
+
+cluster = App(name="cluster", help="Run a cluster of relays on this machine, to try it.")
+
+
+@cluster.command
+def up(
+    *,
+    relays: Annotated[
+        Count,
+        Parameter(group=_CLUSTER, help="Number of relays.", validator=Number(gte=1, lte=_MOST)),
+    ] = 3,
+    nats: Annotated[
+        Count,
+        Parameter(
+            group=_CLUSTER,
+            help="Number of NATS servers: 1, or 3 and more.",
+            validator=Number(gte=1, lte=_MOST),
+        ),
+    ] = 3,
+    port: Annotated[
+        int,
+        Parameter(
+            group=_CLUSTER,
+            help="MQTT port of the first relay; the other relays have the next ones. 0: any free "
+            "ports.",
+            validator=Number(gte=0, lte=_PORTS_MAX),
+        ),
+    ] = 1883,
+    http: Annotated[
+        OptionalText,
+        Parameter(
+            group=_CLUSTER,
+            help="Address of the cluster's page, HOST:PORT (port 0: any free); none: no page.",
+        ),
+    ] = "127.0.0.1:8080",
+    directory: Annotated[
+        Path | None,
+        Parameter(
+            group=_CLUSTER,
+            help="Directory for the NATS servers' stores, which stay there [default: a temporary "
+            "one].",
+        ),
+    ] = None,
+) -> int:
+    """Run a cluster on this machine until Ctrl-C or SIGTERM, to try it: relays and NATS servers.
+
+    Relays and NATS servers listen on 127.0.0.1, and no client has to log in. Prints the address of
+    each process, and commands to try. The page at --http shows all relays and who waits for whom;
+    it has `/cluster.json` for programs and `/metrics` for Prometheus. At the first signal the
+    relays deliver outstanding messages and end, then the NATS servers; a second one ends all at
+    once. If a process ends by itself, all end, with exit status 1.
+    """
+    if nats == 2:
+        raise UsageError("--nats is 1, or 3 and more: two servers cannot outvote each other")
+    if port and port + relays - 1 > _PORTS_MAX:
+        msg = f"--port {port} leaves no port below {_PORTS_MAX + 1} for {relays} relays"
+        raise UsageError(msg)
+    address = _address(http)
+    configure_logging("warning")
+    find_nats_server()
+    with _store(directory) as store:
+        try:
+            return run_async(_up, members(relays), nats, port, address, store)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise CommandFailedError(str(error)) from error
+
+
+def _address(http: str | None) -> PagesAddress | None:
+    if http is None:
+        return None
+    try:
+        address = PagesAddress.parse(http)
+    except ListenURLError as error:
+        raise UsageError(f"--http: {error}") from error
+    if address.secure:
+        raise UsageError("--http: the cluster's page has no https; give HOST:PORT")
+    return address
+
+
+@contextmanager
+def _store(directory: Path | None) -> Generator[Path]:
+    """Have a directory for the stores: the given one, or one that goes at the end."""
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="clearfunds-cluster-") as name:
+            yield Path(name)
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"--directory {directory}: {error.strerror}"
+        raise CommandFailedError(msg) from error
+    yield directory
+
+
+async def _up(
+    relays: list[Member], nats: int, port: int, address: PagesAddress | None, store: Path
+) -> int:
+    ending = Ending()
+    is_cut_short = True
+    async with trio.open_nursery() as nursery:
+        await nursery.start(end_at_signals, ending, nursery.cancel_scope.cancel)
+        async with (
+            open_guard() as guard,
+            open_fleet(ending, guard, _SERVERS_END_SECONDS) as server_fleet,
+            open_fleet(ending, guard, _RELAYS_END_SECONDS) as relay_fleet,
+        ):
+            with ending.scope:
+                async with trio.open_nursery() as serving:
+                    page = await _serve_page(serving, relays, address)
+                    servers = await start_nats_servers(server_fleet, nats, store)
+                    await start_relays(relay_fleet, relays, servers, port)
+                    _tell(relays, servers, page)
+            _say_that_it_ends(ending)
+        is_cut_short = False
+        nursery.cancel_scope.cancel()
+    if ending.fault is not None:
+        raise CommandFailedError(ending.fault)
+    return 1 if is_cut_short else 0
+
+
+async def _serve_page(
+    nursery: trio.Nursery, relays: Sequence[Member], address: PagesAddress | None
+) -> str | None:
+    """Serve the cluster's page in a nursery; return its URL.
+
+    Raises:
+        CommandFailedError: The address cannot be listened on.
+    """
+    if address is None:
+        nursery.start_soon(trio.sleep_forever)
+        return None
+    try:
+        listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    except OSError as error:
+        msg = f"cannot serve the page on {address.host}:{address.port}: {error.strerror}"
+        raise CommandFailedError(msg) from error
+    serve = partial(
+        serve_http,
+        ClusterPages(Looks(relays)).handlers(),
+        listeners=listeners,
+        access=Access(hosts=(address.host,), open_pages=frozenset(), advice=_HOST_ADVICE),
+    )
+    urls: list[str] = await nursery.start(serve)
+    return urls[0]
+
+
+def _tell(relays: Sequence[Member], servers: Sequence[str], page: str | None) -> None:
+    """Print the addresses, and commands to try."""
+    first, last = relays[0].addresses.mqtt, relays[-1].addresses.mqtt
+    lines = [f"A cluster of {_count(relays, 'relay')} and {_count(servers, 'NATS server')}:", ""]
+    lines += (
+        f"  {each.name:<9} {each.addresses.mqtt}  live page {each.addresses.http}"
+        for each in relays
+    )
+    lines += (f"  {f'nats-{number}':<9} {url}" for number, url in enumerate(servers, 1))
+    if page is not None:
+        lines += ["", f"All relays, and who waits for whom: {page}"]
+    lines += [
+        "",
+        "Subscribe on one relay and publish on another, in two more terminals:" if len(relays) > 1
+        else "Subscribe and publish, in two more terminals:",
+        "",
+        f"  clearfunds sub --url {first} 'news/#'",
+        f"  clearfunds pub --url {last} --topic news/today --message hello",
+        "",
+        "Ctrl-C ends it.",
+    ]  # fmt: skip
+    print("\n".join(lines), flush=True)
+
+
+def _count(what: Sequence[object], name: str) -> str:
+    return f"{len(what)} {name}{'' if len(what) == 1 else 's'}"
+
+
+def _say_that_it_ends(ending: Ending) -> None:
+    why = "" if ending.fault is None else "A process has ended by itself. "
+    print(
+        f"\n{why}Ending the relays, then the NATS servers. Ctrl-C again ends all at once.",
+        file=sys.stderr,
+        flush=True,
+    )

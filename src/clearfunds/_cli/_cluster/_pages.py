@@ -1,0 +1,55 @@
+"""The web page of the whole cluster, with its data for programs and for Prometheus."""
+
+from pathlib import Path
+from typing import Final
+
+from clearfunds.pages import Handler, Request, Response
+from clearfunds.pages._exposition import CONTENT_TYPE
+from clearfunds.pages._files import FOLDER, HEADERS, SHARED_FILES, read_files
+from clearfunds.pages._json import compact
+
+from ._exposition import merge
+from ._look import Looks
+
+_FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/cluster.css": ("cluster.css", "text/css; charset=utf-8"),
+    "/cluster.js": ("cluster.js", "text/javascript; charset=utf-8"),
+}
+
+
+class ClusterPages:
+    """The pages of a cluster, as handlers for `serve_http`.
+
+    - `/`: a live page for people: the relays, and who waits for whom.
+    - `/cluster.json`: the same for programs.
+    - `/metrics`: the metrics of all relays, each with the label `relay`.
+
+    Args:
+        looks: Looks at the relays.
+    """
+
+    def __init__(self, looks: Looks) -> None:
+        self._looks = looks
+        own = Path(__file__).with_name("page")
+        self._files = {**read_files(own, _FILES), **read_files(FOLDER, SHARED_FILES)}
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return the pages by path."""
+        files: dict[str, Handler] = dict.fromkeys(self._files, self.file)
+        return {**files, "/cluster.json": self.cluster_json, "/metrics": self.metrics}
+
+    async def file(self, request: Request) -> Response:
+        """Serve a file, which is the same for everybody."""
+        return self._files[request.path]
+
+    async def cluster_json(self, request: Request) -> Response:
+        """Serve the relays, and who waits for whom."""
+        look = await self._looks.latest()
+        text = f"{compact(look.page())}\n"
+        return Response(text.encode(), content_type="application/json", headers=HEADERS)
+
+    async def metrics(self, request: Request) -> Response:
+        """Serve the metrics of all relays."""
+        look = await self._looks.latest()
+        return Response(merge(look.expositions()).encode(), content_type=CONTENT_TYPE)
