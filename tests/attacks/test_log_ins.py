@@ -107,12 +107,9 @@ def test_guesses_are_few_and_who_knows_the_password_is_let_in(
     looked_at = int(float(_value(metrics, 'refused_logins_total{cause="password"}')))
     # Some are free, some are due at a time, and each of the eight is at it already.
     assert 3 <= looked_at <= FREE_OF_ADDRESS + DUE_OF_ADDRESS + 8 + 2 * took
-    unchecked = [
-        float(_value(metrics, f'refused_logins_total{{cause="{cause}"}}'))
-        for cause in ("guesses", "checks")
-    ]
-    # On a slow machine the few that are checked may keep the others waiting.
-    assert unchecked[0] > 50 if scene.whole else sum(unchecked) > 0
+    assert float(_value(metrics, 'refused_logins_total{cause="guesses"}')) > (
+        50 if scene.whole else 0
+    )
     lines = [each for each in logged.splitlines() if "password" in each]
     assert len(lines) < 30 + took, len(lines)
     scene.survived()
