@@ -101,7 +101,10 @@ class AccountTree:
             return self.server
         if not tenant.has_users or peer.user == NO_USER:
             return self.tenants[tenant.name]
-        return self._kept_user(tenant, as_part(peer.user))
+        name = f"{TENANT_PREFIX}{tenant.name}/{peer.user}"
+        if name not in self._users:
+            self._users[name] = self._open_above(tenant, peer.user)
+        return self._users[name]
 
     def open_below(self, names: Sequence[str], name: str, limit: Limit) -> Account:
         """Open an account whose parents on another relay have these names; `close` closes it.
@@ -118,12 +121,6 @@ class AccountTree:
                 above = self._open_user(tenant, user) if has_user else self.tenants[tenant_name]
                 break
         return self.server.ledger.open(name, limit=limit, parent=above)
-
-    def _kept_user(self, tenant: Tenant, user: str) -> Account:
-        name = f"{TENANT_PREFIX}{tenant.name}/{user}"
-        if name not in self._users:
-            self._users[name] = self._open_user(tenant, user)
-        return self._users[name]
 
     def open(
         self, peer: Peer, tenant: Tenant | None, limit: Limit | None = None, *, own: bool = True

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ._account import Account
     from ._holder import Holder
     from ._leaks import Gone
-    from ._ledger import Ledger
     from .limits._limit import Limit
     from .limits._rate_limit import RateLimit
 
@@ -543,15 +542,6 @@ def gate_of(account: Account) -> Gate:
     if gate is None:
         gate = account.gate = Gate(account)
     return gate
-
-
-def waited_at(ledger: Ledger) -> set[Account]:
-    """Return the accounts at which readers wait for holders to finish with loans."""
-    return {
-        each.at
-        for each in ledger.waiters
-        if each.at is not None and gate_of(each.at).waits_on_holders
-    }
 
 
 def is_above_limit(account: Account) -> bool:

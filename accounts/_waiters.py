@@ -64,6 +64,12 @@ class Waiter:
             self.event.set()
 
     @property
+    def waits_on_holders(self) -> bool:
+        """Whether holders are blocking it where it stands; see `Gate.waits_on_holders`."""
+        at = self.at
+        return at is not None and (at.gate is None or at.gate.waits_on_holders)
+
+    @property
     def why(self) -> int:
         """Why it waits, as an index of `REASONS`."""
         at = self.at

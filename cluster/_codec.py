@@ -43,15 +43,7 @@ _WAS_RETAINED: Final = 0x08
 _IS_RUN: Final = 0x80
 _IS_ALIKE: Final = 0x40
 
-_FAULTS: Final = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    error,
-    RecursionError,
-)
+_FAULTS: Final = (ValueError, TypeError, LookupError, AttributeError, error, RecursionError)
 """What decoding bytes of any kind may raise."""
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ..dataspace.hops import via
@@ -60,9 +58,3 @@ def share_clients(cluster: Cluster, mqtt: MqttServer) -> None:
 
     cluster.companions.append(TakeOver(mqtt))
     cluster.companions.append(Retained(mqtt.dataspace.retained, mqtt.ledger))
-
-
-@asynccontextmanager
-async def not_joined() -> AsyncGenerator[None]:
-    """Be in no cluster."""
-    yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -51,7 +52,7 @@ from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
-from ._clustering import cluster_of, collector_of, not_joined, share_clients
+from ._clustering import cluster_of, collector_of, share_clients
 from ._companion import Companion, nothing
 from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
@@ -509,7 +510,7 @@ async def serve_relay(
                 if collector is not None:
                     relay.collectors.append(collector)
                 try:
-                    async with not_joined() if relay.cluster is None else relay.cluster.joined():
+                    async with nullcontext() if relay.cluster is None else relay.cluster.joined():
                         return await _run(relay, listeners, ending, task_status)
                 finally:
                     relay.close()

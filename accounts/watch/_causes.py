@@ -34,8 +34,6 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from .._gate import gate_of
-
 if TYPE_CHECKING:
     from collections.abc import Container
 
@@ -387,7 +385,7 @@ class Causes:
         at = {
             each.at
             for each in ledger.waiters
-            if each.at is not None and each.since <= before and gate_of(each.at).waits_on_holders
+            if each.at is not None and each.since <= before and each.waits_on_holders
         }
         for holder in list(ledger.holders) if at else ():
             yield

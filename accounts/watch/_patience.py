@@ -159,7 +159,7 @@ def too_slow_in_steps(
     waiting: dict[Account, Account] = {
         each.account: each.at
         for each in ledger.waiters
-        if each.at is not None and gate_of(each.at).waits_on_holders
+        if each.at is not None and each.waits_on_holders
     }
     found: dict[Holder, Stuck] = {}
     debts: dict[Holder, dict[Account, tuple[int, int]]] = {}

@@ -32,7 +32,6 @@ from ...accounts import (
     Outcome,
     StuckPolicy,
 )
-from ...accounts._gate import waited_at
 from ._wire import Held, Parcel, Ranges, Receipt, Shipment
 
 logger = logging.getLogger("clearfunds.dataspace")
@@ -271,7 +270,7 @@ class Hop(LoanQueue):
         ledger = self.ledger
         if not ledger.waiters:
             return frozenset()
-        places = waited_at(ledger)
+        places = {each.at for each in ledger.waiters if each.waits_on_holders}
         return frozenset(
             account.name for account in self._owing if any(each in places for each in account.chain)
         )
@@ -396,15 +395,15 @@ class Hop(LoanQueue):
         self.settle_all(Outcome.WRITTEN_OFF)
         self.settled()
 
-    def close(self, outcome: Outcome = Outcome.WRITTEN_OFF) -> None:
+    def close(self) -> None:
         """Close it: the other relay is no longer one of the cluster. Idempotent."""
         if self.closed:
             return
         self.closed = True
         for number in list(self._out):
-            self._end_one(number, outcome)
+            self._end_one(number, Outcome.WRITTEN_OFF)
         self._unreceived.clear()
-        self.settle_all(outcome)
+        self.settle_all(Outcome.WRITTEN_OFF)
         for remote in self._remote.values():
             self.ledger.unregister(remote)
         self._remote.clear()

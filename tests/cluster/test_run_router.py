@@ -8,7 +8,14 @@ import pytest
 
 from clearfunds.accounts import Ledger
 from clearfunds.cluster._run_router import RunRouter
-from clearfunds.dataspace import Batch, Dataspace, Mailbox, Publication, TopicFilter
+from clearfunds.dataspace import (
+    Batch,
+    Dataspace,
+    DataspaceStatistics,
+    Mailbox,
+    Publication,
+    TopicFilter,
+)
 from clearfunds.transports.mqtt.codec._packets import encode_publish
 from clearfunds.transports.mqtt.server._runs import publications
 
@@ -18,7 +25,7 @@ TOPICS: tuple[str, ...] = ("a", "b", "a/b", "c", "c/d/e", "a/b/c", "nobody")
 
 def published(
     batch: Batch, filters: list[str], *, patterns: bool, one_by_one: bool
-) -> tuple[dict[str, list[Publication]], object]:
+) -> tuple[dict[str, list[Publication]], DataspaceStatistics]:
     """Publish a run; return what each subscriber got, and the dataspace's figures."""
     ledger = Ledger()
     dataspace = Dataspace(ledger)
@@ -59,6 +66,6 @@ def test_the_same_as_one_by_one(seed: int) -> None:
     found, figures = published(batch, filters, patterns=patterns, one_by_one=False)
     expected, others = published(batch, filters, patterns=patterns, one_by_one=True)
     assert found == expected
-    assert figures.deliveries == others.deliveries  # type: ignore[attr-defined]
-    assert figures.published == others.published  # type: ignore[attr-defined]
-    assert figures.unrouted == others.unrouted  # type: ignore[attr-defined]
+    assert figures.deliveries == others.deliveries
+    assert figures.published == others.published
+    assert figures.unrouted == others.unrouted
