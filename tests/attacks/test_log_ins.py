@@ -96,6 +96,11 @@ def test_guesses_are_few_and_who_knows_the_password_is_let_in(
         began = time.monotonic()
         with logging_in(scene.port) as alice:
             until_over(seconds + 1, *[guess] * 8)
+            for _ in range(20):
+                if _guesses(scene.relay.fetch("/metrics")):
+                    break
+                # On a slow machine the checks that are free take longer than that.
+                until_over(1, *[guess] * 8)
         metrics = scene.relay.fetch("/metrics")
         took = time.monotonic() - began
         logged = scene.relay.logged()
@@ -107,12 +112,15 @@ def test_guesses_are_few_and_who_knows_the_password_is_let_in(
     looked_at = int(float(_value(metrics, 'refused_logins_total{cause="password"}')))
     # Some are free, some are due at a time, and each of the eight is at it already.
     assert 3 <= looked_at <= FREE_OF_ADDRESS + DUE_OF_ADDRESS + 8 + 2 * took
-    assert float(_value(metrics, 'refused_logins_total{cause="guesses"}')) > (
-        50 if scene.whole else 0
-    )
+    assert _guesses(metrics) > (50 if scene.whole else 0)
     lines = [each for each in logged.splitlines() if "password" in each]
     assert len(lines) < 30 + took, len(lines)
     scene.survived()
+
+
+def _guesses(metrics: str) -> float:
+    """Return how many passwords were not checked, because of earlier wrong ones."""
+    return float(_value(metrics, 'refused_logins_total{cause="guesses"}'))
 
 
 def _value(metrics: str, name: str) -> str:
