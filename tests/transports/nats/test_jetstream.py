@@ -280,7 +280,9 @@ async def test_a_consumer_sends_no_more_than_there_is_room_for(js: JetStream) ->
     for number in range(1000):
         await js.nats.wait_for_room()
         js.publish_nowait("S.a", b"%d" % number, lambda _: None)
-    await js.nats.flush()
+    with trio.fail_after(20):
+        while (await js.stream_info("S")).messages < 1000:  # noqa: ASYNC110 (it is stored later)
+            await trio.sleep(0.01)
     info = await js.create_consumer("S", ConsumerConfig(durable="c", max_ack_pending=2000))
     assert info.pending == 1000
     with Messages(js, "S", "c", most=40) as messages:

@@ -378,7 +378,9 @@ async def test_an_mqtt_publisher_waits_for_a_syndicate_observer(unix: str, qos: 
 async def test_a_syndicate_publisher_waits_for_an_mqtt_subscriber(tmp_path: Any) -> None:
     count, path = 100, f"{tmp_path}/mqtt"
     async with (
-        border(listen=(f"mqtt+unix://{path}",), limit_items=4, patience=60) as served,
+        border(
+            listen=(f"mqtt+unix://{path}",), limit_items=4, patience=60, connect_timeout=60
+        ) as served,
         connected(path, "stuck") as stuck,
         served.peer() as quick,
         served.peer() as peer,
