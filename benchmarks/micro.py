@@ -14,6 +14,7 @@ proportion to what a checkpoint takes in the same run.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import sys
 from time import process_time
@@ -97,7 +98,22 @@ def looking(alone: Account, below: Account) -> list[Case]:
         for _ in range(n):
             pass
 
-    async def clear(n: int) -> None:
+    async def room(n: int) -> None:
+        for _ in range(n):
+            below.room()
+
+    return [
+        Case("empty loop", empty),
+        *clear(alone, below),
+        Case("room(), two limits in a chain of three", room),
+        CHECKPOINT,
+    ]
+
+
+def clear(alone: Account, below: Account, how: str = "") -> list[Case]:
+    """Return the cases of `ensure_clear_funds()` that need not wait."""
+
+    async def clear_alone(n: int) -> None:
         for _ in range(n):
             await alone.ensure_clear_funds()
 
@@ -105,20 +121,10 @@ def looking(alone: Account, below: Account) -> list[Case]:
         for _ in range(n):
             await below.ensure_clear_funds()
 
-    async def room(n: int) -> None:
-        for _ in range(n):
-            below.room()
-
+    name = "ensure_clear_funds(), clear"
     return [
-        Case("empty loop", empty),
-        Case("ensure_clear_funds(), clear", clear, budget_ns=200),
-        Case(
-            "ensure_clear_funds(), clear, two limits in a chain of three",
-            clear_below,
-            budget_ns=200,
-        ),
-        Case("room(), two limits in a chain of three", room),
-        CHECKPOINT,
+        Case(name + how, clear_alone, budget_ns=200),
+        Case(f"{name}, two limits in a chain of three{how}", clear_below, budget_ns=200),
     ]
 
 
@@ -301,7 +307,10 @@ async def timed(case: Case, count: int) -> float:
 
 
 async def measure_all(repeats: int) -> list[str]:
-    """Measure and print every case; return a sentence for each that costs more than it may."""
+    """Measure and print every case; return a sentence for each that costs more than it may.
+
+    All of it under Trio; `ensure_clear_funds()` also under asyncio, with a ledger of its own.
+    """
     ledger = Ledger()
     alone = ledger.open("alone")
     below = open_chain(ledger)
@@ -318,11 +327,19 @@ async def measure_all(repeats: int) -> list[str]:
     for case in cases:
         await tell(case, repeats, missed, slower)
     ledger.audit()
+    await trio.to_thread.run_sync(asyncio.run, measure_asyncio(repeats, missed, slower))
     async with trio.open_nursery() as nursery:
         for case in await sharing(nursery):
             await tell(case, repeats, missed, slower)
         nursery.cancel_scope.cancel()
     return missed
+
+
+async def measure_asyncio(repeats: int, missed: list[str], slower: float) -> None:
+    """Measure and print what a look costs under asyncio."""
+    ledger = Ledger()
+    for case in clear(ledger.open("alone"), open_chain(ledger), ", under asyncio"):
+        await tell(case, repeats, missed, slower)
 
 
 async def tell(case: Case, repeats: int, missed: list[str], slower: float) -> None:
