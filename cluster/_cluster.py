@@ -88,6 +88,20 @@ class ClusterSettings:
         return FEW if self.servers.count(",") + 1 >= FEW else 1
 
 
+async def open_state(js: JetStream, settings: ClusterSettings) -> KeyValue:
+    """Return the bucket of a cluster; it is made if it is not there.
+
+    Raises:
+        TransportError: As `open_bucket`.
+    """
+    return await open_bucket(
+        js,
+        f"{SUBJECT}-{settings.cluster}",
+        marker_ttl=MARKER_SECONDS,
+        replicas=settings.replicas,
+    )
+
+
 class Cluster:
     """A relay's place in a cluster.
 
@@ -217,12 +231,7 @@ class Cluster:
     async def _begin(self, js: JetStream) -> tuple[KeyValue, Lease]:
         """Take the lease; return the bucket and the lease."""
         settings = self.settings
-        bucket = await open_bucket(
-            js,
-            f"{SUBJECT}-{settings.cluster}",
-            marker_ttl=MARKER_SECONDS,
-            replicas=settings.replicas,
-        )
+        bucket = await open_state(js, settings)
         lease = self.lease = Lease(bucket, settings.name)
         await lease.take()
         return bucket, lease

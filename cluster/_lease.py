@@ -26,6 +26,8 @@ GRACE_SECONDS: Final = 1.0
 clients only, until it has joined again."""
 MARKER_SECONDS: Final = 60.0
 """For so long the bucket tells those who have not been connected that a lease has ended."""
+EXPIRY_SECONDS: Final = 2 * SECONDS + 1
+"""A lease that is not renewed is gone by then."""
 RETRY_SECONDS: Final = 0.25
 PREFIX: Final = "relay."
 
@@ -66,7 +68,7 @@ class Lease:
             ClusterError: Another relay has this name.
             TransportError: As `KeyValue.create`.
         """
-        deadline = self._clock() + 2 * SECONDS + 1
+        deadline = self._clock() + EXPIRY_SECONDS
         while True:
             began = self._clock()
             try:
@@ -75,11 +77,7 @@ class Lease:
             except WrongSequenceError:
                 # The last life of this relay, whose lease has not expired yet; or another relay.
                 if self._clock() > deadline:
-                    msg = (
-                        f"another relay of the cluster has the name {self.name!r}; give this one "
-                        "another --name"
-                    )
-                    raise ClusterError(msg) from None
+                    raise _is_taken(self.name) from None
             await trio.sleep(RETRY_SECONDS)
         self.renewed_at = began
         self.life = self._revision = life
@@ -132,6 +130,26 @@ class Lease:
 
 def _value(life: int) -> bytes:
     return json.dumps({"life": life}).encode()
+
+
+async def wait_for_name(bucket: KeyValue, name: str) -> None:
+    """Wait until no relay holds the lease of a name.
+
+    Raises:
+        ClusterError: Another relay keeps it.
+        TransportError: As `KeyValue.get`.
+    """
+    deadline = trio.current_time() + EXPIRY_SECONDS
+    while await bucket.get(PREFIX + name, direct=False) is not None:
+        if trio.current_time() > deadline:
+            raise _is_taken(name)
+        await trio.sleep(RETRY_SECONDS)
+
+
+def _is_taken(name: str) -> ClusterError:
+    return ClusterError(
+        f"another relay of the cluster has the name {name!r}; give this one another --name"
+    )
 
 
 def read_lease(value: bytes) -> int:

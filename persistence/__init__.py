@@ -3,6 +3,7 @@
 from ._codec import UnstorableError as UnstorableError
 from ._codec import decode as decode
 from ._codec import encode as encode
+from ._log import Log as Log
 from ._ram_shelves import RamShelf as RamShelf
 from ._ram_shelves import RamShelves as RamShelves
 from ._ram_shelves import open_ram_shelves as open_ram_shelves

@@ -28,6 +28,7 @@ from ..accounts import Faults
 from ..dataspace.queues import Marks, Message, Queue
 from ..store import Body, Changes, Record, Store, StoreError, StoreSettings
 from ._codec import UnstorableError, decode, encode
+from ._log import Log
 from ._owner import READING, TELLING, owner_of
 from ._sending import Sending
 from ._writes import Writes
@@ -39,6 +40,12 @@ _MARKS_PREFIX = "queue/marks/"
 
 COMMIT_BYTES = 64 << 20
 """Size at which a batch is closed: the store takes at most 1 GiB at once."""
+
+
+LOG_SECONDS = 5.0
+"""A relay that ends waits so long for a log to take what it has: as `--grace`."""
+
+LOOK_SECONDS = 0.01
 
 
 @attrs.define(slots=True, eq=False)
@@ -94,6 +101,8 @@ class Shelves:
         self._shelves: set[StoreShelf] = set()
         # From before the restart, of queues that have not been opened yet.
         self._marks = store.values(_MARKS_PREFIX)
+        # By their source: the disk, or the log.
+        self._troubles: dict[str, str] = {}
         store.on_durable = self._durable_in_thread
         store.on_trouble = self._trouble_in_thread
 
@@ -217,9 +226,15 @@ class Shelves:
 
     def _trouble_in_thread(self, sentence: str | None) -> None:
         with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._note_trouble, sentence)
+            self._token.run_sync_soon(self.note_trouble, "disk", sentence)
 
-    def _note_trouble(self, sentence: str | None) -> None:
+    def note_trouble(self, source: str, sentence: str | None) -> None:
+        """Take in a sentence about trouble with the disk or the log; None: it is over."""
+        if sentence is None:
+            self._troubles.pop(source, None)
+            sentence = next(iter(self._troubles.values()), None)
+        else:
+            self._troubles[source] = sentence
         if sentence == self.trouble:
             return
         self.trouble = sentence
@@ -234,7 +249,7 @@ class Shelves:
             logger.warning("the store can be written to again", extra={"event": "store_ok"})
         else:
             logger.error(
-                "%s; until then, only messages on disk are confirmed",
+                "%s; until then, only messages that are stored are confirmed",
                 sentence,
                 extra={"event": "store_trouble", "reason": sentence},
             )
@@ -466,7 +481,12 @@ def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 @asynccontextmanager
 async def open_shelves(
-    directory: Path, settings: StoreSettings, flusher: Sending, *, vfs: str | None = None
+    directory: Path,
+    settings: StoreSettings,
+    flusher: Sending,
+    *,
+    vfs: str | None = None,
+    log: Log | None = None,
 ) -> AsyncGenerator[Shelves]:
     """Open the store in `directory`, and let its thread write for as long as the block lasts.
 
@@ -475,11 +495,13 @@ async def open_shelves(
         settings: The store's settings.
         flusher: Flushes the outlets of confirms that waited for durability.
         vfs: The name of a file system that SQLite knows, as for `Store.open`.
+        log: Makes the store durable, if the settings have `logged`.
 
-    Cancellation: committed changes are written and made durable at the end of the block.
+    Cancellation: committed changes are written and made durable at the end of the block; a log
+    takes no more.
 
     Raises:
-        StoreError: If it cannot be opened: see `Store.open`.
+        StoreError: If it cannot be opened: see `Store.open`; if the log is lost: see `Log.run`.
     """
     store = await trio.to_thread.run_sync(partial(Store.open, directory, settings, vfs=vfs))
     limiter = trio.CapacityLimiter(1)
@@ -489,17 +511,28 @@ async def open_shelves(
             async with trio.open_nursery() as reading:
                 shelves = Shelves(store, flusher, reading)
                 reading.start_soon(shelves.commit_each_round)
+                if log is not None:
+                    reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
                 try:
                     yield shelves
                 finally:
                     try:
                         shelves.close()
+                        if log is not None:
+                            await _all_logged(store)
                     finally:
                         # After any failure: otherwise the thread would be waited for, for ever.
                         store.stop()
                         reading.cancel_scope.cancel()
     finally:
         await _closed(store)
+
+
+async def _all_logged(store: Store) -> None:
+    """Wait until the log has all changes, for `LOG_SECONDS` at most."""
+    with trio.move_on_after(LOG_SECONDS):
+        while store.unlogged(1):  # noqa: ASYNC110
+            await trio.sleep(LOOK_SECONDS)
 
 
 async def _closed(store: Store) -> None:

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 from ..dataspace.hops import via
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from prometheus_client.registry import Collector
 
     from ..access._account_tree import AccountTree
     from ..accounts import Account
-    from ..cluster import Cluster
+    from ..cluster import Cluster, ClusterSettings
     from ..dataspace import Dataspace
+    from ..persistence import Shelves
+    from ..store import StoreSettings
+    from ..transports._flusher import Flusher
     from ..transports.mqtt.server._server import MqttServer
     from ._settings import RelaySettings
 
@@ -28,16 +33,41 @@ def cluster_of(settings: RelaySettings, dataspace: Dataspace, tree: AccountTree)
     if settings.cluster is None:
         return None
     # Imported here: most relays are in none.
-    from ..cluster import Cluster, ClusterSettings
+    from ..cluster import Cluster
 
     def open_account(relay: str, origin: str, above: tuple[str, ...]) -> Account:
         return tree.open_below(above, via(relay, origin), settings.limit)
 
-    name = settings.name or name_of_host()
-    where = ClusterSettings(
-        settings.cluster, name, settings.cluster_name, patience=settings.patience
-    )
+    where = _where(settings, settings.cluster)
     return Cluster(where, dataspace, open_account, tree.close)
+
+
+def _where(settings: RelaySettings, servers: str) -> ClusterSettings:
+    from ..cluster import ClusterSettings
+
+    name = settings.name or name_of_host()
+    return ClusterSettings(servers, name, settings.cluster_name, patience=settings.patience)
+
+
+def replicated_shelves(
+    settings: RelaySettings, store: StoreSettings, flusher: Flusher
+) -> AbstractAsyncContextManager[Shelves]:
+    """Return shelves whose store is in the JetStream of the relay's cluster.
+
+    Raises:
+        ClusterError: The relay is in none, or a name cannot be one.
+    """
+    from ..cluster import ClusterError, open_replicated_shelves
+
+    if settings.cluster is None:
+        raise ClusterError("--store nats needs --cluster nats://HOST:PORT")
+    return open_replicated_shelves(
+        _where(settings, settings.cluster),
+        flusher,
+        store,
+        live_bytes=settings.disk_limit,
+        replicas=settings.store_replicas,
+    )
 
 
 def collector_of(cluster: Cluster) -> Collector:

@@ -24,7 +24,9 @@ from ..transports._settings import PersistenceSettings
 from ..transports.mqtt.server._persistent_retained import persist_retained
 from ..transports.mqtt.server._persistent_sessions import CLOCK_KEY, PersistentSessions
 from ..transports.mqtt.server._server import MqttServer
+from ._clustering import replicated_shelves
 from ._parts import Parts
+from ._settings import RelaySettings
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -32,26 +34,39 @@ DISK_ACCOUNT = "disk"
 """The account above those of all queues, for messages at rest on disk. Apart from `server`: bytes
 on disk do not count against the limit for RAM."""
 
+REPLICATED = Path("nats")
+"""In place of a directory: the store is in JetStream."""
+
 RAM_ACCOUNT = "kept"
 """The same in a relay without a store: for messages at rest in RAM."""
 
 
 @asynccontextmanager
 async def open_persistence(
-    settings: PersistenceSettings, flusher: Flusher
+    settings: RelaySettings, flusher: Flusher
 ) -> AsyncGenerator[Shelves | RamShelves]:
     """Open the storage of a relay for as long as the block lasts.
 
     Raises:
         StoreError: If the store cannot be opened.
+        ClusterError: If it cannot be opened in JetStream.
     """
     if settings.store is None:
         async with open_ram_shelves(flusher) as ram:
             yield ram
         return
     how = StoreSettings(fsync_interval=settings.fsync_interval)
-    async with open_shelves(Path(settings.store), how, flusher) as shelves:
+    async with (
+        replicated_shelves(settings, how, flusher)
+        if settings.store == REPLICATED
+        else open_shelves(Path(settings.store), how, flusher)
+    ) as shelves:
         yield shelves
+
+
+def store_directory(persistence: Shelves | RamShelves) -> Path | None:
+    """Return the directory of a relay's store, or of its copy; None: it has none."""
+    return persistence.store.directory if isinstance(persistence, Shelves) else None
 
 
 def persist_sessions(mqtt: MqttServer, persistence: Shelves | RamShelves, parts: Parts) -> None:

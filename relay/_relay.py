@@ -58,7 +58,13 @@ from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
 from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
-from ._persistence import has_subscriptions, open_persistence, persist_sessions, subscription_server
+from ._persistence import (
+    has_subscriptions,
+    open_persistence,
+    persist_sessions,
+    store_directory,
+    subscription_server,
+)
 from ._settings import RelaySettings
 from ._throttle_notices import ThrottledNotices, watch_throttled
 
@@ -539,7 +545,7 @@ async def _run(
             keep_going("moving limits", watch_limits, relay.ledger)
         alarms = AlarmSettings(memory=settings.memory_alarm, disk_free=settings.disk_alarm)
         raised: Alarms = await background.start(
-            watch_alarms, relay.mqtt.account, alarms, settings.store
+            watch_alarms, relay.mqtt.account, alarms, store_directory(relay.persistence)
         )
         raised.on_short = MemoryHolders(relay.ledger, relay.input).short
         keep_going("looking ahead", watch_forecasts, relay.ledger)

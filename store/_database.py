@@ -186,8 +186,12 @@ def corruption(what: str) -> sqlite3.DatabaseError:
     return error
 
 
-def prepare(db: sqlite3.Connection) -> None:
+def prepare(db: sqlite3.Connection, *, fsync: bool = True) -> None:
     """Set up a connection for writing, and make the tables.
+
+    Args:
+        db: The connection.
+        fsync: Whether the end of a transaction waits for the disk.
 
     Raises:
         sqlite3.Error: The disk refused, or the file is damaged.
@@ -199,7 +203,7 @@ def prepare(db: sqlite3.Connection) -> None:
     # overwrites what is deleted inside a page that is written anyway.
     db.execute("PRAGMA secure_delete=FAST")
     db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
+    db.execute(f"PRAGMA synchronous={'FULL' if fsync else 'OFF'}")
     db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // PAGE_BYTES}")
     db.execute(f"PRAGMA journal_size_limit={2 * LOG_BYTES}")
     db.execute(f"PRAGMA cache_size=-{CACHE_BYTES >> 10}")

@@ -31,6 +31,10 @@ class StoreDiskError(StoreError):
     """The disk or the operating system refused: the message says what, where and what to do."""
 
 
+class StoreTakenError(StoreError):
+    """Another process has taken over the log of this store."""
+
+
 @attrs.frozen(slots=True)
 class Damage:
     """Something that was durable and is unreadable. The rest is served."""

@@ -8,6 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ._changes import Changes
 
 
@@ -22,6 +24,8 @@ class PendingChanges:
         oldest: The time since which a commit waits for the disk; None: none waits.
         hurried: Whether the owner asked for the disk as soon as possible.
         wake: Notified when the writer has something to do.
+        held: Changes after those, which a log has to have first.
+        held_bytes: Their size.
     """
 
     def __init__(self, write_bytes: int) -> None:
@@ -33,11 +37,33 @@ class PendingChanges:
         self.oldest: float | None = None
         self.hurried = False
         self.wake = threading.Condition(self.lock)
+        self.held: deque[Changes] = deque()
+        self.held_bytes = 0
 
-    def add(self, changes: Changes) -> int:
-        """Add changes that readers see already; return their ticket."""
+    def add(self, changes: Changes, *, hold: bool = False) -> int:
+        """Add changes that readers see already; return their ticket.
+
+        Args:
+            changes: They.
+            hold: Whether to keep them back until `release`.
+        """
         self.ticket += 1
         changes.ticket = self.ticket
+        if hold:
+            self.held.append(changes)
+            self.held_bytes += changes.nbytes
+        else:
+            self._append(changes)
+        return self.ticket
+
+    def release(self, ticket: int) -> None:
+        """Let go of held changes up to a ticket: they may be written."""
+        while self.held and self.held[0].ticket <= ticket:
+            changes = self.held.popleft()
+            self.held_bytes -= changes.nbytes
+            self._append(changes)
+
+    def _append(self, changes: Changes) -> None:
         self.changes.append(changes)
         before = self.nbytes
         self.nbytes += changes.nbytes
@@ -47,21 +73,28 @@ class PendingChanges:
             self.wake.notify()
         elif before < self._write_bytes <= self.nbytes:
             self.wake.notify()
-        return self.ticket
 
     def first(self, until: int, limit: int) -> list[Changes]:
         """Return the first changes, about `limit` bytes, up to a ticket; they stay here."""
-        group: list[Changes] = []
-        size = 0
-        for changes in self.changes:
-            size += changes.nbytes
-            if changes.ticket > until or (group and size > limit):
-                break
-            group.append(changes)
-        return group
+        return _first(self.changes, until, limit)
+
+    def first_held(self, limit: int) -> list[Changes]:
+        """Return the first held changes, about `limit` bytes; they stay here."""
+        return _first(self.held, self.ticket, limit)
 
     def durable(self, number: int) -> None:
         """Let go of the first changes: they are durable."""
         for _ in range(number):
             self.nbytes -= self.changes.popleft().nbytes
         self.oldest = self.changes[0].since if self.changes else None
+
+
+def _first(changes: Iterable[Changes], until: int, limit: int) -> list[Changes]:
+    group: list[Changes] = []
+    size = 0
+    for each in changes:
+        size += each.nbytes
+        if each.ticket > until or (group and size > limit):
+            break
+        group.append(each)
+    return group

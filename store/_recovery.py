@@ -34,6 +34,10 @@ NEXT_QUEUE: Final = "\0next queue"
 """The key of the number that the next queue gets."""
 
 
+LOG_POSITION: Final = "\0log position"
+"""The key of the place in a log up to which everything is here (`Store.logged`)."""
+
+
 @attrs.define(slots=True)
 class Recovered:
     """What is in a database.
@@ -98,6 +102,7 @@ def recover(db: sqlite3.Connection) -> Recovered:
     for row in db.execute(_RUNS):
         _count(found, row, whole=row[0] not in hidden or _is_whole(db, row[0]))
     found.next_queue = max(found.queues, default=0) + 1
+    found.values.pop(LOG_POSITION, None)
     stored = found.values.pop(NEXT_QUEUE, None)
     if stored is not None:
         found.next_queue = max(found.next_queue, int(stored))

@@ -20,3 +20,6 @@ class StoreSettings:
     """Seconds until a failed write is tried again."""
     readers: int = 4
     """Connections kept open for reading."""
+    logged: bool = False
+    """Whether changes become durable in a log elsewhere, before they are written here: see
+    `Store.unlogged`. This directory is a copy then, which nobody fsyncs."""

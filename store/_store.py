@@ -16,19 +16,28 @@ fsync may well succeed (PostgreSQL, "fsyncgate", 2018): SQLite writes all of the
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ._changes import Changes
-from ._database import IDLE_SECONDS, PAGE_BYTES, connect, corruption, has_sound_header, prepare
+from ._database import (
+    IDLE_SECONDS,
+    PAGE_BYTES,
+    connect,
+    corruption,
+    has_sound_header,
+    prepare,
+    text,
+)
 from ._directory import Directory
 from ._errors import Damage, StoreClosedError, StoreDiskError, StoreUsageError
 from ._pending import PendingChanges
 from ._queue import StoredQueue
 from ._ranges import merged
 from ._reader import Connections, CorruptRow, Read
-from ._recovery import NEXT_QUEUE, Recovered, put_in_order, recover
+from ._recovery import LOG_POSITION, NEXT_QUEUE, Recovered, put_in_order, recover
 from ._sentences import logger, trouble
 from ._settings import StoreSettings
 from ._statistics import StoreStatistics
@@ -36,7 +45,8 @@ from ._writer import Writer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from ._queue import Record
     from ._transaction import Group
@@ -58,6 +68,7 @@ class Store:
             refused is durable.
         on_damage: Called when something that was durable is unreadable. Its messages then count as
             done.
+        on_commit: Called, in any thread, when there is more for the log (`StoreSettings.logged`).
     """
 
     def __init__(
@@ -82,7 +93,9 @@ class Store:
         self.on_durable: Callable[[int], None] = _ignore
         self.on_trouble: Callable[[str | None], None] = _ignore
         self.on_damage: Callable[[Damage], None] = _ignore
+        self.on_commit: Callable[[], None] = _nothing
         self._stopping = self._closed = False
+        self._logged = 0
         self._pending = PendingChanges(settings.write_bytes)
         self._lock = self._pending.lock
         self._connections = Connections(directory.database, vfs, settings.readers)
@@ -118,7 +131,7 @@ class Store:
             if not has_sound_header(place.database):
                 raise corruption("its header is damaged")
             db = connect(place.database, vfs=vfs)
-            prepare(db)
+            prepare(db, fsync=not (settings or StoreSettings()).logged)
             place.mark()
             recovered = recover(db)
             put_in_order(db, recovered)
@@ -144,9 +157,14 @@ class Store:
         return store
 
     @property
+    def directory(self) -> Path:
+        """The directory."""
+        return self._directory.where
+
+    @property
     def durable(self) -> int:
-        """The highest ticket that is on the disk."""
-        return self._writer.durable
+        """The highest ticket that is on the disk, or else in the log."""
+        return self._logged if self.settings.logged else self._writer.durable
 
     # The owner's.
 
@@ -186,7 +204,32 @@ class Store:
                 msg = "the store is closed"
                 raise StoreClosedError(msg)
             self._take_in(changes)
-            return self._pending.add(changes)
+            ticket = self._pending.add(changes, hold=self.settings.logged)
+        self.on_commit()
+        return ticket
+
+    def unlogged(self, nbytes: int) -> list[Changes]:
+        """Return the first changes that the log does not have, about so many bytes.
+
+        They are in the order of their tickets. The owner puts them into the log all at once, and
+        calls `logged`.
+        """
+        with self._lock:
+            return self._pending.first_held(nbytes)
+
+    def logged(self, changes: Sequence[Changes], position: bytes) -> None:
+        """Take in that the first changes are in the log: they are durable, and get written here.
+
+        Args:
+            changes: They, as `unlogged` has returned them.
+            position: Their place in the log. The directory has it from when it has the changes.
+        """
+        ticket = changes[-1].ticket
+        with self._lock:
+            changes[-1].values[LOG_POSITION] = position
+            self._pending.release(ticket)
+            self._logged = ticket
+        self.on_durable(ticket)
 
     def _take_in(self, changes: Changes) -> None:
         """Make changes visible. Under the lock."""
@@ -259,7 +302,11 @@ class Store:
             self._pending.wake.notify()
 
     def ahead(self) -> int:
-        """Return the number of bytes that are committed and not durable."""
+        """Return the number of bytes that are committed and not on the disk."""
+        return self._pending.nbytes + self._pending.held_bytes
+
+    def behind(self) -> int:
+        """Return the number of bytes that may be written to the disk and are not."""
         return self._pending.nbytes
 
     def statistics(self) -> StoreStatistics:
@@ -274,7 +321,7 @@ class Store:
                 used_bytes=(writer.pages - writer.free_pages) * PAGE_BYTES,
                 free_bytes=writer.free_pages * PAGE_BYTES,
                 log_bytes=self._directory.log_bytes(),
-                pending_bytes=self._pending.nbytes,
+                pending_bytes=self.ahead(),
                 commits=self._pending.ticket,
                 transactions=writer.transactions,
                 fsync_seconds=writer.seconds,
@@ -363,11 +410,40 @@ class Store:
                 self._lost.add(corrupt.lost.row)
             changes.seal()
             self._take_in(changes)
-            self._pending.add(changes)
+            self._pending.add(changes, hold=self.settings.logged)
             damage = corrupt.damage(queue.name)
             self._damages.append(damage)
         logger.error("store %s: %s", self._directory.where, damage)
+        self.on_commit()
         self.on_damage(damage)
+
+    def snapshot(self, path: str | os.PathLike[str]) -> bytes | None:
+        """Write a copy of the database as it is on the disk to a new file.
+
+        Blocks, but not the writer.
+
+        Args:
+            path: The file, which does not exist.
+
+        Returns:
+            the place in the log up to which everything is in it (`logged`); None: nothing of the
+            log is.
+
+        Raises:
+            StoreDiskError: The disk refused.
+        """
+        try:
+            with (
+                closing(connect(self._directory.database)) as db,
+                closing(sqlite3.connect(path, isolation_level=None)) as copy,
+            ):
+                copy.execute("PRAGMA synchronous=OFF")
+                db.backup(copy)
+                key = (text(LOG_POSITION),)
+                row = copy.execute("SELECT value FROM value WHERE key = ?", key).fetchone()
+        except sqlite3.Error as error:
+            raise StoreDiskError(trouble(error, "copy", str(self._directory.where))) from error
+        return None if row is None else row[0]
 
     # Writing, in a thread of the owner's.
 
@@ -446,4 +522,8 @@ class Store:
 
 
 def _ignore(_: object) -> None:
+    """Do nothing: no callback was set."""
+
+
+def _nothing() -> None:
     """Do nothing: no callback was set."""

@@ -158,7 +158,8 @@ class Writer:
             self._pending.durable(len(group.changes))
             self.durable = ticket
         self._count_pages()
-        self._owner.on_durable(ticket)
+        if not self._settings.logged:
+            self._owner.on_durable(ticket)
 
     def _failed(self, error: OSError | sqlite3.Error) -> None:
         """Record that the disk refused, and when to try again."""

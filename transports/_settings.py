@@ -354,7 +354,8 @@ class PersistenceSettings:
 
     store: Path | None = None
     """Store directory for persistent sessions, their queues and retained messages; created if
-    missing. Without it they are in memory and end with the relay."""
+    missing. nats: in JetStream, replicated, with --cluster (a directory of that name: give its full
+    path). Without it they are in memory and end with the relay."""
     # As RabbitMQ's.
     fsync_interval: Seconds = 0.2
     """fsync interval, in seconds: the longest until written data is on disk and confirmed; 0: at

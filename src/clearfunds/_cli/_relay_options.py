@@ -16,6 +16,7 @@ from cyclopts.validators import Number
 from clearfunds.access import AccountLimit, AccountRate, BearerTokens, Tenant, TokenFileError
 from clearfunds.access.acl import Acl, AclFileError
 from clearfunds.relay import RelaySettings
+from clearfunds.relay._persistence import REPLICATED
 from clearfunds.relay._settings import (
     AuthorisationSettings,
     ClusteringSettings,
@@ -162,9 +163,18 @@ class Options(RelaySettings):
             if getattr(self, name) and self.http is None:
                 msg = f"--{name.replace('_', '-')} needs --http HOST:PORT"
                 raise UsageError(msg)
-        if self.cluster is None and (
-            self.name is not None or self.cluster_name != DEFAULTS.cluster_name
-        ):
-            option = "--name" if self.name is not None else "--cluster-name"
+        needing = [
+            option
+            for option, is_given in (
+                ("--name", self.name is not None),
+                ("--cluster-name", self.cluster_name != DEFAULTS.cluster_name),
+                ("--store nats", self.store == REPLICATED),
+            )
+            if is_given
+        ]
+        if self.store_replicas is not None and self.store != REPLICATED:
+            raise UsageError("--store-replicas needs --store nats")
+        if self.cluster is None and needing:
+            option = needing[0]
             msg = f"{option} needs --cluster nats://HOST:PORT"
             raise UsageError(msg)

@@ -1,0 +1,98 @@
+"""Shelves whose store is replicated in JetStream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import attrs
+
+from ..persistence import Shelves, open_shelves
+from ..persistence._sending import Sending
+from ..store import StoreSettings
+from ..transports import TransportError
+from ..transports._one_error import one_error
+from ..transports.nats import JetStream, open_nats
+from ._cluster import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    PING_SECONDS,
+    ClusterSettings,
+    open_state,
+)
+from ._errors import ClusterError
+from ._lease import wait_for_name
+from ._patiently import patiently
+from ._store_log import SNAPSHOT_BYTES, StoreLog, StoreLogSettings
+
+COPIES: Final = 4
+"""The stream may have so many times what is live: as much again in entries from before the last
+snapshot, the next one, and what is written meanwhile."""
+
+
+@asynccontextmanager
+async def open_replicated_shelves(
+    settings: ClusterSettings,
+    flusher: Sending,
+    store: StoreSettings | None = None,
+    *,
+    live_bytes: int | None = None,
+    replicas: int | None = None,
+) -> AsyncGenerator[Shelves]:
+    """Have shelves for the length of a block, whose messages lie in JetStream.
+
+    Queues of `clearfunds.dataspace.queues` use them like those of a directory
+    (`clearfunds.persistence.open_shelves`): what is durable is on a quorum of JetStream's servers,
+    and whoever opens the shelves of that name next, on whatever machine, has it.
+
+    Args:
+        settings: Where the cluster is, and the name, which no other process has.
+        flusher: Flushes the outlets of confirms that waited for durability.
+        store: Settings of the copy in a temporary directory.
+        live_bytes: The most that is stored at a time; None: no limit. The stream may have
+            `COPIES` times as much.
+        replicas: On how many servers the stream lies: 1, 3 or 5; None: as the cluster's state.
+
+    Cancellation: as for `open_shelves`.
+
+    Raises:
+        ClusterError: NATS cannot be reached, has no JetStream, or cannot have the stream; or
+            another relay of the cluster has the name.
+        StoreError: What is there cannot be read, or the disk refuses; later, if another process
+            takes the name over.
+    """
+    how = attrs.evolve(store or StoreSettings(), logged=True)
+    log_settings = StoreLogSettings(
+        settings.cluster,
+        settings.name,
+        settings.replicas if replicas is None else replicas,
+        None if live_bytes is None else COPIES * (live_bytes + SNAPSHOT_BYTES),
+    )
+    connect = partial(
+        open_nats,
+        settings.servers,
+        connect_timeout=CONNECT_SECONDS,
+        ping_interval=PING_SECONDS,
+        name=f"clearfunds {settings.name}, store",
+    )
+    is_open = False
+    with TemporaryDirectory(prefix="clearfunds-store-") as folder, one_error():
+        try:
+            async with connect() as nats:
+                js = JetStream(nats, timeout=ANSWER_SECONDS)
+                state = await patiently(partial(open_state, js, settings))
+                await patiently(partial(wait_for_name, state, settings.name))
+                log = StoreLog(js, log_settings)
+                directory = await log.open(Path(folder), how)
+                async with open_shelves(directory, how, flusher, log=log) as shelves:
+                    is_open = True
+                    yield shelves
+        except TransportError as exc:
+            if is_open or isinstance(exc, ClusterError):
+                raise
+            msg = f"the store cannot be opened at {settings.servers}: {exc}"
+            raise ClusterError(msg) from exc

@@ -1,0 +1,514 @@
+"""The store of a relay as a log in JetStream (`--store nats`).
+
+Theory of operation. The relay's store writes into a directory as ever (`clearfunds.store`), but
+that is a copy, which ends with the process. Changes are durable when they are in a stream of
+JetStream, on a quorum of its servers. The stream has three subjects:
+
+- `….log`: entries, each a piece of a group of changes. A group counts when its last piece is there.
+  Each entry is published with the sequence of the one before (`Nats-Expected-Last-Subject-
+  Sequence`): so a process that opens the log, by an entry of its own, ends whatever another process
+  still writes there. That process learns it with its next entry, and ends.
+- `….snapshot.ID`: the copy's database in pieces, as it was at some place in the log.
+- `….manifest`: the last one names the snapshot to begin with, and its place in the log.
+
+When the entries since the last snapshot are as large as that, the next one is made, and the entries
+before it are purged: as Redis rewrites its append-only file (`auto-aof-rewrite-percentage 100`,
+`auto-aof-rewrite-min-size 64mb`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+import attrs
+import trio
+
+from ..store import (
+    Replay,
+    Store,
+    StoreError,
+    StoreFormatError,
+    StoreSettings,
+    StoreTakenError,
+    encode_changes,
+)
+from ..transports import TransportError
+from ..transports.nats import (
+    ConsumerConfig,
+    Delivered,
+    JetStream,
+    JetStreamError,
+    OrderedMessages,
+    StreamConfig,
+    StreamFullError,
+    WrongSequenceError,
+)
+from ._patiently import RETRY_SECONDS, patiently
+
+logger = logging.getLogger("clearfunds.cluster")
+
+SUBJECT: Final = "clearfunds-store"
+
+GROUP_BYTES: Final = 4 << 20
+"""About the most that is put into the log at once."""
+PIECE_BYTES: Final = 512 << 10
+"""Of an entry, and of a snapshot: half of NATS's default `max_payload`."""
+COPY_BYTES: Final = 64 << 20
+"""Bytes that are in the log and not in the copy yet, from which on the log takes no more: they are
+in memory."""
+SNAPSHOT_BYTES: Final = 64 << 20
+"""Bytes of entries from which on a snapshot may be made (`auto-aof-rewrite-min-size`)."""
+SNAPSHOT_RETRY_SECONDS: Final = 10.0
+PIECES: Final = 16
+"""Pieces that a reader buffers."""
+LOOK_SECONDS: Final = 0.02
+
+_HEAD: Final = struct.Struct("<BQQ")
+# What the entry is; the life that it is of; its number in that life.
+
+_BEGIN: Final = 0
+_PIECE: Final = 1
+_LAST: Final = 2
+
+_NAME_IN_USE: Final = 10058
+# nats-server `errors.json`: JSStreamNameExistErr, with another configuration.
+
+
+@attrs.frozen
+class StoreLogSettings:
+    """Where the log of a relay's store is."""
+
+    cluster: str
+    """The name of the cluster."""
+    relay: str
+    """The name of the relay."""
+    replicas: int = 1
+    """On how many servers the stream lies: 1, 3 or 5."""
+    max_bytes: int | None = None
+    """The stream's limit; None: none. A full stream refuses, and publishers wait."""
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return f"clearfunds-{self.cluster}-store-{self.relay}"
+
+    def subject(self, *tokens: str) -> str:
+        """Return a subject of the stream."""
+        return ".".join((SUBJECT, self.cluster, self.relay, *tokens))
+
+
+_MANIFEST: Final[dict[str, type]] = {
+    "ident": str,
+    "digest": str,
+    "pieces": int,
+    "nbytes": int,
+    "position": int,
+    "first": int,
+}
+
+
+@attrs.frozen
+class Manifest:
+    """A snapshot."""
+
+    ident: str
+    """The last token of its subject."""
+    pieces: int
+    """Their number."""
+    nbytes: int
+    """Their size."""
+    digest: str
+    """Their SHA-256, in hex."""
+    position: int
+    """The sequence of the last entry of the log that is in it."""
+    first: int
+    """The sequence of its first piece."""
+
+    @classmethod
+    def read(cls, data: bytes) -> Manifest:
+        """Return the manifest in some bytes.
+
+        Raises:
+            StoreFormatError: It is none.
+        """
+        try:
+            found = json.loads(data)
+            if any(type(found[name]) is not kind for name, kind in _MANIFEST.items()):
+                raise TypeError("a part has another type")
+            return cls(**{name: found[name] for name in _MANIFEST})
+        except (ValueError, TypeError, LookupError, RecursionError) as exc:
+            msg = f"the manifest of the store is no manifest: {exc!r}"
+            raise StoreFormatError(msg) from exc
+
+    def write(self) -> bytes:
+        """Return it as bytes."""
+        return json.dumps(attrs.asdict(self)).encode()
+
+
+class StoreLog:
+    """The log of one store; see `persistence.Log`.
+
+    Args:
+        js: JetStream, by a client that outlives the log.
+        settings: Where it is.
+
+    Attributes:
+        settings: As above.
+        entries: Number of entries written.
+        snapshots: Number of snapshots written.
+        nbytes: Bytes of entries since the last snapshot.
+    """
+
+    def __init__(self, js: JetStream, settings: StoreLogSettings) -> None:
+        self.settings = settings
+        self.entries = self.snapshots = self.nbytes = 0
+        self._js = js
+        self._log = settings.subject("log")
+        self._life = 0
+        self._number = 0
+        self._last = 0
+        self._manifest: Manifest | None = None
+        self._manifest_sequence = 0
+        self._more = trio.Event()
+        self._large = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<StoreLog {self.settings.stream}>"
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    async def open(self, folder: Path, settings: StoreSettings) -> Path:
+        """Take the log over, and make a directory of what it has.
+
+        Args:
+            folder: A folder, where it makes the directory.
+            settings: The store's settings.
+
+        Returns:
+            the directory, for `Store.open`.
+
+        Cancellation: the log is as it was, except that who wrote to it before may not any more.
+
+        Raises:
+            TransportError: JetStream cannot be reached, or refuses.
+            StoreError: The log cannot be read, or the disk refuses.
+        """
+        await patiently(self._make_stream)
+        await patiently(self._begin)
+        ask = partial(self._message, self.settings.subject("manifest"))
+        sequence, data = await patiently(ask)
+        while True:
+            self._manifest_sequence = sequence
+            self._manifest = Manifest.read(data) if data else None
+            directory = folder / f"copy-{sequence}"
+            try:
+                await self._restore(directory, settings)
+            except StoreFormatError:
+                # The process that had the log before may have made another snapshot just now.
+                sequence, data = await patiently(ask)
+                if sequence == self._manifest_sequence:
+                    raise
+            else:
+                return directory
+
+    async def _make_stream(self) -> None:
+        settings = self.settings
+        config = StreamConfig(
+            name=settings.stream,
+            subjects=(
+                self._log,
+                settings.subject("manifest"),
+                settings.subject("snapshot", "*"),
+            ),
+            replicas=settings.replicas,
+            max_bytes=-1 if settings.max_bytes is None else settings.max_bytes,
+            discard="new",
+            description=f"Store of relay {settings.relay} of cluster {settings.cluster}",
+        )  # fmt: skip
+        try:
+            await self._js.create_stream(config)
+        except JetStreamError as exc:
+            if exc.error_code != _NAME_IN_USE:
+                raise
+            await self._js.update_stream(config)
+
+    async def _message(self, subject: str) -> tuple[int, bytes]:
+        """Return the sequence and the payload of a subject's last message; 0: there is none."""
+        found = await self._js.get_message(self.settings.stream, last_for=subject, direct=False)
+        return (0, b"") if found is None else (found.sequence, found.payload)
+
+    async def _begin(self) -> None:
+        """Write the entry that ends what others write."""
+        mine = secrets.token_hex(8)
+        while True:
+            last, _ = await self._message(self._log)
+            try:
+                ack = await self._js.publish(
+                    self._log,
+                    _HEAD.pack(_BEGIN, 0, 0) + mine.encode(),
+                    message_id=mine,
+                    expect_last_for_subject=last,
+                )
+            except WrongSequenceError:
+                continue  # It still writes.
+            self._life = self._last = ack.sequence
+            return
+
+    async def _restore(self, directory: Path, settings: StoreSettings) -> None:
+        manifest = self._manifest
+        snapshot = None
+        if manifest is not None:
+            snapshot = directory.with_suffix(".snapshot")
+            await self._fetch(manifest, snapshot)
+        with await trio.to_thread.run_sync(
+            partial(Replay, directory, settings, snapshot)
+        ) as replay:
+            self.nbytes = await self._replay(replay, 0 if manifest is None else manifest.position)
+            await trio.to_thread.run_sync(replay.write)
+
+    async def _fetch(self, manifest: Manifest, path: Path) -> None:
+        """Write the pieces of a snapshot to a file."""
+        subject = self.settings.subject("snapshot", manifest.ident)
+        digest = hashlib.sha256()
+        left = manifest.pieces
+        with path.open("wb") as file:
+            config = ConsumerConfig(filters=(subject,))
+            async with OrderedMessages(
+                self._js, self.settings.stream, config, most=PIECES
+            ) as pieces:
+                if pieces.pending != left:
+                    stream = self.settings.stream
+                    msg = f"{stream} has {pieces.pending} of {left} pieces of a snapshot"
+                    raise StoreFormatError(msg)
+                while left:
+                    data = (await pieces.receive()).payload
+                    digest.update(data)
+                    await trio.to_thread.run_sync(file.write, data)
+                    left -= 1
+        if digest.hexdigest() != manifest.digest:
+            msg = f"{self.settings.stream} has a snapshot that is not what was written"
+            raise StoreFormatError(msg)
+
+    async def _replay(self, replay: Replay, position: int) -> int:
+        """Put the entries after a position into a directory; return their size.
+
+        Raises:
+            StoreFormatError: They are no entries.
+        """
+        config = ConsumerConfig(
+            filters=(self._log,), deliver="by_start_sequence", start_sequence=position + 1
+        )
+        total, life = 0, None
+        pieces: list[bytes] = []
+        async with OrderedMessages(self._js, self.settings.stream, config, most=PIECES) as entries:
+            while True:
+                entry = await entries.receive()
+                kind, of, data = _entry(entry)
+                if kind == _BEGIN:
+                    # What the life before has not finished does not count.
+                    pieces.clear()
+                    life = entry.sequence
+                    if life >= self._life:
+                        return total
+                    continue
+                if life is not None and of != life:
+                    msg = f"{self.settings.stream} has an entry of a life that was over"
+                    raise StoreFormatError(msg)
+                pieces.append(data)
+                if kind == _LAST:
+                    group = b"".join(pieces)
+                    pieces.clear()
+                    total += len(group)
+                    add = partial(replay.add, group, b"%d" % entry.sequence)
+                    await trio.to_thread.run_sync(add)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def run(self, store: Store, trouble: Callable[[str | None], object]) -> NoReturn:
+        """Take the changes of a store until cancelled, and make snapshots; see `Log.run`.
+
+        Raises:
+            StoreTakenError: Another process has taken the log over.
+        """
+        home = threading.get_ident()
+        token = trio.lowlevel.current_trio_token()
+
+        def more() -> None:
+            if threading.get_ident() == home:
+                self._more.set()
+            else:
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(lambda: self._more.set())
+
+        store.on_commit = more
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._make_snapshots, store)
+            while True:
+                self._more = trio.Event()
+                while group := store.unlogged(GROUP_BYTES):
+                    while store.behind() > COPY_BYTES:  # noqa: ASYNC110
+                        await trio.sleep(LOOK_SECONDS)
+                    data = encode_changes(group)
+                    await self._append(data, trouble)
+                    store.logged(group, b"%d" % self._last)
+                    self._count(len(data))
+                await self._more.wait()
+        raise AssertionError
+
+    async def _append(self, data: bytes, trouble: Callable[[str | None], object]) -> None:
+        """Write entries."""
+        for at in range(0, len(data), PIECE_BYTES):
+            kind = _LAST if at + PIECE_BYTES >= len(data) else _PIECE
+            self._number += 1
+            head = _HEAD.pack(kind, self._life, self._number)
+            await self._write(head + data[at : at + PIECE_BYTES], trouble)
+            self.entries += 1
+
+    async def _write(self, entry: bytes, trouble: Callable[[str | None], object]) -> None:
+        """Write an entry; try until JetStream takes it."""
+        ident = f"{self._life}-{self._number}"
+        is_well = True
+        while True:
+            try:
+                ack = await self._js.publish(
+                    self._log, entry, message_id=ident, expect_last_for_subject=self._last
+                )
+                self._last = ack.sequence
+                break
+            except WrongSequenceError:
+                try:
+                    last, found = await self._message(self._log)
+                except TransportError as exc:
+                    sentence = f"the store's log cannot be read: {exc}"
+                else:
+                    if found[: _HEAD.size] == entry[: _HEAD.size]:
+                        # Only the answer to an earlier try was lost.
+                        self._last = last
+                        break
+                    if last > self._last:
+                        raise self._taken() from None
+                    sentence = (
+                        f"stream {self.settings.stream} lacks entries that its servers have "
+                        "confirmed; if it stays so, restart the relay to go on with what is there"
+                    )
+            except StreamFullError as exc:
+                sentence = (
+                    f"stream {self.settings.stream} of JetStream takes no more "
+                    f"({exc.description}): give its servers more room, or a larger --disk-limit"
+                )
+                self._large.set()
+            except TransportError as exc:
+                sentence = f"JetStream does not take what is to be stored: {exc}"
+            trouble(sentence)
+            is_well = False
+            await trio.sleep(RETRY_SECONDS)
+        if not is_well:
+            trouble(None)
+
+    def _taken(self) -> StoreTakenError:
+        relay = self.settings.relay
+        return StoreTakenError(
+            f"another relay has taken over the store of {relay}: this one was taken for dead, or "
+            "has the same --name; what it has confirmed is there"
+        )
+
+    # -- snapshots --------------------------------------------------------------------------------
+
+    def _count(self, nbytes: int) -> None:
+        self.nbytes += nbytes
+        before = 0 if self._manifest is None else self._manifest.nbytes
+        if self.nbytes > max(SNAPSHOT_BYTES, before):
+            self._large.set()
+
+    async def _make_snapshots(self, store: Store) -> NoReturn:
+        while True:
+            await self._large.wait()
+            self._large = trio.Event()
+            try:
+                await self.make_snapshot(store)
+            except (TransportError, StoreError, OSError) as exc:
+                logger.warning(
+                    "the log of the store of relay %s cannot be shortened yet: %s",
+                    self.settings.relay,
+                    exc,
+                    extra={"event": "no_snapshot", "relay": self.settings.relay},
+                )
+                self._large.set()
+                await trio.sleep(SNAPSHOT_RETRY_SECONDS)
+
+    async def make_snapshot(self, store: Store) -> None:
+        """Write what the copy has, and purge the entries that are in it.
+
+        Cancellation: what has been written of it goes when the next one is written.
+
+        Raises:
+            TransportError: JetStream does not take it.
+            StoreError: The disk refuses.
+        """
+        counted = self.nbytes
+        path = store.directory.with_suffix(".next")
+        try:
+            position = await trio.to_thread.run_sync(store.snapshot, path)
+            if position is None:
+                return
+            manifest = await self._upload(path, int(position))
+        finally:
+            path.unlink(missing_ok=True)
+        ack = await self._js.publish(
+            self.settings.subject("manifest"),
+            manifest.write(),
+            message_id=manifest.ident,
+            expect_last_for_subject=self._manifest_sequence,
+        )
+        self._manifest, self._manifest_sequence = manifest, ack.sequence
+        self.nbytes -= counted
+        self.snapshots += 1
+        await self._purge(manifest)
+
+    async def _upload(self, path: Path, position: int) -> Manifest:
+        ident = f"{self._life}-{secrets.token_hex(4)}"
+        subject = self.settings.subject("snapshot", ident)
+        digest = hashlib.sha256()
+        pieces = nbytes = first = 0
+        with path.open("rb") as file:
+            while data := await trio.to_thread.run_sync(file.read, PIECE_BYTES):
+                digest.update(data)
+                ack = await self._js.publish(subject, data, message_id=f"{ident}-{pieces}")
+                first = first or ack.sequence
+                pieces += 1
+                nbytes += len(data)
+        return Manifest(ident, pieces, nbytes, digest.hexdigest(), position, first)
+
+    async def _purge(self, manifest: Manifest) -> None:
+        """Delete what is in a snapshot, and what is left of earlier ones."""
+        for subject, before in (
+            # The last entry stays: its sequence is what the next one expects.
+            (self._log, manifest.position),
+            (self.settings.subject("snapshot", "*"), manifest.first),
+            (self.settings.subject("manifest"), self._manifest_sequence),
+        ):
+            await self._js.purge_stream(self.settings.stream, subject=subject, before=before)
+
+
+def _entry(found: Delivered) -> tuple[int, int, bytes]:
+    """Return what an entry is, the life that it is of, and its piece of a group.
+
+    Raises:
+        StoreFormatError: It is no entry.
+    """
+    data = found.payload
+    if len(data) < _HEAD.size or data[0] not in (_BEGIN, _PIECE, _LAST):
+        msg = f"message {found.sequence} of {found.stream} is no entry of a store's log"
+        raise StoreFormatError(msg)
+    kind, life, _ = _HEAD.unpack_from(data)
+    return kind, life, data[_HEAD.size :]

@@ -1,0 +1,24 @@
+"""What the shelves need of a log elsewhere, which makes their store durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..store import Store
+
+
+class Log(Protocol):
+    """Takes the changes of a store whose settings have `logged`."""
+
+    async def run(self, store: Store, trouble: Callable[[str | None], object]) -> object:
+        """Take changes until cancelled (`Store.unlogged`, `Store.logged`).
+
+        Args:
+            store: The store.
+            trouble: Called with a sentence while the log takes nothing, and with None afterwards.
+
+        Raises:
+            StoreError: Another process has taken the log over: nothing more can be stored.
+        """
+        ...
