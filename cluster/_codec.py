@@ -19,7 +19,7 @@ from struct import Struct, error
 from typing import Any, Final
 
 from ..dataspace import Batch, Publication
-from ..dataspace.hops import Held, Parcel, Receipt, Shipment
+from ..dataspace.hops import Held, Parcel, Ranges, Receipt, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
 from ..transports.mqtt.server._runs import publications
 
@@ -70,7 +70,12 @@ def _encode_shipment(message: Shipment) -> bytes:
         chain = chains.setdefault(parcel.above, len(chains))
         pieces = list(_encode_events(parcel.events))
         size = sum(map(len, pieces))
-        parcels.append([parcel.number, parcel.origin, chain, parcel.items, parcel.nbytes, size])
+        parcels.append(
+            [
+                *(parcel.number, parcel.origin, chain, parcel.items, parcel.nbytes),
+                *(size, int(parcel.asks)),
+            ]
+        )
         body += pieces
     head = json.dumps(
         {
@@ -97,6 +102,7 @@ def _encode_receipt(receipt: Receipt) -> bytes:
         "received": receipt.received,
         "settled": receipt.settled,
         "held": None if held is None else [(h.first, h.last, h.holder, h.owner) for h in held],
+        "taken": receipt.taken,
     }
     return RECEIPT + json.dumps(values, separators=(",", ":")).encode()
 
@@ -147,7 +153,7 @@ def _decode_shipment(data: bytes) -> Shipment:
     chains = [tuple(_text(name) for name in chain) for chain in head["chains"]]
     at = start + length
     parcels: list[Parcel] = []
-    for number, origin, chain, items, nbytes, size in head["parcels"]:
+    for number, origin, chain, items, nbytes, size, asks in head["parcels"]:
         end = at + _number(size)
         if end > len(data):
             msg = f"the events of parcel {number} are cut off"
@@ -160,6 +166,7 @@ def _decode_shipment(data: bytes) -> Shipment:
                 tuple(_decode_events(data, at, end)),
                 _number(items),
                 _number(nbytes),
+                bool(_number(asks)),
             )
         )
         at = end
@@ -216,7 +223,7 @@ def _decode_receipt(values: Any) -> Receipt:
         _number(values["life"]),
         _number(values["number"]),
         _number(values["received"]),
-        tuple((_number(first), _number(last)) for first, last in values["settled"]),
+        _ranges(values["settled"]),
         None
         if held is None
         else tuple(
@@ -228,7 +235,12 @@ def _decode_receipt(values: Any) -> Receipt:
             )
             for first, last, holder, owner in held
         ),
+        _ranges(values["taken"]),
     )
+
+
+def _ranges(value: Any) -> Ranges:
+    return tuple((_number(first), _number(last)) for first, last in value)
 
 
 def _number(value: object) -> int:

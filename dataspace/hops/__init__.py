@@ -10,5 +10,6 @@ from ._landing import IDLE_SECONDS as IDLE_SECONDS
 from ._landing import Landing as Landing
 from ._wire import Held as Held
 from ._wire import Parcel as Parcel
+from ._wire import Ranges as Ranges
 from ._wire import Receipt as Receipt
 from ._wire import Shipment as Shipment

@@ -11,7 +11,9 @@ Rules of this file:
    else's way.
 4. The hop itself is a slow consumer only of what the other relay has not received: that is given up
    when its patience is over. The other relay relieves its own holders.
-5. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
+5. A publisher that waits for a confirm gets it when the holders there have taken responsibility:
+   what is stored there is on disk. What is given up is confirmed, as on one relay.
+6. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
    never come to a later one.
 """
 
@@ -24,6 +26,7 @@ from typing import Any, ClassVar, Final
 from ...accounts import (
     DEFAULT_PATIENCE,
     Account,
+    Confirm,
     Holder,
     Ledger,
     Limit,
@@ -110,8 +113,8 @@ class Hop(LoanQueue):
     """
 
     __slots__ = (
-        "_last_receipt", "_life", "_next", "_opens_rings", "_out", "_owing", "_received", "_remote",
-        "_shipments", "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
+        "_asking", "_confirms", "_last_receipt", "_life", "_next", "_opens_rings", "_out", "_owing",
+        "_received", "_remote", "_shipments", "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
         "on_ready", "relay",
     )  # fmt: skip
 
@@ -143,6 +146,9 @@ class Hop(LoanQueue):
         self._out: dict[int, LoanedItem[list[Any]]] = {}
         self._owing: dict[Account, int] = {}
         self._unreceived: dict[int, Parcel] = {}
+        # Confirms that wait: for loans that have not been sent, and for parcels that are out.
+        self._asking: dict[LoanedItem[list[Any]], list[Confirm]] = {}
+        self._confirms: dict[int, list[Confirm]] = {}
         self._unreceived_items = 0
         self._unreceived_bytes = 0
         self._remote: dict[str, RemoteHolder] = {}
@@ -155,11 +161,19 @@ class Hop(LoanQueue):
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         progressed_at = self.progressed_at
         queue = self.queue
+        confirm = self.ledger.confirming
         if not queue:
             self.on_ready()  # nobody calls `ready` after a run
-        elif queue[-1].bytes + nbytes > SHIPMENT_BYTES:
+        elif queue[-1].bytes + nbytes > SHIPMENT_BYTES or (
+            confirm is not None and len(queue[-1].item) >= PARCEL_EVENTS
+        ):
             queue[-1].grows_to = 0
         super().hold(account, item, items, nbytes, now)
+        if confirm is not None and not self.closed:
+            confirm.expect()
+            self._asking.setdefault(queue[-1], []).append(confirm)
+        if self._asking and len(queue[-1].item) >= PARCEL_EVENTS and queue[-1] in self._asking:
+            queue[-1].grows_to = 0  # so it is not split
         if self._unreceived:
             # An empty queue is no progress, as long as what was sent before has not arrived.
             self.progressed_at = progressed_at
@@ -216,6 +230,7 @@ class Hop(LoanQueue):
             else:
                 queue.popleft()
                 if not loan.items:
+                    _confirm(self._asking.pop(loan, ()))
                     continue
             parcels.append(self._send(loan))
             size += loan.bytes
@@ -224,8 +239,17 @@ class Hop(LoanQueue):
     def _send(self, loan: LoanedItem[list[Any]]) -> Parcel:
         number, account = self._next, loan.account
         self._next += 1
+        confirms = self._asking.pop(loan, None)
+        if confirms is not None:
+            self._confirms[number] = confirms
         parcel = Parcel(
-            number, account.name, above(account), tuple(loan.item), loan.items, loan.bytes
+            number,
+            account.name,
+            above(account),
+            tuple(loan.item),
+            loan.items,
+            loan.bytes,
+            confirms is not None,
         )
         self._out[number] = loan
         self._owing[account] = self._owing.get(account, 0) + 1
@@ -289,6 +313,9 @@ class Hop(LoanQueue):
         self._note_received(min(receipt.received, self._next))
         for number, _ in list(self._those_in(receipt.settled)):
             self._end_one(number)
+        if self._confirms:
+            for number, _ in list(self._those_in(receipt.taken)):
+                _confirm(self._confirms.pop(number, ()))
         if receipt.held is not None and receipt.number > self._last_receipt:
             self._last_receipt = receipt.number
             self._note_holders(receipt.held)
@@ -333,6 +360,7 @@ class Hop(LoanQueue):
         self._taken_from(loan, number)
         if items:
             loan.settle(outcome=outcome)
+        _confirm(self._confirms.pop(number, ()))
         return items
 
     def _those_in(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
@@ -395,6 +423,12 @@ class Hop(LoanQueue):
         self.settle_all(Outcome.WRITTEN_OFF)
         self.settled()
 
+    def settle_all(self, outcome: Outcome) -> None:
+        super().settle_all(outcome)
+        asking, self._asking = self._asking, {}
+        for confirms in asking.values():
+            _confirm(confirms)
+
     def close(self) -> None:
         """Close it: the other relay is no longer one of the cluster. Idempotent."""
         if self.closed:
@@ -408,6 +442,11 @@ class Hop(LoanQueue):
             self.ledger.unregister(remote)
         self._remote.clear()
         self.ledger.unregister(self)
+
+
+def _confirm(confirms: Iterable[Confirm]) -> None:
+    for confirm in confirms:
+        confirm.taken()
 
 
 def above(account: Account) -> tuple[str, ...]:

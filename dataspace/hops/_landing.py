@@ -5,21 +5,34 @@ Rules of this file:
 1. A parcel is published here on the account of its origin (`via/RELAY/ORIGIN`), when that account's
    funds are clear: shares and weights hold by origin, not by link. Until then it is owed for at the
    other relay alone.
-2. It is settled when all that it has caused here has ended; only then its receipt says so. What is
+2. It is taken when all holders here have taken responsibility for it, as for a publisher of this
+   relay: then its publisher, who may wait for that, gets a confirm.
+3. It is settled when all that it has caused here has ended; only then its receipt says so. What is
    stored, dropped or given up has ended.
-3. While a reader of its origin waits there, one waits here, too: the patience of the holders here
+4. While a reader of its origin waits there, one waits here, too: the patience of the holders here
    goes on, and rings of connections on two relays are rings here.
-4. The events of a parcel never go on to another relay: each relay sends to all that have
+5. The events of a parcel never go on to another relay: each relay sends to all that have
    subscribers. Events that they cause here may.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ...accounts import Account, Holder, Ledger, Limit, Outcome, Recipient, Router, Turn
+from ...accounts import (
+    Account,
+    CountedConfirm,
+    Holder,
+    Ledger,
+    Limit,
+    Outcome,
+    Recipient,
+    Router,
+    Turn,
+)
 from ...accounts._loop import checkpoint
 from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
@@ -29,6 +42,8 @@ from ._wire import Held, Parcel, Ranges, Receipt, Shipment, ranges_of
 if TYPE_CHECKING:
     from ...accounts import LoanedItem
     from ...accounts._leaks import Gone
+
+logger = logging.getLogger("clearfunds.dataspace")
 
 HELD_UP: Final = Limit(items=0, bytes=0)
 """The limit of an account while its reader waits at its own relay and no parcel of it waits here:
@@ -90,6 +105,27 @@ class Landed:
         """Return the holder of some of it that has made no progress for the longest time."""
         holders = [loan.holder for loan in self.loans if loan.holder is not None]
         return min(holders, key=lambda each: each.progressed_at, default=None)
+
+
+class LandedConfirm(CountedConfirm):
+    """The confirm of a parcel whose publishers wait for one."""
+
+    __slots__ = ("_landing", "number")
+
+    def __init__(self, landing: Landing, number: int) -> None:
+        self._landing = landing
+        self.number = number
+        self.expected = 1
+
+    def taken(self) -> None:
+        self.expected -= 1
+        if not self.expected:
+            self._landing.taken(self)
+
+    def refused(self, reason: str) -> None:
+        """See `Confirm.refused`: the other relay's publisher cannot be told; it is logged."""
+        logger.warning("a publication of another relay is refused here: %s", reason)
+        self.taken()
 
 
 class LandedTurn(Turn):
@@ -200,6 +236,10 @@ class Landing:
         self._landed: dict[int, Landed] = {}
         # Those that have been settled since the last receipt.
         self._fresh: list[int] = []
+        # The confirms of those that ask and are not settled, until they are taken; then None. Those
+        # that have been taken since the last receipt.
+        self._confirms: dict[int, LandedConfirm | None] = {}
+        self._fresh_taken: list[int] = []
         self._origins: dict[str, Origin] = {}
         self._waiting: frozenset[str] = frozenset()
         self._last_shipment = 0
@@ -246,6 +286,8 @@ class Landing:
         self._epoch = epoch
         self._landed.clear()
         self._fresh.clear()
+        self._confirms.clear()
+        self._fresh_taken.clear()
         self._floor = self._next = 0
         self._last_shipment = self._receipts = 0
 
@@ -311,22 +353,37 @@ class Landing:
     def _publish(self, landed: Landed) -> None:
         parcel = landed.parcel
         landed.is_published = True
+        confirm: LandedConfirm | None = None
+        if parcel.asks and self._landed.get(parcel.number) is landed:
+            confirm = self._confirms[parcel.number] = LandedConfirm(self, parcel.number)
         try:
             with LandingTurn(landed.account, landed, parcel.items, parcel.nbytes) as turn:
+                turn.confirm = confirm
                 for event in parcel.events:
                     turn.publish(self._router, event)
         except Exception as exc:  # noqa: BLE001 (whatever it is, the others go on)
             self._ledger.faults.note(None, f"publishing what {parcel.origin} has sent", exc)
         finally:
             landed.repaid(1, 0, Outcome.DELIVERED, None)
+            if confirm is not None:
+                confirm.taken()
 
     # -- receipts ---------------------------------------------------------------------------------
+
+    def taken(self, confirm: LandedConfirm) -> None:
+        """Note that all holders have taken responsibility for a parcel; its confirm calls this."""
+        number = confirm.number
+        if self._confirms.get(number) is confirm:  # else it is settled, or of an earlier life
+            self._confirms[number] = None
+            self._fresh_taken.append(number)
+            self._ledger.faults.call(None, "telling of a parcel that is taken", self._on_settled)
 
     def settled(self, landed: Landed) -> None:
         """Note that all that a parcel has caused has ended; its notes call this."""
         number = landed.parcel.number
         if self._landed.get(number) is landed:  # else it came from an earlier life of the hop
             del self._landed[number]
+            self._confirms.pop(number, None)
             self._fresh.append(number)
         origin = self._origins.get(landed.parcel.origin)
         if origin is not None and origin.account is landed.account:  # else it has been closed
@@ -377,10 +434,22 @@ class Landing:
             self.close_idle()
             held = tuple(self._held())
             settled = self._settled()
+            taken = [number for number, confirm in self._confirms.items() if confirm is None]
         else:
             settled = ranges_of(sorted(each for each in self._fresh if each >= self._floor))
+            taken = self._fresh_taken
         self._fresh.clear()
-        return Receipt(self._epoch, self._life, self._receipts, self._next, settled, held)
+        receipt = Receipt(
+            self._epoch,
+            self._life,
+            self._receipts,
+            self._next,
+            settled,
+            held,
+            ranges_of(sorted(taken)),
+        )
+        self._fresh_taken.clear()
+        return receipt
 
     def _settled(self) -> Ranges:
         found: list[tuple[int, int]] = []

@@ -24,6 +24,7 @@ class Parcel:
         above: The names of the accounts above that, the root first.
         events: The events.
         items, nbytes: How many they are, and their bytes.
+        asks: Whether publishers of them wait for a confirm: see `Receipt.taken`.
     """
 
     number: int
@@ -32,6 +33,7 @@ class Parcel:
     events: tuple[Any, ...]
     items: int
     nbytes: int
+    asks: bool = False
 
 
 @attrs.frozen
@@ -86,6 +88,8 @@ class Receipt:
         received: All parcels below it have come, or come no more.
         settled: Those below it that are settled: all from the floor on, or the last ones.
         held: Where others are; None: this receipt does not say.
+        taken: Those that ask, are not settled, and for which all holders there have taken
+            responsibility (rule 7 of accounting): all, or the last ones.
     """
 
     epoch: int
@@ -94,6 +98,7 @@ class Receipt:
     received: int
     settled: Ranges = ()
     held: tuple[Held, ...] | None = None
+    taken: Ranges = ()
 
 
 def ranges_of(numbers: list[int]) -> Ranges:

@@ -45,6 +45,7 @@ PARCELS = st.builds(
     st.lists(PUBLICATIONS | runs(), max_size=4).map(tuple),
     NUMBERS,
     NUMBERS,
+    st.booleans(),
 )
 SHIPMENTS = st.builds(
     Shipment,
@@ -52,12 +53,14 @@ SHIPMENTS = st.builds(
     st.lists(PARCELS, max_size=4).map(tuple),
     st.none() | st.frozensets(NAMES, max_size=3),
 )
+RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)
 HELD = st.builds(Held, NUMBERS, NUMBERS, NAMES, st.none() | NAMES)
 RECEIPTS = st.builds(
     Receipt,
     *[NUMBERS] * 4,
-    st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple),
+    RANGES,
     st.none() | st.lists(HELD, max_size=3).map(tuple),
+    RANGES,
 )
 
 

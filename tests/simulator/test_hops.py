@@ -11,8 +11,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from clearfunds.accounts import Account, Limit, StuckPolicy, watch_patience
-from clearfunds.dataspace import GivenUpError, Mailbox, Publication
+from clearfunds.accounts import (
+    Account,
+    Confirm,
+    CountedConfirm,
+    Ledger,
+    Limit,
+    StuckPolicy,
+    watch_patience,
+)
+from clearfunds.dataspace import GivenUpError, Mailbox, Publication, TopicFilter
 from clearfunds.dataspace.hops import Held, Hop, Landing, Parcel, Receipt, Shipment
 from tests.simulator.relays import Network, Relay, World, open_world
 
@@ -462,3 +470,170 @@ def test_relays_that_restart_on_a_bad_network_deliver_nothing_twice(seed: int) -
                         assert mine == list(range(150))
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+class Disk(Mailbox[Publication]):
+    """A subscriber that takes responsibility for what it gets when `write` is called."""
+
+    takes_responsibility = True
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        super().__init__(ledger, name)
+        self.unwritten: list[Confirm] = []
+
+    def hold(
+        self, account: Account, item: Publication, items: int, nbytes: int, now: float
+    ) -> None:
+        super().hold(account, item, items, nbytes, now)
+        if self.ledger.confirming is not None:
+            self.ledger.confirming.expect()
+            self.unwritten.append(self.ledger.confirming)
+
+    def write(self) -> None:
+        """Take responsibility for all that has come."""
+        while self.unwritten:
+            self.unwritten.pop(0).taken()
+
+
+class Word(CountedConfirm):
+    """The confirm of a publisher."""
+
+    def __init__(self) -> None:
+        self.expected = 1
+        self.reasons: list[str] = []
+
+    def taken(self) -> None:
+        self.expected -= 1
+
+    def refused(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.taken()
+
+    @property
+    def has_come(self) -> bool:
+        assert self.expected >= 0
+        return not self.expected
+
+
+def publish_and_ask(relay: Relay, name: str, topic: str, count: int = 1) -> list[Word]:
+    """Publish so many messages; return their confirms."""
+    words = [Word() for _ in range(count)]
+    with relay.ledger.open(name, limit=relay.limit) as account:
+        for number, word in enumerate(words):
+            with account.turn(confirm=word) as turn:
+                turn.publish(
+                    relay.dataspace, Publication(topic, f"{name} {number}".encode()), nbytes=100
+                )
+            word.taken()  # its turn has ended
+    return words
+
+
+def subscribe_disk(relay: Relay, name: str, topics: str) -> Disk:
+    """Return a `Disk` that has subscribed."""
+    disk = Disk(relay.ledger, name)
+    disk.owner = relay.ledger.open(name, limit=relay.limit)
+    relay.stack.enter_context(relay.dataspace.observed(disk.owner, TopicFilter(topics), disk))
+    relay.got[name] = []
+    return disk
+
+
+@pytest.mark.rule(7)
+async def test_a_confirm_waits_until_the_other_relay_has_taken_responsibility(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(fine()) as world:
+        here, there = world.relays
+        disk = subscribe_disk(there, "archive", "news/#")
+        words = publish_and_ask(here, "newsroom", "news/a", 50)
+        await trio.sleep(1)
+        words += publish_and_ask(here, "newsroom", "news/a", 40)
+        await trio.sleep(1)
+        assert len(disk.unwritten) == 90
+        assert not any(word.has_come for word in words)
+        disk.write()
+        await trio.sleep(1)
+        assert all(word.has_come for word in words)
+        # Nobody has read them: they are owed for.
+        assert here.owed("newsroom") == {"r1/archive": 90}
+        world.nursery.start_soon(there.read, disk, lambda: 0.0)
+        await world.quiet()
+
+
+@pytest.mark.rule(7)
+async def test_a_confirm_comes_when_the_other_relay_has_nobody_who_stores(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(fine()) as world:
+        here, there = world.relays
+        box = there.subscribe("archive", "news/#")
+        (word,) = publish_and_ask(here, "newsroom", "news/a")
+        await trio.sleep(1)
+        assert word.has_come
+        assert here.owed("newsroom") == {"r1/archive": 1}
+        world.nursery.start_soon(there.read, box, lambda: 0.0)
+        await world.quiet()
+
+
+@pytest.mark.rule(7)
+@pytest.mark.parametrize("seed", range(5))
+async def test_confirms_come_once_over_a_network_that_loses(
+    autojump_clock: MockClock, seed: int
+) -> None:
+    network = Network(Random(seed), lost=0.3, repeated=0.2, slowest=0.5)
+    async with open_world(network, relays=3) as world:
+        here, *others = world.relays
+        disks = [subscribe_disk(each, "archive", "news/#") for each in others]
+        words: list[Word] = []
+        for _ in range(10):
+            words += publish_and_ask(here, "newsroom", "news/a", 9)
+            await trio.sleep(network.chance.random())
+            network.chance.choice(disks).write()
+        disks[0].write()
+        await trio.sleep(30)
+        assert disks[1].unwritten == [] or not words[-1].has_come
+        for _ in range(100):
+            for disk in disks:
+                disk.write()
+            await trio.sleep(1)
+            if all(word.has_come for word in words):
+                break
+        assert all(word.has_come for word in words)
+        for relay, disk in zip(others, disks, strict=True):
+            world.nursery.start_soon(relay.read, disk, lambda: 0.0)
+        await world.quiet()
+        assert not any(each._confirms for each in here.hops.values())  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.rule(7)
+async def test_a_confirm_is_not_waited_for_once_the_other_relay_has_gone(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(fine()) as world:
+        here, there = world.relays
+        subscribe_disk(there, "archive", "news/#")
+        (word,) = publish_and_ask(here, "newsroom", "news/a")
+        await trio.sleep(1)
+        assert not word.has_come
+        (unsent,) = publish_and_ask(here, "newsroom", "news/a")
+        world.gave_up = True
+        here.hops["r1"].close()
+        assert word.has_come
+        assert unsent.has_come
+        assert not here.owed("newsroom")
+
+
+@pytest.mark.rule(7)
+async def test_what_is_refused_there_is_logged_and_waited_for_no_longer(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_world(fine()) as world:
+        here, there = world.relays
+        disk = subscribe_disk(there, "archive", "news/#")
+        (word,) = publish_and_ask(here, "newsroom", "news/a")
+        await trio.sleep(1)
+        disk.unwritten.pop().refused("it is full")
+        await trio.sleep(1)
+        assert word.has_come
+        assert "refused here: it is full" in caplog.text
+        world.nursery.start_soon(there.read, disk, lambda: 0.0)
+        await world.quiet()
