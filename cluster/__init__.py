@@ -4,6 +4,8 @@ from ._cluster import Cluster as Cluster
 from ._cluster import ClusterSettings as ClusterSettings
 from ._collector import ClusterCollector as ClusterCollector
 from ._errors import ClusterError as ClusterError
+from ._forwarding import Forwarding as Forwarding
+from ._homes import Homes as Homes
 from ._replicated import open_replicated_shelves as open_replicated_shelves
 from ._retained import Retained as Retained
 from ._take_over import TakeOver as TakeOver

@@ -13,6 +13,7 @@ and the hop sends again what was not received.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -37,6 +38,8 @@ from ._wake import Wake
 
 if TYPE_CHECKING:
     from ..dataspace import Dataspace
+    from ._forwarding import Forwarding
+    from ._homes import Homes
 
 logger = logging.getLogger("clearfunds.cluster")
 
@@ -50,6 +53,8 @@ PING_SECONDS: Final = 1.0
 leases expire."""
 ANSWER_SECONDS: Final = 2.0
 """For so long an answer of JetStream is waited for, before it is asked again."""
+MAX_LEFT: Final = 1_000
+"""Relays of which it is known when they left."""
 FEW: Final = 3
 """NATS servers from which on the bucket has as many replicas."""
 
@@ -116,6 +121,8 @@ class Cluster:
         settings: As above.
         companions: What runs beside the exchange of publications; add to it before `joined`.
         peers: The other relays that are there now, by name.
+        forwarding: Connections that one relay accepts and another one serves; None: there are none.
+        homes: The homes of persistent sessions; likewise.
         lease: This relay's own; None before `joined`.
         rejoins: How often it was lost.
     """
@@ -130,6 +137,8 @@ class Cluster:
         self.settings = settings
         self.companions: list[Companion] = []
         self.peers: dict[str, Peer] = {}
+        self.forwarding: Forwarding | None = None
+        self.homes: Homes | None = None
         self.lease: Lease | None = None
         self.rejoins = 0
         self._dataspace = dataspace
@@ -140,6 +149,9 @@ class Cluster:
         self._interest = Interest(dataspace.routes)
         # What the bucket says of other relays: the life of each, and its pages with their lives.
         self._lives: dict[str, int] = {}
+        # When relays have left, and when this one has begun to see whether they are there.
+        self._left: dict[str, float] = {}
+        self._sees_since = math.inf
         self._pages: dict[str, dict[int, tuple[int, frozenset[str]]]] = {}
 
     def __repr__(self) -> str:
@@ -176,7 +188,9 @@ class Cluster:
                 connect(name=f"{name}, data", echo=False) as self._nats,
             ):
                 js = JetStream(control, timeout=ANSWER_SECONDS)
-                place = Place(control, js, settings.cluster, settings.name, settings.replicas)
+                place = Place(
+                    control, self._nats, js, settings.cluster, settings.name, settings.replicas
+                )
                 with one_error():
                     async with trio.open_nursery() as nursery:
                         for companion in self.companions:
@@ -194,9 +208,19 @@ class Cluster:
             raise ClusterError(msg) from exc
 
     async def drain(self) -> None:
-        """Wait until no other relay has anything left to do for this one."""
-        while any(len(peer.hop) or peer.hop.queue for peer in self.peers.values()):  # noqa: ASYNC110
+        """Wait until no other relay has anything left to do for this one, nor this for them."""
+        while self._is_busy():  # noqa: ASYNC110
             await trio.sleep(SETTLE)
+
+    def _is_busy(self) -> bool:
+        serves = self.forwarding is not None and bool(self.forwarding.served)
+        return serves or any(len(peer.hop) or peer.hop.queue for peer in self.peers.values())
+
+    def away_since(self, relay: str) -> float | None:
+        """Return since when a relay has been away, as this one has seen it; None: it is there."""
+        if relay in self.peers:
+            return None
+        return max(self._left.get(relay, -math.inf), self._sees_since)
 
     async def _live(
         self, js: JetStream, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -251,6 +275,7 @@ class Cluster:
             extra={"event": "joined", "relay": name, "life": lease.life},
         )  # fmt: skip
         self._interest.all_again()
+        self._sees_since = trio.current_time()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -355,6 +380,7 @@ class Cluster:
             self._pages.pop(name, None)
             if self._lives.pop(name, None) is None:
                 return
+            self._note_left(name)
             logger.warning(
                 "relay %s has left the cluster",
                 name,
@@ -363,6 +389,13 @@ class Cluster:
             return
         self._lives[name] = life
         self._meet(name)
+
+    def _note_left(self, name: str) -> None:
+        left = self._left
+        left.pop(name, None)
+        left[name] = trio.current_time()
+        if len(left) > MAX_LEFT:
+            del left[next(iter(left))]
 
     def _meet(self, name: str) -> None:
         assert self.lease is not None

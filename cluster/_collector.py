@@ -46,6 +46,7 @@ class ClusterCollector(Collector):
             "Times that this relay has lost its lease and has joined again.",
             value=cluster.rejoins,
         )
+        yield from self._sessions()
         items = GaugeMetricFamily(
             "clearfunds_cluster_items",
             "Items that this relay owes for and another has to deliver: unsent, sent and not "
@@ -67,3 +68,30 @@ class ClusterCollector(Collector):
             resent.add_metric([name], peer.resent)
         yield items
         yield resent
+
+    def _sessions(self) -> Iterator[Metric]:
+        forwarding, homes = self._cluster.forwarding, self._cluster.homes
+        connections = GaugeMetricFamily(
+            "clearfunds_cluster_forwarded_connections",
+            "Connections that one relay accepts and another one serves, which has the session: "
+            "accepted here, or served here.",
+            labels=["here"],
+        )
+        moved = CounterMetricFamily(
+            "clearfunds_cluster_sessions_moved",
+            "Persistent sessions that began anew, since the relay that had them has left: taken by "
+            "this relay, or dropped by it when it has come back.",
+            labels=["here"],
+        )
+        refused = CounterMetricFamily(
+            "clearfunds_cluster_sessions_refused",
+            "Clients told to come again, since their session could not be reached.",
+            value=0 if homes is None else homes.refused,
+        )
+        connections.add_metric(["accepted"], len(forwarding.opened) if forwarding else 0)
+        connections.add_metric(["served"], len(forwarding.served) if forwarding else 0)
+        moved.add_metric(["taken"], 0 if homes is None else homes.taken)
+        moved.add_metric(["dropped"], 0 if homes is None else homes.dropped)
+        yield connections
+        yield moved
+        yield refused

@@ -16,6 +16,8 @@ class Place:
     """Where a relay's cluster is."""
 
     nats: NatsClient
+    data: NatsClient
+    """Another connection, for what is much: renewals of the lease must not stand behind it."""
     js: JetStream
     cluster: str
     """The cluster's name."""

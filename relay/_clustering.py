@@ -83,8 +83,12 @@ def name_of_host() -> str:
 
 
 def share_clients(cluster: Cluster, mqtt: MqttServer) -> None:
-    """Let a cluster have one connection for each client, and one set of retained messages."""
-    from ..cluster import Retained, TakeOver
+    """Let a cluster have one connection and one session for each client, and what is retained."""
+    from ..cluster import Forwarding, Homes, Retained, TakeOver
 
     cluster.companions.append(TakeOver(mqtt))
     cluster.companions.append(Retained(mqtt.dataspace.retained, mqtt.ledger))
+    if mqtt.persistent_sessions is not None:
+        forwarding = Forwarding(mqtt, cluster)
+        cluster.companions.append(forwarding)
+        cluster.companions.append(Homes(mqtt, cluster, forwarding))

@@ -10,6 +10,7 @@ import enum
 import ssl
 from typing import TYPE_CHECKING, ClassVar
 
+import attrs
 import trio
 
 from ..access._tenants import NO_USER
@@ -38,6 +39,18 @@ class Ending(enum.Enum):
     FAULT = "the peer has done something wrong"
     CUT = "this side has cut it"
     ERROR = "something has gone wrong on this side"
+
+
+@attrs.frozen(slots=True)
+class Voucher:
+    """The word of another relay for a client that it has passed on."""
+
+    is_verified: bool
+    """Whether the client has proved to be the user that its CONNECT names."""
+    expires_in: float | None = None
+    """Seconds until its token expires; None: it has none."""
+    last: bytes = b""
+    """The last data of its enhanced authentication (MQTT 5)."""
 
 
 class Link:
@@ -87,6 +100,11 @@ class Link:
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer}>"
+
+    @property
+    def voucher(self) -> Voucher | None:
+        """The word of the relay that has passed the connection on; None: no relay has."""
+        return None
 
     async def open(self) -> None:
         """Do the handshake that comes before receiving or sending: TLS's, if there is any.

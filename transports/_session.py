@@ -81,6 +81,14 @@ class Unacknowledged(Protocol):
         ...
 
 
+class Hold(Protocol):
+    """Something that has to happen before a peer is read on: a `trio.Event`, or the like."""
+
+    async def wait(self) -> object:
+        """Wait until it has happened."""
+        ...
+
+
 def _none(_: bytes) -> None:
     """Stand for a fast path where there is none."""
 
@@ -143,9 +151,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         # so that the next read can follow.
         self._fast_path: Callable[[bytes], bool | None] = _none
         # What has to happen before it is read on.
-        self._hold: trio.Event | None = None
+        self._hold: Hold | None = None
         # What is left of a packet that is handled in steps; nothing else is handled before.
-        self._steps: Iterator[trio.Event | None] | None = None
+        self._steps: Iterator[Hold | None] | None = None
         # What it holds of its peer's input, where that is more than most ever do.
         self._input: HeldInput | None = None
         link.book = server.input
@@ -320,7 +328,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if not (self._server.stopping or self._work.begin()):
             await self._wait_for_turn(self._work.wait)
 
-    async def _held(self, hold: trio.Event) -> None:
+    async def _held(self, hold: Hold) -> None:
         """Wait for what has to happen before the peer is read on."""
         self._waiting = True
         try:
@@ -355,7 +363,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             RemoteProtocolError: If it may not end so.
         """
 
-    def _go_on(self, steps: Iterator[trio.Event | None]) -> bool:
+    def _go_on(self, steps: Iterator[Hold | None]) -> bool:
         """Go on with what is handled in steps; whether it has been handled.
 
         A step may yield what has to happen before the next one.

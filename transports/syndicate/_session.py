@@ -26,7 +26,7 @@ from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA, NeedData
 from .._outlet_backlog import ConsumerPolicy
-from .._session import LOOKAHEAD_PAUSE_SECONDS, Session
+from .._session import LOOKAHEAD_PAUSE_SECONDS, Hold, Session
 from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages
@@ -457,7 +457,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 extra=self._fields("peer_error"),
             )
 
-    def _take(self, steps: Iterator[trio.Event | None]) -> bool:
+    def _take(self, steps: Iterator[Hold | None]) -> bool:
         done = self._go_on(steps)
         if done:
             self.turn_credit.took(1)

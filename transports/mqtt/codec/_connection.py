@@ -303,11 +303,16 @@ class Connection:
             self.position = 0
             self.missing = 0
 
+    @property
+    def unparsed(self) -> bytes:
+        """What has been received and not parsed. For this package only."""
+        if self._collected is not None:
+            return bytes(self._collected)
+        return self.buffer[self.position :]
+
     def take_unparsed(self) -> bytes:
         """Take back what has been received and not parsed. For this package only."""
-        data = self.buffer[self.position :]
-        if self._collected is not None:
-            data = bytes(self._collected)
+        data = self.unparsed
         self._drop_input()
         return data
 

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+import trio
+
 from ....access._tenants import NO_USER, Peer, identity, printable
 from ....accounts import QuotaExceededError
 from ..._errors import RemoteProtocolError
 from ..codec._identifiers import MAX_PACKET_ID
-from ..codec._packets import ConnAck, ConnectReturnCode
+from ..codec._packets import ConnAck, ConnectReturnCode, encode
+from ..codec._packets5 import encode5
 from ..codec._properties import FOR_EVER, NO_PROPERTIES, Properties
 from ..codec._reasons import Reason
 from ._fitting import too_large
+from ._homes import Guest, Passage, UnavailableError
 from ._mqtt5 import seconds_of
 from ._place import Place, take_place
 from ._wills import LastWill, WillPlace
@@ -23,13 +28,14 @@ from ._wills import LastWill, WillPlace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import trio
-
     from ....access.acl import Rights
     from ....accounts import Account
     from ..._link import Link
+    from ..._session import Hold
     from ..codec._packets import Connect, Disconnect
     from ._billing import Billing
+    from ._homes import Homes, Visit
+    from ._incoming import Incoming
     from ._login import Login
     from ._mqtt5 import Mqtt5
     from ._persistent_sessions import PersistentSession
@@ -58,8 +64,8 @@ class Entry:
     """
 
     __slots__ = (
-        "_link", "_login", "_mqtt5", "_place", "_user", "_will", "_will_place", "client_id", "key",
-        "peer", "persistent", "rights", "server",
+        "_link", "_login", "_mqtt5", "_place", "_user", "_visit", "_will", "_will_place",
+        "client_id", "key", "peer", "persistent", "rights", "server",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +82,7 @@ class Entry:
         self._login = login
         self._mqtt5 = mqtt5
         self._place: Place | None = None
+        self._visit: Visit | None = None
         self._will: LastWill | None = None
         self._will_place: WillPlace | None = None
         self.rights: Rights | None = None
@@ -92,6 +99,9 @@ class Entry:
     @property
     def _is_verified(self) -> bool:
         """Whether the client has proved to be the user that it names."""
+        voucher = self._link.voucher
+        if voucher is not None:
+            return voucher.is_verified
         return self.server.settings.verifies or self._link.user is not None
 
     @property
@@ -107,6 +117,38 @@ class Entry:
         if self._is_verified and self.peer.user != NO_USER:
             return book.of_user(self.peer.user)
         return book.of_address(self._link.peer)
+
+    def go_home(self, homes: Homes, packet: Connect, incoming: Incoming) -> Iterator[Hold]:
+        """Find the client's session in a cluster; if another relay has it, that serves the client.
+
+        Raises:
+            RemoteProtocolError: The session cannot be reached now; the client has been told.
+        """
+        mqtt5, link, login = self._mqtt5, self._link, self._login
+        older = identity(self.client_id, None) if self._adopts and self._user is not None else None
+        keeps = not packet.clean_session if mqtt5 is None else mqtt5.expiry != 0
+        guest = Guest(self.key, older, resumes=not packet.clean_session, keeps=keeps)
+        visit = self._visit = homes.visit(guest)
+        try:
+            relay = yield from visit.find()
+            if relay is None:
+                return
+            if link.voucher is not None:
+                why = f"relay {relay} has its session now, and not this one"
+                raise UnavailableError(why)
+            user = packet.username if link.user is None else link.user
+            connect = attrs.evolve(packet, username=user, password=None)
+            first = (encode if mqtt5 is None else encode5)(connect) + incoming.behind
+            voucher = login.vouch(is_verified=self._is_verified)
+            bridge = visit.cross(relay, Passage(link, first, self.peer.listener, voucher))
+        except UnavailableError as exc:
+            login.deny(ConnectReturnCode.SERVER_UNAVAILABLE, str(exc))
+        yield bridge
+        if bridge.refusal is not None:
+            login.deny(ConnectReturnCode.SERVER_UNAVAILABLE, bridge.refusal)
+        incoming.close()
+        link.cut(bridge.why)
+        yield trio.Event()  # and so nothing more is done
 
     def take_over(self, packet: Connect) -> Iterator[trio.Event]:
         """End what is left of the identifier's last connection; yield what has to happen before."""
@@ -184,6 +226,7 @@ class Entry:
         else:
             session.expiry = self.server.expiry_of(mqtt5.expiry)
         self.persistent = session
+        self._end_visit()
         return present
 
     def welcome(self, packet: Connect, sender: Sender, *, present: bool) -> None:
@@ -251,9 +294,15 @@ class Entry:
 
     def leave(self) -> None:
         """Give up its place among the connections. Idempotent."""
+        self._end_visit()
         if self._place is not None:
             self._place.leave()
             self._place = None
+
+    def _end_visit(self) -> None:
+        if self._visit is not None:
+            self._visit.close()
+            self._visit = None
 
     def set_will(self, will: LastWill | None) -> None:
         """Have a will published when the connection ends; None: have none published."""

@@ -65,6 +65,11 @@ class Incoming:
         )
 
     @property
+    def behind(self) -> bytes:
+        """What has come and is not parsed, while nothing waits behind it."""
+        return self._connection.unparsed
+
+    @property
     def begins_with_disconnect(self) -> bool:
         """See `Lookahead.begins_with_disconnect`."""
         return self.lookahead is not None and self.lookahead.begins_with_disconnect

@@ -21,6 +21,7 @@ from ....access._scram import AuthenticationFailedError
 from ....access._tenants import printable
 from ....access._tokens import TokenError, Tokens
 from ..._errors import RemoteProtocolError
+from ..._link import Voucher
 from ..codec._packets import ConnectReturnCode
 from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._reasons import Reason, ReasonedError
@@ -86,6 +87,8 @@ class Login:
                 f"{settings.max_client_id} allowed here (max_client_id)"
             )
             self.deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
+        if self._link.voucher is not None:
+            return self._let_in_by(self._link.voucher, packet)
         method = packet.properties.authentication_method
         passwords = settings.passwords
         if method is not None:
@@ -110,6 +113,26 @@ class Login:
             self._decide_later(packet, checked)
             return None
         return self._let_in_if(packet, checked)
+
+    def _let_in_by(self, voucher: Voucher, packet: Connect) -> Connect:
+        """Let a client in whom another relay has passed on, and has asked already."""
+        if voucher.expires_in is not None:
+            self.ends_at = self._server.ledger.clock() + voucher.expires_in
+        if packet.properties.authentication_method is not None:
+            authentication = Authentication.of(packet, self._server.settings.passwords)
+            if authentication is not None:
+                authentication.user, authentication.last = packet.username, voucher.last
+            self.authentication = authentication
+        return packet
+
+    def vouch(self, *, is_verified: bool) -> Voucher:
+        """Return this relay's word for the client, which is let in elsewhere."""
+        ends_at, self.ends_at = self.ends_at, None
+        return Voucher(
+            is_verified,
+            None if ends_at is None else ends_at - self._server.ledger.clock(),
+            b"" if self.authentication is None else self.authentication.last,
+        )
 
     def step(self, packet: Auth) -> Connect | None:
         """Handle an AUTH; see `_do`."""

@@ -721,6 +721,8 @@ class PersistentSessions:
         expired: The number of expired sessions.
         given_up: The number of sessions ended because others waited for room in their queues.
         ended: Sums of the queues of ended sessions.
+        on_change: Called with the key of each session that begins or ends; of one that a user has
+            adopted, with both keys.
         take_back: Ends the subscriptions of an ended session (`Partings.take_back`); a client that
             comes back sooner has to wait for that.
     """
@@ -772,6 +774,7 @@ class PersistentSessions:
         self.backing = backing
         self._queue = queue
         self.take_back: Callable[[str, Account, Steps], object] = _run_to_end
+        self.on_change: Callable[[str], object] | None = None
 
     def __len__(self) -> int:
         """Return the number of sessions."""
@@ -867,6 +870,7 @@ class PersistentSessions:
             return None
         session = PersistentSession(self, client_id, name, user)
         self.by_id[session.key] = session
+        self._changed(session.key)
         return session
 
     def find(
@@ -880,9 +884,12 @@ class PersistentSessions:
         if session is None and adopts and user is not None:
             session = self.by_id.get(identity(client_id, None))
             if session is not None:
-                del self.by_id[session.key]
+                older = session.key
+                del self.by_id[older]
                 session.user = user
                 self.by_id[session.key] = session
+                self._changed(older)
+                self._changed(session.key)
         if session is not None and session.is_over(self.wall()):
             self.discard(session.key)
             self.expired += 1
@@ -894,10 +901,15 @@ class PersistentSessions:
         session = self.by_id.pop(key, None)
         if session is None:
             return
+        self._changed(key)
         with self._account_of(session) as account:
             end: Steps = iter((partial(self._end, session),))
             steps = chain(session.unobserving(account), end)
             self.take_back(key, account, steps)
+
+    def _changed(self, key: str) -> None:
+        if self.on_change is not None:
+            self.on_change(key)
 
     def _end(self, session: PersistentSession) -> None:
         session.queue.delete()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ....access._tenants import Peer, Tenant
     from ....access.acl import Rights
     from ..codec._packets import Publish
+    from ._homes import Homes
     from ._publisher_acks import PublisherAck
 
 NAME_BYTES: Final = 16
@@ -59,6 +60,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         wills: The delayed wills of clients that have gone (MQTT 5).
         will_room: The room of these and of the wills of connected clients.
         wall: The wall clock, for expiry.
+        homes: Knows which relay of a cluster has a client's session; None: there is one relay.
         on_client: Called with the `identity` of each client that comes, and when it came by that
             clock; for other relays, which may have a connection of the same client.
     """
@@ -90,6 +92,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         self.wills = DelayedWills()
         self.will_room = WillRoom(settings.will_limit)
         self.wall: Callable[[], float] = time.time
+        self.homes: Homes | None = None
         self.on_client: Callable[[str, float], object] | None = None
 
     def __repr__(self) -> str:

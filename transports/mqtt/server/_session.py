@@ -27,6 +27,7 @@ from ..._session import (
     FLUSH_POLL_SECONDS,
     LOOKAHEAD_BYTES,
     LOOKAHEAD_PAUSE_SECONDS,
+    Hold,
     Session,
 )
 from ..codec._connection import Connection, Role, State
@@ -199,7 +200,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._waiting = True
         await super()._flush_out()
 
-    async def _held(self, hold: trio.Event) -> None:
+    async def _held(self, hold: Hold) -> None:
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
         if self._login.undecided is not None:
             known = await self._login.decide(self._read_until_it_leaves)
@@ -608,7 +609,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if not self._incoming.unparsed:
             check.cancel()
 
-    def _begin(self, packet: Connect) -> Iterator[trio.Event | None]:
+    def _begin(self, packet: Connect) -> Iterator[Hold | None]:
         """Let a client in, in steps: nothing may be left of who had its identifier before.
 
         Raises:
@@ -619,6 +620,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._last = server.ledger.clock()
         mqtt5 = self._sender.mqtt5
         entry = Entry(server, self._link, self._listener, self._login, mqtt5, packet)
+        if server.homes is not None:
+            self._entry = entry  # gives up what it has taken, if the client leaves meanwhile
+            yield from entry.go_home(server.homes, packet, self._incoming)
         yield from entry.take_over(packet)
         self._entry = entry
         self.came = server.wall()
