@@ -24,6 +24,7 @@ import attrs
 import trio
 
 from ..accounts import DEFAULT_PATIENCE, Account
+from ..dataspace.hops import Seen
 from ..transports import LocalProtocolError, TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
@@ -34,10 +35,12 @@ from ._lease import MARKER_SECONDS, PREFIX, Lease, read_lease
 from ._patiently import RETRY_SECONDS, patiently
 from ._peer import Peer
 from ._run_router import RunRouter
+from ._seen import StoredSeen, stored_seen
 from ._wake import Wake
 
 if TYPE_CHECKING:
     from ..dataspace import Dataspace
+    from ..persistence import Shelves
     from ._forwarding import Forwarding
     from ._homes import Homes
 
@@ -47,6 +50,8 @@ FILTERS: Final = "filters."
 SUBJECT: Final = "clearfunds"
 SETTLE: Final = 0.02
 """Seconds between two writes of pages of filters: subscriptions come in crowds."""
+LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks at relays that are away."""
 CONNECT_SECONDS: Final = 2.0
 PING_SECONDS: Final = 1.0
 """A server that is silent for twice as long is lost: its relays find another one before their
@@ -116,11 +121,13 @@ class Cluster:
         open_account: Opens an account for an origin of another relay, from that relay's name, the
             origin's, and the names of the accounts above it.
         close_account: Closes such an account.
+        shelves: The relay's store; None: it has none that outlives it.
 
     Attributes:
         settings: As above.
         companions: What runs beside the exchange of publications; add to it before `joined`.
         peers: The other relays that are there now, by name.
+        away: Those that have gone and may come back with what they have stored.
         forwarding: Connections that one relay accepts and another one serves; None: there are none.
         homes: The homes of persistent sessions; likewise.
         lease: This relay's own; None before `joined`.
@@ -133,10 +140,12 @@ class Cluster:
         dataspace: Dataspace,
         open_account: Callable[[str, str, tuple[str, ...]], Account],
         close_account: Callable[[Account], object] = Account.close,
+        shelves: Shelves | None = None,
     ) -> None:
         self.settings = settings
         self.companions: list[Companion] = []
         self.peers: dict[str, Peer] = {}
+        self.away: dict[str, Peer] = {}
         self.forwarding: Forwarding | None = None
         self.homes: Homes | None = None
         self.lease: Lease | None = None
@@ -147,6 +156,12 @@ class Cluster:
         self._close = close_account
         self._router = RunRouter(dataspace)
         self._interest = Interest(dataspace.routes)
+        self._shelves = shelves
+        # What has come from each relay, over its lives.
+        self._seen: dict[str, Seen] = {}
+        if shelves is not None:
+            for name, stored in stored_seen(shelves).items():
+                self._seen[name] = StoredSeen(name, shelves, stored)
         # What the bucket says of other relays: the life of each, and its pages with their lives.
         self._lives: dict[str, int] = {}
         # When relays have left, and when this one has begun to see whether they are there.
@@ -196,6 +211,7 @@ class Cluster:
                         for companion in self.companions:
                             await nursery.start(companion.run, place)
                         await nursery.start(self._live, js)
+                        nursery.start_soon(self._watch_away)
                         is_joined = True
                         yield
                         nursery.cancel_scope.cancel()
@@ -206,6 +222,10 @@ class Cluster:
                 raise
             msg = f"cannot join the cluster at {settings.servers}: {exc}"
             raise ClusterError(msg) from exc
+        finally:
+            for peer in self.away.values():
+                peer.end()
+            self.away.clear()
 
     async def drain(self) -> None:
         """Wait until no other relay has anything left to do for this one, nor this for them."""
@@ -256,7 +276,7 @@ class Cluster:
         """Take the lease; return the bucket and the lease."""
         settings = self.settings
         bucket = await open_state(js, settings)
-        lease = self.lease = Lease(bucket, settings.name)
+        lease = self.lease = Lease(bucket, settings.name, returns=self._shelves is not None)
         await lease.take()
         return bucket, lease
 
@@ -318,7 +338,7 @@ class Cluster:
                         if change is None:
                             # Those whose lease has expired while this was not watching.
                             for name in {*self._lives, *self._pages} - (there or set()):
-                                self._note_lease(name, None)
+                                self._note_lease(name)
                             there = None
                             if not started:
                                 started = True
@@ -355,9 +375,10 @@ class Cluster:
                 if name == me:
                     return False
                 if not entry.is_there:
-                    self._note_lease(name, None)
+                    self._note_lease(name)
                     return there is None
-                self._note_lease(name, read_lease(entry.value))
+                life, returns = read_lease(entry.value)
+                self._note_lease(name, life, returns=returns)
                 if there is not None:
                     there.add(name)
             elif key.startswith(FILTERS):
@@ -370,7 +391,7 @@ class Cluster:
             logger.error("the cluster's bucket has %s = %r: %s", key, entry.value[:100], exc)
         return False
 
-    def _note_lease(self, name: str, life: int | None) -> None:
+    def _note_lease(self, name: str, life: int | None = None, *, returns: bool = False) -> None:
         if life == 0 or (life is not None and life == self._lives.get(name)):
             return
         peer = self.peers.get(name)
@@ -388,7 +409,7 @@ class Cluster:
             )
             return
         self._lives[name] = life
-        self._meet(name)
+        self._meet(name, returns=returns)
 
     def _note_left(self, name: str) -> None:
         left = self._left
@@ -397,7 +418,7 @@ class Cluster:
         if len(left) > MAX_LEFT:
             del left[next(iter(left))]
 
-    def _meet(self, name: str) -> None:
+    def _meet(self, name: str, *, returns: bool) -> None:
         assert self.lease is not None
         peer = self.peers[name] = Peer(
             name,
@@ -411,7 +432,12 @@ class Cluster:
             open_account=lambda origin, above: self._open(name, origin, above),
             close_account=self._close,
             patience=self.settings.patience,
+            returns=returns,
+            seen=self._seen_of(name),
         )
+        before = self.away.pop(name, None)
+        if before is not None:
+            peer.take_over(before)
         for number, (life, filters) in self._pages.get(name, {}).items():
             self._tell_page(name, number, life, filters)
         self._nursery.start_soon(self._exchange, peer)
@@ -420,6 +446,14 @@ class Cluster:
             name,
             extra={"event": "relay_joined", "relay": name},
         )
+
+    def _seen_of(self, name: str) -> Seen:
+        seen = self._seen.get(name)
+        if seen is None:
+            shelves = self._shelves
+            seen = Seen() if shelves is None else StoredSeen(name, shelves, ())
+            self._seen[name] = seen
+        return seen
 
     async def _exchange(self, peer: Peer) -> None:
         try:
@@ -431,7 +465,27 @@ class Cluster:
 
     def _leave(self, peer: Peer) -> None:
         del self.peers[peer.name]
-        peer.end()
+        if peer.returns:
+            self.away[peer.name] = peer
+            peer.leave()
+        else:
+            peer.end()
+
+    async def _watch_away(self) -> NoReturn:
+        """Give up what is kept for relays that do not come back in time."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            now = self._ledger.clock()
+            for peer in list(self.away.values()):
+                if now - peer.left_at > self.settings.patience:
+                    del self.away[peer.name]
+                    items = sum(loan.items for loan in peer.hop.loans())
+                    logger.warning(
+                        "relay %s has not come back within %g s: %d items for it are written off",
+                        peer.name, self.settings.patience, items,
+                        extra={"event": "not_back", "relay": peer.name, "items": items},
+                    )  # fmt: skip
+                    peer.end()
 
     def _tell_page(self, name: str, number: int, life: int, filters: frozenset[str]) -> None:
         peer = self.peers.get(name)

@@ -19,7 +19,7 @@ from struct import Struct, error
 from typing import Any, Final
 
 from ..dataspace import Batch, Publication
-from ..dataspace.hops import Held, Parcel, Ranges, Receipt, Shipment
+from ..dataspace.hops import Held, Identity, Parcel, Ranges, Receipt, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
 from ..transports.mqtt.server._runs import publications
 
@@ -73,7 +73,7 @@ def _encode_shipment(message: Shipment) -> bytes:
         parcels.append(
             [
                 *(parcel.number, parcel.origin, chain, parcel.items, parcel.nbytes),
-                *(size, int(parcel.asks)),
+                *(size, int(parcel.asks), parcel.of),
             ]
         )
         body += pieces
@@ -87,6 +87,7 @@ def _encode_shipment(message: Shipment) -> bytes:
             "chains": list(chains),
             "parcels": parcels,
             "waiting": None if message.waiting is None else sorted(message.waiting),
+            "carried": message.carried,
         },
         separators=(",", ":"),
     ).encode()
@@ -153,7 +154,7 @@ def _decode_shipment(data: bytes) -> Shipment:
     chains = [tuple(_text(name) for name in chain) for chain in head["chains"]]
     at = start + length
     parcels: list[Parcel] = []
-    for number, origin, chain, items, nbytes, size, asks in head["parcels"]:
+    for number, origin, chain, items, nbytes, size, asks, of in head["parcels"]:
         end = at + _number(size)
         if end > len(data):
             msg = f"the events of parcel {number} are cut off"
@@ -167,6 +168,7 @@ def _decode_shipment(data: bytes) -> Shipment:
                 _number(items),
                 _number(nbytes),
                 bool(_number(asks)),
+                None if of is None else _identity(of),
             )
         )
         at = end
@@ -179,6 +181,7 @@ def _decode_shipment(data: bytes) -> Shipment:
         _number(head["first"]),
         tuple(parcels),
         None if waiting is None else frozenset(_text(name) for name in waiting),
+        _number(head["carried"]),
     )
 
 
@@ -237,6 +240,11 @@ def _decode_receipt(values: Any) -> Receipt:
         ),
         _ranges(values["taken"]),
     )
+
+
+def _identity(value: Any) -> Identity:
+    epoch, number = value
+    return _number(epoch), _number(number)
 
 
 def _ranges(value: Any) -> Ranges:

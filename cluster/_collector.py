@@ -58,7 +58,7 @@ class ClusterCollector(Collector):
             "Items that were sent to another relay again.",
             labels=["relay"],
         )
-        for name, peer in sorted(cluster.peers.items()):
+        for name, peer in sorted({**cluster.away, **cluster.peers}.items()):
             hop = peer.hop
             unsent = sum(loan.items for loan in hop.queue)
             there = sum(loan.items for loan in hop.out().values()) - hop.unreceived_items

@@ -39,6 +39,7 @@ class Lease:
         bucket: The cluster's bucket.
         name: The relay's name.
         clock: A monotonic clock, in seconds.
+        returns: Whether the next relay of that name has what this one has stored.
 
     Attributes:
         life: The relay's life in the cluster: a number that only grows; 0 before the first.
@@ -46,9 +47,15 @@ class Lease:
     """
 
     def __init__(
-        self, bucket: KeyValue, name: str, clock: Callable[[], float] = trio.current_time
+        self,
+        bucket: KeyValue,
+        name: str,
+        clock: Callable[[], float] = trio.current_time,
+        *,
+        returns: bool = False,
     ) -> None:
         self.name = name
+        self.returns = returns
         self.life = 0
         self.renewed_at = -math.inf
         self._bucket = bucket
@@ -72,7 +79,7 @@ class Lease:
         while True:
             began = self._clock()
             try:
-                life = await self._bucket.create(self._key, _value(0), ttl=SECONDS)
+                life = await self._bucket.create(self._key, self._value(0), ttl=SECONDS)
                 break
             except WrongSequenceError:
                 # The last life of this relay, whose lease has not expired yet; or another relay.
@@ -94,7 +101,7 @@ class Lease:
             await trio.sleep(max(0.0, every - (self._clock() - began)))
 
     async def _renew(self, revision: int, began: float) -> None:
-        value = _value(self.life)
+        value = self._value(self.life)
         try:
             try:
                 self._revision = await self._bucket.update(self._key, value, revision, ttl=SECONDS)
@@ -127,9 +134,8 @@ class Lease:
     def _key(self) -> str:
         return PREFIX + self.name
 
-
-def _value(life: int) -> bytes:
-    return json.dumps({"life": life}).encode()
+    def _value(self, life: int) -> bytes:
+        return json.dumps({"life": life, "returns": self.returns}).encode()
 
 
 async def wait_for_name(bucket: KeyValue, name: str) -> None:
@@ -152,18 +158,21 @@ def _is_taken(name: str) -> ClusterError:
     )
 
 
-def read_lease(value: bytes) -> int:
-    """Return the life that a lease is of; 0: it is about to begin.
+def read_lease(value: bytes) -> tuple[int, bool]:
+    """Return the life that a lease is of, and whether the relay returns with what it has stored.
+
+    A life of 0 is about to begin.
 
     Raises:
         ValueError: It is no lease.
     """
     try:
-        life = json.loads(value)["life"]
+        found = json.loads(value)
+        life, returns = found["life"], found["returns"]
     except (TypeError, LookupError, RecursionError) as exc:
         msg = f"no lease: {exc!r}"
         raise ValueError(msg) from exc
-    if type(life) is not int or life < 0:
-        msg = f"no lease: {life!r} is no life"
+    if type(life) is not int or life < 0 or type(returns) is not bool:
+        msg = f"no lease: {value!r}"
         raise ValueError(msg)
-    return life
+    return life, returns

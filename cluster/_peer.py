@@ -13,7 +13,7 @@ import trio
 from ..accounts import QuotaExceededError
 from ..dataspace import TopicFilter
 from ..dataspace._routes import Subscription
-from ..dataspace.hops import IDLE_SECONDS, Hop, Landing, Shipment
+from ..dataspace.hops import IDLE_SECONDS, Hop, Landing, Seen, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
 from ._codec import Joiner, encode, in_parts
 from ._interest import ALL
@@ -60,12 +60,16 @@ class Peer:
         router: Publishes in it what comes.
         open_account, close_account: Opens an account for one of its origins, and closes it.
         patience: See `Hop`.
+        returns: Whether its next life has what it has stored.
+        seen: What has come from its earlier lives.
 
     Attributes:
+        returns: As above.
         hop: The holder of what goes there.
         landing: Where it comes from there.
         number: As above.
         resent: Items that were sent there again.
+        left_at: When it went, if it is away.
     """
 
     def __init__(
@@ -82,7 +86,10 @@ class Peer:
         open_account: Callable[[str, tuple[str, ...]], Account],
         close_account: Callable[[Account], object],
         patience: float,
+        returns: bool,
+        seen: Seen,
     ) -> None:
+        self.returns = returns
         self.name = name
         self.number = number
         self._nats = nats
@@ -107,12 +114,14 @@ class Peer:
             number,
             close_account=close_account,
             on_settled=self._to_answer.set,
+            seen=seen,
         )
         self._filters: dict[str, Subscription] = {}
         self._pages: dict[int, frozenset[str]] = {}
         self._in_parts = trio.Lock()
         self._joiner = Joiner()
         self.resent = 0
+        self.left_at = 0.0
         self._sent = 0
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
@@ -197,7 +206,26 @@ class Peer:
                     nursery.start_soon(self._ship)
                     nursery.start_soon(self._answer)
         finally:
-            self.end()
+            if not self.hop.is_away:
+                self.end()
+
+    def leave(self) -> None:
+        """Note that it has gone and may come back: keep what asks for it, in the hop.
+
+        Another `Peer` takes that over, or `end` ends it.
+        """
+        self.left_at = self._ledger.clock()
+        self._scope.cancel()
+        self._nursery = None
+        self.hop.leave()
+        self.landing.close()
+
+    def take_over(self, before: Peer) -> None:
+        """Take over what was kept for it while it was away; end that."""
+        for page, filters in before._pages.items():
+            self.wants(page, filters)
+        self.hop.take_over(before.hop)
+        before.end()
 
     def end(self) -> None:
         """End it: that relay is no longer one of the cluster, or this one is not. Idempotent.

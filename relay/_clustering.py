@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from ._settings import RelaySettings
 
 
-def cluster_of(settings: RelaySettings, dataspace: Dataspace, tree: AccountTree) -> Cluster | None:
+def cluster_of(
+    settings: RelaySettings, dataspace: Dataspace, tree: AccountTree, shelves: Shelves | None
+) -> Cluster | None:
     """Return the relay's place in its cluster, which it has not joined yet; None: it has none.
 
     Raises:
@@ -39,7 +41,7 @@ def cluster_of(settings: RelaySettings, dataspace: Dataspace, tree: AccountTree)
         return tree.open_below(above, via(relay, origin), settings.limit)
 
     where = _where(settings, settings.cluster)
-    return Cluster(where, dataspace, open_account, tree.close)
+    return Cluster(where, dataspace, open_account, tree.close, shelves)
 
 
 def _where(settings: RelaySettings, servers: str) -> ClusterSettings:

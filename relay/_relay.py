@@ -31,6 +31,7 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
+from ..persistence import Shelves
 from ..transports._accept_pace import AcceptPace
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 
     from ..accounts import Account
     from ..pages import Pages, TransportCounts
-    from ..persistence import RamShelves, Shelves
+    from ..persistence import RamShelves
     from ..ranges.server import SubscriptionServer
     from ..sockets._layer import Connected
     from ..transports.syndicate._server import SyndicateServer
@@ -173,7 +174,8 @@ class Relay:
         )
         self.authority = authority_of(settings, self.tree.rules)
         # Before anybody subscribes.
-        self.cluster = cluster_of(settings, self.dataspace, self.tree)
+        shelves = persistence if isinstance(persistence, Shelves) else None
+        self.cluster = cluster_of(settings, self.dataspace, self.tree, shelves)
         self.mqtt = MqttServer(self.dataspace, flusher, server, settings, admission, self.tree)
         self.mqtt.authority = self.authority
         parts = Parts() if make_parts is None else make_parts(server)

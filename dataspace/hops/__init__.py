@@ -7,8 +7,11 @@ from ._hop import Hop as Hop
 from ._hop import RemoteHolder as RemoteHolder
 from ._hop import via as via
 from ._landing import IDLE_SECONDS as IDLE_SECONDS
+from ._landing import LandedConfirm as LandedConfirm
 from ._landing import Landing as Landing
+from ._landing import Seen as Seen
 from ._wire import Held as Held
+from ._wire import Identity as Identity
 from ._wire import Parcel as Parcel
 from ._wire import Ranges as Ranges
 from ._wire import Receipt as Receipt

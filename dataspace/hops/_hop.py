@@ -13,7 +13,9 @@ Rules of this file:
    when its patience is over. The other relay relieves its own holders.
 5. A publisher that waits for a confirm gets it when the holders there have taken responsibility:
    what is stored there is on disk. What is given up is confirmed, as on one relay.
-6. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
+6. Where the other relay comes back with what it has stored, what asks is kept while it is away,
+   and sent to its next life, which recognises what it has.
+7. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
    never come to a later one.
 """
 
@@ -35,7 +37,7 @@ from ...accounts import (
     Outcome,
     StuckPolicy,
 )
-from ._wire import Held, Parcel, Ranges, Receipt, Shipment
+from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment
 
 logger = logging.getLogger("clearfunds.dataspace")
 
@@ -110,11 +112,13 @@ class Hop(LoanQueue):
     Attributes:
         relay: The other relay's name.
         epoch: As above.
+        is_away: Whether the other relay has gone, and may come back.
     """
 
     __slots__ = (
-        "_asking", "_confirms", "_last_receipt", "_life", "_next", "_opens_rings", "_out", "_owing",
-        "_received", "_remote", "_shipments", "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
+        "_asking", "_carried", "_confirms", "_identities", "_last_receipt", "_life", "_next",
+        "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_shipments",
+        "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch", "is_away",
         "on_ready", "relay",
     )  # fmt: skip
 
@@ -149,6 +153,11 @@ class Hop(LoanQueue):
         # Confirms that wait: for loans that have not been sent, and for parcels that are out.
         self._asking: dict[LoanedItem[list[Any]], list[Confirm]] = {}
         self._confirms: dict[int, list[Confirm]] = {}
+        # Parcels of earlier lives: loans that have not been sent again, and those that are out.
+        self._resent: dict[LoanedItem[list[Any]], Identity] = {}
+        self._identities: dict[int, Identity] = {}
+        self._carried = 0
+        self.is_away = False
         self._unreceived_items = 0
         self._unreceived_bytes = 0
         self._remote: dict[str, RemoteHolder] = {}
@@ -162,6 +171,9 @@ class Hop(LoanQueue):
         progressed_at = self.progressed_at
         queue = self.queue
         confirm = self.ledger.confirming
+        if confirm is None and self.is_away:
+            account.repay(items, nbytes, Outcome.DROPPED, self)
+            return
         if not queue:
             self.on_ready()  # nobody calls `ready` after a run
         elif queue[-1].bytes + nbytes > SHIPMENT_BYTES or (
@@ -242,6 +254,9 @@ class Hop(LoanQueue):
         confirms = self._asking.pop(loan, None)
         if confirms is not None:
             self._confirms[number] = confirms
+        identity = self._resent.pop(loan, None)
+        if identity is not None:
+            self._identities[number] = identity
         parcel = Parcel(
             number,
             account.name,
@@ -250,6 +265,7 @@ class Hop(LoanQueue):
             loan.items,
             loan.bytes,
             confirms is not None,
+            identity,
         )
         self._out[number] = loan
         self._owing[account] = self._owing.get(account, 0) + 1
@@ -287,6 +303,7 @@ class Hop(LoanQueue):
             self._received,
             tuple(parcels),
             waiting,
+            self._carried,
         )
 
     def _waiting(self) -> frozenset[str]:
@@ -360,6 +377,7 @@ class Hop(LoanQueue):
         self._taken_from(loan, number)
         if items:
             loan.settle(outcome=outcome)
+        self._identities.pop(number, None)
         _confirm(self._confirms.pop(number, ()))
         return items
 
@@ -412,11 +430,74 @@ class Hop(LoanQueue):
             del holder.held[number]
             holder.settled()
 
+    # -- while the other relay is away ------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Note that the other relay has gone, and may come back: end all but what asks.
+
+        Until another hop takes that over, or `close`, it takes only what asks. Idempotent.
+        """
+        if self.is_away or self.closed:
+            return
+        self.is_away = True
+        self._life = 0
+        for number, loan in list(self._out.items()):
+            if number not in self._confirms:
+                self._end_one(number, Outcome.WRITTEN_OFF)
+            elif loan.holder is not self and loan.items:
+                self._taken_from(loan, number)
+                loan.held_by(self)
+        for number in list(self._unreceived):
+            self._take_off(number)
+        kept = [loan for loan in self.queue if loan in self._asking]
+        for loan in self.queue:
+            if loan.items and loan not in self._asking:
+                loan.settle(outcome=Outcome.WRITTEN_OFF)
+        self.queue.clear()
+        self.queue.extend(kept)
+        self._forget_holders()
+        self.settled()
+
+    def take_over(self, before: Hop) -> None:
+        """Take over what an earlier life of this hop has kept, to be sent first; close that.
+
+        This hop is new.
+        """
+        for number, loan in list(before._out.items()):
+            identity = before._identities.get(number, (before.epoch, number))
+            before._taken_from(loan, number)
+            self._adopt(loan, before._confirms.pop(number, None), identity)
+        before._out.clear()
+        for loan in before.queue:
+            self._adopt(loan, before._asking.pop(loan, None), before._resent.get(loan))
+        before.queue.clear()
+        self._carried = len(self._resent)
+        before.close()
+        if self.queue:
+            self.on_ready()
+
+    def _adopt(
+        self,
+        loan: LoanedItem[list[Any]],
+        confirms: list[Confirm] | None,
+        identity: Identity | None,
+    ) -> None:
+        if not loan.items:
+            _confirm(confirms or ())
+            return
+        loan.grows_to = 0
+        loan.held_by(self)
+        self.append(loan)
+        if confirms is not None:
+            self._asking[loan] = confirms
+        if identity is not None:
+            self._resent[loan] = identity
+
     # -- its end ----------------------------------------------------------------------------------
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: what has not been received is written off; what comes goes on."""
-        for number in list(self._unreceived):
+        for number in list(self._out if self.is_away else self._unreceived):
             self._take_off(number)
             self._end_one(number, Outcome.WRITTEN_OFF)
         self._received = self._next
@@ -425,6 +506,7 @@ class Hop(LoanQueue):
 
     def settle_all(self, outcome: Outcome) -> None:
         super().settle_all(outcome)
+        self._resent.clear()
         asking, self._asking = self._asking, {}
         for confirms in asking.values():
             _confirm(confirms)
@@ -438,10 +520,13 @@ class Hop(LoanQueue):
             self._end_one(number, Outcome.WRITTEN_OFF)
         self._unreceived.clear()
         self.settle_all(Outcome.WRITTEN_OFF)
+        self._forget_holders()
+        self.ledger.unregister(self)
+
+    def _forget_holders(self) -> None:
         for remote in self._remote.values():
             self.ledger.unregister(remote)
         self._remote.clear()
-        self.ledger.unregister(self)
 
 
 def _confirm(confirms: Iterable[Confirm]) -> None:

@@ -37,7 +37,7 @@ from ...accounts._loop import checkpoint
 from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
 from ._hop import Hop
-from ._wire import Held, Parcel, Ranges, Receipt, Shipment, ranges_of
+from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment, ranges_of
 
 if TYPE_CHECKING:
     from ...accounts import LoanedItem
@@ -108,24 +108,84 @@ class Landed:
 
 
 class LandedConfirm(CountedConfirm):
-    """The confirm of a parcel whose publishers wait for one."""
+    """The confirm of a parcel whose publishers wait for one.
 
-    __slots__ = ("_landing", "number")
+    Attributes:
+        number: The number of the parcel.
+        identity: Its identity.
+        then: Called when it is taken.
+    """
 
-    def __init__(self, landing: Landing, number: int) -> None:
+    __slots__ = ("_landing", "_seen", "identity", "number", "then")
+
+    def __init__(self, landing: Landing, seen: Seen, number: int, identity: Identity) -> None:
         self._landing = landing
+        self._seen = seen
         self.number = number
+        self.identity = identity
+        self.then: list[Callable[[], object]] = []
         self.expected = 1
 
     def taken(self) -> None:
         self.expected -= 1
-        if not self.expected:
-            self._landing.taken(self)
+        if self.expected:
+            return
+        self._seen.taken(self)
+        for then in self.then:
+            then()
+        self._landing.taken(self)
 
     def refused(self, reason: str) -> None:
         """See `Confirm.refused`: the other relay's publisher cannot be told; it is logged."""
         logger.warning("a publication of another relay is refused here: %s", reason)
         self.taken()
+
+
+class Seen:
+    """The parcels of one other relay that ask and have come: in all lives of the two.
+
+    So one that is sent again by the next life of its hop is not published again here. A subclass
+    may store the identities of what is stored here, to know them after a restart.
+
+    Args:
+        stored: The identities of those that were taken before.
+    """
+
+    def __init__(self, stored: Iterable[Identity] = ()) -> None:
+        # Until it is taken, its confirm.
+        self._known: dict[Identity, LandedConfirm | None] = dict.fromkeys(stored)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, identity: Identity) -> bool:
+        return identity in self._known
+
+    def under_way(self, identity: Identity) -> LandedConfirm | None:
+        """Return the confirm of one that has come and is not taken."""
+        return self._known.get(identity)
+
+    def begin(self, landing: Landing, number: int, identity: Identity) -> LandedConfirm:
+        """Return the confirm of a parcel that is published now."""
+        confirm = self._known[identity] = self._confirm(landing, number, identity)
+        return confirm
+
+    def _confirm(self, landing: Landing, number: int, identity: Identity) -> LandedConfirm:
+        return LandedConfirm(landing, self, number, identity)
+
+    def taken(self, confirm: LandedConfirm) -> None:
+        """Note that a parcel is taken."""
+        if confirm.identity in self._known:
+            self._known[confirm.identity] = None
+
+    def forget(self, identity: Identity) -> None:
+        """Forget one that comes no more."""
+        self._known.pop(identity, None)
+
+    def forget_before(self, epoch: int) -> None:
+        """Forget those of earlier lives of the hop: none of them comes any more."""
+        for identity in [each for each in self._known if each[0] < epoch]:
+            self.forget(identity)
 
 
 class LandedTurn(Turn):
@@ -210,6 +270,7 @@ class Landing:
         life: A greater number than any earlier life of this landing had; from 1 on.
         close_account: Closes such an account, when it is no longer needed.
         on_settled: Called when a parcel is settled.
+        seen: What has come from that relay in earlier lives; None: nothing has.
     """
 
     def __init__(
@@ -221,7 +282,12 @@ class Landing:
         *,
         close_account: Callable[[Account], object] = Account.close,
         on_settled: Callable[[], object] = lambda: None,
+        seen: Seen | None = None,
     ) -> None:
+        self._seen = Seen() if seen is None else seen
+        self._is_news = True
+        # Those that ask and may come again, by number, in order.
+        self._identities: dict[int, Identity] = {}
         self._ledger = ledger
         self._close_account = close_account
         self._router = router
@@ -268,6 +334,10 @@ class Landing:
         self._next = max(self._next, shipment.first)
         if shipment.floor > self._floor:
             self._floor = shipment.floor
+            self._forget_ended()
+        if self._is_news and shipment.floor > shipment.carried:
+            self._is_news = False
+            self._seen.forget_before(self._epoch)
         touched: set[str] = set()
         for parcel in shipment.parcels:
             if parcel.number == self._next:
@@ -288,8 +358,18 @@ class Landing:
         self._fresh.clear()
         self._confirms.clear()
         self._fresh_taken.clear()
+        self._identities.clear()
+        self._is_news = True
         self._floor = self._next = 0
         self._last_shipment = self._receipts = 0
+
+    def _forget_ended(self) -> None:
+        identities = self._identities
+        while identities:
+            number = next(iter(identities))
+            if number >= self._floor:
+                return
+            self._seen.forget(identities.pop(number))
 
     def _take(self, parcel: Parcel) -> bool:
         """Take a parcel; return whether it waits."""
@@ -355,7 +435,13 @@ class Landing:
         landed.is_published = True
         confirm: LandedConfirm | None = None
         if parcel.asks and self._landed.get(parcel.number) is landed:
-            confirm = self._confirms[parcel.number] = LandedConfirm(self, parcel.number)
+            identity = parcel.of or (self._epoch, parcel.number)
+            self._identities[parcel.number] = identity
+            if identity in self._seen:
+                self._has_come_before(landed, identity)
+                return
+            confirm = self._seen.begin(self, parcel.number, identity)
+            self._confirms[parcel.number] = confirm
         try:
             with LandingTurn(landed.account, landed, parcel.items, parcel.nbytes) as turn:
                 turn.confirm = confirm
@@ -367,6 +453,18 @@ class Landing:
             landed.repaid(1, 0, Outcome.DELIVERED, None)
             if confirm is not None:
                 confirm.taken()
+
+    def _has_come_before(self, landed: Landed, identity: Identity) -> None:
+        """Settle a parcel whose events were published as they came first, once that is taken."""
+
+        def end() -> None:
+            landed.repaid(1, 0, Outcome.DELIVERED, None)
+
+        earlier = self._seen.under_way(identity)
+        if earlier is None:
+            end()
+        else:
+            earlier.then.append(end)
 
     # -- receipts ---------------------------------------------------------------------------------
 

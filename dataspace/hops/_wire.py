@@ -13,6 +13,9 @@ import attrs
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Numbers, as (first, last) each, ascending."""
 
+Identity: TypeAlias = tuple[int, int]
+"""A parcel that may be sent again by a later life of its hop: the epoch, and its number there."""
+
 
 @attrs.frozen
 class Parcel:
@@ -25,6 +28,7 @@ class Parcel:
         events: The events.
         items, nbytes: How many they are, and their bytes.
         asks: Whether publishers of them wait for a confirm: see `Receipt.taken`.
+        of: The parcel as which an earlier life of the hop has sent the same events; None: none has.
     """
 
     number: int
@@ -34,6 +38,7 @@ class Parcel:
     items: int
     nbytes: int
     asks: bool = False
+    of: Identity | None = None
 
 
 @attrs.frozen
@@ -48,6 +53,7 @@ class Shipment:
         first: The first parcel that may still come: those below have been received or given up.
         parcels: In the order of their numbers.
         waiting: The accounts with parcels there that a reader waits for here; None: as before.
+        carried: So many parcels, the first ones, may have been sent by an earlier life of the hop.
     """
 
     epoch: int
@@ -57,6 +63,7 @@ class Shipment:
     first: int
     parcels: tuple[Parcel, ...] = ()
     waiting: frozenset[str] | None = None
+    carried: int = 0
 
 
 @attrs.frozen

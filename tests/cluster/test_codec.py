@@ -46,12 +46,14 @@ PARCELS = st.builds(
     NUMBERS,
     NUMBERS,
     st.booleans(),
+    st.none() | st.tuples(NUMBERS, NUMBERS),
 )
 SHIPMENTS = st.builds(
     Shipment,
     *[NUMBERS] * 5,
     st.lists(PARCELS, max_size=4).map(tuple),
     st.none() | st.frozensets(NAMES, max_size=3),
+    NUMBERS,
 )
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)
 HELD = st.builds(Held, NUMBERS, NUMBERS, NAMES, st.none() | NAMES)

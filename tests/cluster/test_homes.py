@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import trio
-
-from clearfunds.transports.mqtt import ConnAck, Connect, Publish, PubRec, PubRel, Subscribe
 from tests.cluster.test_relays import client, cluster, goes_there
 from tests.nats_servers import NatsServer, needs_nats
-from tests.transports.peers import BareClient, RunningRelay, dial, until
 
 pytestmark = needs_nats
 
