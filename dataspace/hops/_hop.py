@@ -321,9 +321,10 @@ class Hop(LoanQueue):
     def receipt(self, receipt: Receipt) -> None:
         """Take an answer of the other relay.
 
-        One for another epoch is ignored, and one of an earlier life of the landing.
+        One for another epoch is ignored, and one of an earlier life of the landing, and one that
+        comes when the other relay is known to have gone.
         """
-        if receipt.epoch != self.epoch or receipt.life < self._life:
+        if receipt.epoch != self.epoch or receipt.life < self._life or self.is_away:
             return
         if receipt.life > self._life:
             self._begin(receipt.life)

@@ -13,7 +13,7 @@ import trio
 
 from clearfunds.accounts import Account, Ledger, Limit, LoanedItem
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, TopicFilter
-from clearfunds.dataspace.hops import Hop, Landing, Receipt, Shipment, via
+from clearfunds.dataspace.hops import Hop, Landing, Receipt, Seen, Shipment, via
 
 TICK = 0.1
 """Seconds between two receipts."""
@@ -53,6 +53,7 @@ class Relay:
         self.limit = limit
         self.hops: dict[str, Hop] = {}
         self.landings: dict[str, Landing] = {}
+        self.seen: dict[str, Seen] = {}
         self.subscriptions: dict[str, ExitStack] = {}
         self.stack = ExitStack()
         self.server = self.ledger.open("server", limit=Limit(items=None, bytes=None))
@@ -138,10 +139,21 @@ class World:
         self.nursery.start_soon(self._ship, one, other)
         self.nursery.start_soon(self._answer, one, other)
 
-    def restart_hop(self, one: Relay, other: Relay) -> None:
-        """Begin another life of a hop; what the last one had is written off."""
+    def part(self, one: Relay, other: Relay) -> None:
+        """Let one relay know that another one has gone, and may come back."""
+        one.hops[other.name].leave()
+        other.landings[one.name].close()
+
+    def meet(self, one: Relay, other: Relay, *, forgets: bool = False) -> None:
+        """Let a relay that has gone come back; or, if it forgets, the next one of that name."""
+        seen = None if forgets else other.seen[one.name]
+        self.restart_hop(one, other, goes_on=True)
+        self.restart_landing(one, other, seen)
+
+    def restart_hop(self, one: Relay, other: Relay, *, goes_on: bool = False) -> None:
+        """Begin another life of a hop; what the last one had goes on, or else is written off."""
         before = one.hops.get(other.name)
-        if before is not None:
+        if before is not None and not goes_on:
             before.close()
         hop = one.hops[other.name] = Hop(
             one.ledger,
@@ -157,14 +169,17 @@ class World:
             subscription.close()
         stack = one.subscriptions[other.name] = ExitStack()
         stack.enter_context(one.dataspace.observed(one.server, TopicFilter("#"), hop))
+        if before is not None and goes_on:
+            hop.take_over(before)
 
-    def restart_landing(self, one: Relay, other: Relay) -> None:
+    def restart_landing(self, one: Relay, other: Relay, seen: Seen | None = None) -> None:
         """Begin another life of a landing; what had come stays, as if others had caused it."""
         before = other.landings.get(one.name)
         if before is not None:
             before.close()
+        seen = other.seen[one.name] = Seen() if seen is None else seen
         other.landings[one.name] = Landing(
-            other.ledger, other.dataspace, other.open_via(one.name), next(self.lives)
+            other.ledger, other.dataspace, other.open_via(one.name), next(self.lives), seen=seen
         )
 
     async def _ship(self, one: Relay, other: Relay) -> None:

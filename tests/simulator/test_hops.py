@@ -17,6 +17,7 @@ from clearfunds.accounts import (
     CountedConfirm,
     Ledger,
     Limit,
+    Outcome,
     StuckPolicy,
     watch_patience,
 )
@@ -637,3 +638,174 @@ async def test_what_is_refused_there_is_logged_and_waited_for_no_longer(
         assert "refused here: it is full" in caplog.text
         world.nursery.start_soon(there.read, disk, lambda: 0.0)
         await world.quiet()
+
+
+def payloads(disk: Disk) -> list[bytes]:
+    """Return what a subscriber has got and not read."""
+    return [event.payload for loan in disk.loans() for event in loan.item]
+
+
+@pytest.mark.rule(7, 15)
+async def test_what_asks_is_kept_for_a_relay_that_comes_back_and_the_rest_is_not(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(fine()) as world:
+        here, there = world.relays
+        disk = subscribe_disk(there, "archive", "news/#")
+        world.part(here, there)
+        words = publish_and_ask(here, "newsroom", "news/a", 3)
+        await here.publish("newsroom", "news/a", 5)
+        await trio.sleep(1)
+        assert here.owed("newsroom") == {"r1": 3}
+        assert not any(word.has_come for word in words)
+        world.audit()
+        world.meet(here, there)
+        await trio.sleep(1)
+        assert payloads(disk) == [b"newsroom 0", b"newsroom 1", b"newsroom 2"]
+        disk.write()
+        await trio.sleep(1)
+        assert all(word.has_come for word in words)
+        world.nursery.start_soon(there.read, disk, lambda: 0.0)
+        await world.quiet()
+
+
+@pytest.mark.rule(7, 15)
+@pytest.mark.parametrize("written", [False, True])
+async def test_what_had_come_before_the_two_parted_does_not_come_twice(
+    autojump_clock: MockClock, *, written: bool
+) -> None:
+    """Whether all of it is safe there by then, or not yet."""
+    network = Network(Random(1))
+    async with open_world(network) as world:
+        here, there = world.relays
+        disk = subscribe_disk(there, "archive", "news/#")
+        await trio.sleep(1)
+        words = publish_and_ask(here, "newsroom", "news/a", 3)
+        (shipment,) = [here.hops["r1"].shipment()]
+        assert shipment.parcels[0].asks
+        there.landings["r0"].accept(shipment)
+        if written:
+            disk.write()  # and the relays part before the other one hears of it
+        world.part(here, there)
+        await trio.sleep(1)
+        assert not any(word.has_come for word in words)
+        world.meet(here, there)
+        await trio.sleep(1)
+        assert payloads(disk) == [b"newsroom 0", b"newsroom 1", b"newsroom 2"]
+        assert all(word.has_come for word in words) is written
+        disk.write()
+        await trio.sleep(1)
+        assert all(word.has_come for word in words)
+        assert not here.owed("newsroom")  # what became of the first life's is not known here
+        # Nothing is remembered for ever.
+        words = publish_and_ask(here, "newsroom", "news/b")
+        await trio.sleep(1)
+        disk.write()
+        world.nursery.start_soon(there.read, disk, lambda: 0.0)
+        await world.quiet()
+        await trio.sleep(1)
+        assert len(there.seen["r0"]) == 0
+
+
+async def test_a_relay_that_comes_back_without_what_it_had_gets_it_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(fine()) as world:
+        here, there = world.relays
+        disk = subscribe_disk(there, "archive", "news/#")
+        await trio.sleep(1)
+        words = publish_and_ask(here, "newsroom", "news/a", 3)
+        await trio.sleep(1)
+        world.part(here, there)
+        disk.settle_all(Outcome.WRITTEN_OFF)  # its messages are lost with it
+        disk.unwritten.clear()
+        world.meet(here, there, forgets=True)
+        await trio.sleep(1)
+        assert payloads(disk) == [b"newsroom 0", b"newsroom 1", b"newsroom 2"]
+        disk.write()
+        await trio.sleep(1)
+        assert all(word.has_come for word in words)
+        world.nursery.start_soon(there.read, disk, lambda: 0.0)
+        await world.quiet()
+
+
+@pytest.mark.rule(7, 12)
+async def test_a_relay_that_stays_away_is_given_up(autojump_clock: MockClock) -> None:
+    async with open_world(fine()) as world:
+        here, there = world.relays
+        subscribe_disk(there, "archive", "news/#")
+        await trio.sleep(1)
+        words = publish_and_ask(here, "newsroom", "news/a", 3)
+        await trio.sleep(1)
+        world.gave_up = True
+        world.part(here, there)
+        words += publish_and_ask(here, "newsroom", "news/a", 3)
+        here.hops["r1"].give_up("it is away")
+        assert all(word.has_come for word in words)
+        assert not here.owed("newsroom")
+        assert here.ledger.statistics().repaid_items["written_off"] == 6
+        here.hops["r1"].close()
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(12, 400))]
+)
+def test_relays_that_part_and_meet_on_a_bad_network_deliver_what_asks_once(seed: int) -> None:
+    chance = Random(seed)
+    network = Network(
+        chance, lost=chance.random() * 0.4, repeated=chance.random() * 0.4, slowest=chance.random()
+    )
+
+    async def run() -> None:
+        async with open_world(network) as world:
+            world.gave_up = True  # lives of hops end with parcels out
+            here, there = world.relays
+            disks = [subscribe_disk(there, f"disk-{number}", "news/#") for number in range(2)]
+            words: list[Word] = []
+            parted = False
+            for number in range(60):
+                words += publish_numbered(here, number)
+                if parted:
+                    world.meet(here, there)
+                    parted = False
+                elif chance.random() < 0.2:
+                    world.part(here, there)
+                    parted = True
+                if chance.random() < 0.5:
+                    chance.choice(disks).write()
+                await trio.sleep(chance.random())
+                for disk in disks:
+                    for loan in list(disk.loans()):
+                        disk_got[disk.name] += [each.payload for each in loan.item]
+                    disk.settle_all(Outcome.DELIVERED)
+                world.audit()
+            if parted:
+                world.meet(here, there)
+            for _ in range(300):
+                for disk in disks:
+                    disk.write()
+                    for loan in list(disk.loans()):
+                        disk_got[disk.name] += [each.payload for each in loan.item]
+                    disk.settle_all(Outcome.DELIVERED)
+                await trio.sleep(1)
+                if all(word.has_come for word in words) and world.is_quiet():
+                    break
+            assert all(word.has_come for word in words)
+            await world.quiet()
+
+    disk_got: dict[str, list[bytes]] = {"disk-0": [], "disk-1": []}
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+    for got in disk_got.values():
+        assert got == [b"%d" % number for number in range(60)]
+
+
+def publish_numbered(relay: Relay, number: int) -> list[Word]:
+    """Publish one message."""
+    word = Word()
+    with (
+        relay.ledger.open("newsroom", limit=relay.limit) as account,
+        account.turn(confirm=word) as turn,
+    ):
+        turn.publish(relay.dataspace, Publication("news/a", b"%d" % number), nbytes=100)
+    word.taken()  # its turn has ended
+    return [word]
