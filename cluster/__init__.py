@@ -8,4 +8,5 @@ from ._forwarding import Forwarding as Forwarding
 from ._homes import Homes as Homes
 from ._replicated import open_replicated_shelves as open_replicated_shelves
 from ._retained import Retained as Retained
+from ._stand_in import StandIns as StandIns
 from ._take_over import TakeOver as TakeOver

@@ -128,6 +128,7 @@ class Cluster:
         companions: What runs beside the exchange of publications; add to it before `joined`.
         peers: The other relays that are there now, by name.
         away: Those that have gone and may come back with what they have stored.
+        on_absence: Called with the name of a relay that has gone, or whose sessions are wanted.
         forwarding: Connections that one relay accepts and another one serves; None: there are none.
         homes: The homes of persistent sessions; likewise.
         lease: This relay's own; None before `joined`.
@@ -146,6 +147,7 @@ class Cluster:
         self.companions: list[Companion] = []
         self.peers: dict[str, Peer] = {}
         self.away: dict[str, Peer] = {}
+        self.on_absence: Callable[[str], object] = lambda _: None
         self.forwarding: Forwarding | None = None
         self.homes: Homes | None = None
         self.lease: Lease | None = None
@@ -275,6 +277,10 @@ class Cluster:
     async def _begin(self, js: JetStream) -> tuple[KeyValue, Lease]:
         """Take the lease; return the bucket and the lease."""
         settings = self.settings
+        log = None if self._shelves is None else self._shelves.log
+        if log is not None and self.lease is not None:
+            # Another relay may have stood in for this one, and have confirmed what this one lacks.
+            await log.check()
         bucket = await open_state(js, settings)
         lease = self.lease = Lease(bucket, settings.name, returns=self._shelves is not None)
         await lease.take()
@@ -407,6 +413,7 @@ class Cluster:
                 name,
                 extra={"event": "relay_left", "relay": name},
             )
+            self.on_absence(name)
             return
         self._lives[name] = life
         self._meet(name, returns=returns)

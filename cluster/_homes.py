@@ -172,6 +172,7 @@ class Homes:
             return Move.WAIT, "this relay is cut off from the others"
         seconds = away + RETURN_SECONDS - trio.current_time()
         if guest.resumes and home.is_durable and seconds > 0:
+            self._cluster.on_absence(home.relay)
             why = f"relay {home.relay} has its session, and has {seconds:.0f} s to come back"
             return Move.WAIT, why
         return Move.TAKE, f"relay {home.relay} has left"

@@ -138,8 +138,15 @@ class Lease:
         return json.dumps({"life": life, "returns": self.returns}).encode()
 
 
-async def wait_for_name(bucket: KeyValue, name: str) -> None:
+async def wait_for_name(
+    bucket: KeyValue, name: str, ask: Callable[[], object] = lambda: None
+) -> None:
     """Wait until no relay holds the lease of a name.
+
+    Args:
+        bucket: The cluster's bucket.
+        name: The name.
+        ask: Asks a relay that stands in for that one to give the name back.
 
     Raises:
         ClusterError: Another relay keeps it.
@@ -147,6 +154,7 @@ async def wait_for_name(bucket: KeyValue, name: str) -> None:
     """
     deadline = trio.current_time() + EXPIRY_SECONDS
     while await bucket.get(PREFIX + name, direct=False) is not None:
+        ask()
         if trio.current_time() > deadline:
             raise _is_taken(name)
         await trio.sleep(RETRY_SECONDS)

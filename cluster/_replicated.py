@@ -27,6 +27,7 @@ from ._cluster import (
 from ._errors import ClusterError
 from ._lease import wait_for_name
 from ._patiently import patiently
+from ._stand_in import ask_back
 from ._store_log import SNAPSHOT_BYTES, StoreLog, StoreLogSettings
 
 COPIES: Final = 4
@@ -85,7 +86,8 @@ async def open_replicated_shelves(
             async with connect() as nats:
                 js = JetStream(nats, timeout=ANSWER_SECONDS)
                 state = await patiently(partial(open_state, js, settings))
-                await patiently(partial(wait_for_name, state, settings.name))
+                ask = partial(ask_back, nats, settings.cluster, settings.name)
+                await patiently(partial(wait_for_name, state, settings.name, ask))
                 log = StoreLog(js, log_settings)
                 directory = await log.open(Path(folder), how)
                 async with open_shelves(directory, how, flusher, log=log) as shelves:

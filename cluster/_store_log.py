@@ -179,6 +179,7 @@ class StoreLog:
         self._last = 0
         self._manifest: Manifest | None = None
         self._manifest_sequence = 0
+        self._writing = trio.Lock()
         self._more = trio.Event()
         self._large = trio.Event()
 
@@ -366,8 +367,17 @@ class StoreLog:
         raise AssertionError
 
     async def _append(self, data: bytes, trouble: Callable[[str | None], object]) -> None:
-        """Write entries."""
-        for at in range(0, len(data), PIECE_BYTES):
+        """Write the entries of a group."""
+        async with self._writing:
+            await self._append_pieces(data, trouble)
+
+    async def check(self) -> None:
+        """See `Log.check`: writes an entry that changes nothing."""
+        if not self._writing.locked():  # else what is written now finds it out
+            await self._append(b"", lambda _: None)
+
+    async def _append_pieces(self, data: bytes, trouble: Callable[[str | None], object]) -> None:
+        for at in range(0, len(data) or 1, PIECE_BYTES):
             kind = _LAST if at + PIECE_BYTES >= len(data) else _PIECE
             self._number += 1
             head = _HEAD.pack(kind, self._life, self._number)

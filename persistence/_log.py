@@ -22,3 +22,11 @@ class Log(Protocol):
             StoreError: Another process has taken the log over: nothing more can be stored.
         """
         ...
+
+    async def check(self) -> None:
+        """Check that the log still belongs to this process; it waits while the log takes nothing.
+
+        Raises:
+            StoreTakenError: It does not.
+        """
+        ...

@@ -82,13 +82,17 @@ class Shelves:
 
     Attributes:
         store: The store.
+        log: What makes it durable, if that is not its disk.
         faults: Handles exceptions of a queue or a callback: one of many that a shared task calls.
         trouble: A sentence about the present trouble with the disk, or None.
         on_trouble: Called with that whenever it changes.
     """
 
-    def __init__(self, store: Store, flusher: Sending, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, store: Store, flusher: Sending, nursery: trio.Nursery, log: Log | None = None
+    ) -> None:
         self.store = store
+        self.log = log
         self.faults = Faults()
         self.trouble: str | None = None
         self.on_trouble: Callable[[str | None], object] = _nobody
@@ -509,7 +513,7 @@ async def open_shelves(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
             async with trio.open_nursery() as reading:
-                shelves = Shelves(store, flusher, reading)
+                shelves = Shelves(store, flusher, reading, log)
                 reading.start_soon(shelves.commit_each_round)
                 if log is not None:
                     reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))

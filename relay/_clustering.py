@@ -6,11 +6,15 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
+import attrs
+
 from ..dataspace.hops import via
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
+    import trio
     from prometheus_client.registry import Collector
 
     from ..access._account_tree import AccountTree
@@ -94,3 +98,25 @@ def share_clients(cluster: Cluster, mqtt: MqttServer) -> None:
         forwarding = Forwarding(mqtt, cluster)
         cluster.companions.append(forwarding)
         cluster.companions.append(Homes(mqtt, cluster, forwarding))
+
+
+def stand_in(
+    cluster: Cluster,
+    settings: RelaySettings,
+    serve: Callable[[RelaySettings, trio.Event], Awaitable[object]],
+) -> None:
+    """Let a relay stand in for others of its cluster that have gone.
+
+    Args:
+        cluster: Its place there.
+        settings: Its own.
+        serve: Runs a relay without listeners until the event is set.
+    """
+    from ..cluster import StandIns
+
+    def run(name: str, stop: trio.Event) -> Awaitable[object]:
+        pages = None if settings.http is None else "127.0.0.1:0"
+        of = attrs.evolve(settings, name=name, listen=(), http=pages, stand_in=False)
+        return serve(of, stop)
+
+    cluster.companions.append(StandIns(cluster, run))

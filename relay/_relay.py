@@ -32,6 +32,7 @@ from ..dataspace import (
     Dataspace,
 )
 from ..persistence import Shelves
+from ..store import StoreTakenError
 from ..transports._accept_pace import AcceptPace
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
@@ -53,13 +54,14 @@ from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
-from ._clustering import cluster_of, collector_of, share_clients
+from ._clustering import cluster_of, collector_of, share_clients, stand_in
 from ._companion import Companion, nothing
 from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
 from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
 from ._persistence import (
+    REPLICATED,
     has_subscriptions,
     open_persistence,
     persist_sessions,
@@ -511,20 +513,51 @@ async def serve_relay(
                 listener.keep_little_unsent(unsent)
             if settings.tcp_keep_alive is not None:
                 listener.keep_alive(settings.tcp_keep_alive)
-        async with open_flusher() as flusher, open_persistence(settings, flusher) as persistence:
-            relay = Relay(settings, flusher, persistence, make_parts)
-            ending = trio.Event() if stop is None else stop
-            async with (companion or nothing)(relay.ledger) as collector:
-                if collector is not None:
-                    relay.collectors.append(collector)
-                try:
-                    async with nullcontext() if relay.cluster is None else relay.cluster.joined():
-                        return await _run(relay, listeners, ending, task_status)
-                finally:
-                    relay.close()
+        ending = trio.Event() if stop is None else stop
+        status: trio.TaskStatus[RelayAddresses] = task_status
+        while True:
+            try:
+                return await _serve(settings, listeners, ending, status, companion, make_parts)
+            except (StoreTakenError, BaseExceptionGroup) as exc:
+                if not _store_was_taken(exc):
+                    raise
+                logger.error(
+                    "%s; its connections end, and it begins anew", exc,
+                    extra={"event": "store_taken"},
+                )  # fmt: skip
+            status = trio.TASK_STATUS_IGNORED
     finally:
         for listener in listeners:
             listener.close()
+
+
+def _store_was_taken(exc: BaseException) -> bool:
+    """Whether another relay has stood in for this one: it has the store now (`cluster`)."""
+    if isinstance(exc, BaseExceptionGroup):
+        return exc.split(StoreTakenError)[1] is None
+    return isinstance(exc, StoreTakenError)
+
+
+async def _serve(
+    settings: RelaySettings,
+    listeners: list[Listener],
+    stop: trio.Event,
+    task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
+    companion: Companion | None = None,
+    make_parts: PartsMaker | None = None,
+) -> RelayReport:
+    async with open_flusher() as flusher, open_persistence(settings, flusher) as persistence:
+        relay = Relay(settings, flusher, persistence, make_parts)
+        if relay.cluster is not None and settings.stand_in and settings.store == REPLICATED:
+            stand_in(relay.cluster, settings, lambda of, stop: _serve(of, [], stop))
+        async with (companion or nothing)(relay.ledger) as collector:
+            if collector is not None:
+                relay.collectors.append(collector)
+            try:
+                async with nullcontext() if relay.cluster is None else relay.cluster.joined():
+                    return await _run(relay, listeners, stop, task_status)
+            finally:
+                relay.close()
 
 
 async def _run(

@@ -57,6 +57,9 @@ class ClusteringSettings:
     """Name of this relay in the cluster, which no other relay has [default: this machine's]."""
     cluster_name: str = "clearfunds"
     """Name of the cluster: one NATS may serve several."""
+    stand_in: bool = True
+    """Stand in for other relays with --store nats that have gone: serve their sessions until they
+    are back. Needs --store nats."""
     store_replicas: Literal[1, 3, 5] | None = None
     """Servers of JetStream that have a copy of the store, with --store nats: 1, 3 or 5 [default: 3
     if --cluster names three servers or more, else 1]."""
