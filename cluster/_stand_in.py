@@ -130,14 +130,11 @@ class StandIns:
         try:
             await self._serve(name, stop)
         except Exception as exc:  # noqa: BLE001 (whatever it is, this relay's clients are served)
-            why = exc
-            if isinstance(exc, BaseExceptionGroup):
-                why = exc.exceptions[0]
-            logger.warning("this relay stands in for %s no longer: %s", name, why, extra=extra)
-        else:
             logger.warning(
-                "relay %s is back: this one stands in for it no longer", name, extra=extra
+                "this relay stands in for %s no longer: %s", name, innermost(exc), extra=extra
             )
+        else:
+            logger.warning("relay %s is back, and this one ends its stand-in", name, extra=extra)
         finally:
             self.names.discard(name)
             end()
@@ -147,5 +144,5 @@ def _weight(relay: str, name: str) -> bytes:
     return blake2b(f"{name} {relay}".encode(), digest_size=8).digest()
 
 
-def _innermost(exc: BaseException) -> BaseException:
-    return _innermost(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
+def innermost(exc: BaseException) -> BaseException:
+    return innermost(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc

@@ -519,10 +519,11 @@ async def serve_relay(
             try:
                 return await _serve(settings, listeners, ending, status, companion, make_parts)
             except (StoreTakenError, BaseExceptionGroup) as exc:
-                if not _store_was_taken(exc):
+                why = _taken(exc)
+                if why is None:
                     raise
                 logger.error(
-                    "%s; its connections end, and it begins anew", exc,
+                    "%s; its connections end, and it begins anew", why,
                     extra={"event": "store_taken"},
                 )  # fmt: skip
             status = trio.TASK_STATUS_IGNORED
@@ -531,11 +532,11 @@ async def serve_relay(
             listener.close()
 
 
-def _store_was_taken(exc: BaseException) -> bool:
-    """Whether another relay has stood in for this one: it has the store now (`cluster`)."""
+def _taken(exc: BaseException) -> BaseException | None:
+    """Return the error that another relay has this one's store now (`cluster`); None: it is not."""
     if isinstance(exc, BaseExceptionGroup):
-        return exc.split(StoreTakenError)[1] is None
-    return isinstance(exc, StoreTakenError)
+        return _taken(exc.exceptions[0]) if exc.split(StoreTakenError)[1] is None else None
+    return exc if isinstance(exc, StoreTakenError) else None
 
 
 async def _serve(
