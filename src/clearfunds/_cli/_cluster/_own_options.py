@@ -1,13 +1,9 @@
 """The command line of a worker: the user's, with options of its own in place of some."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
-
-FLAG: Final = None
-"""Stands for the value of an option that has none."""
 
 Value = str | Sequence[str] | None
-"""A value, the values of an option that is given several times, or `FLAG`."""
+"""A value, the values of an option that is given several times, or None: the option has none."""
 
 
 def with_own(argv: Sequence[str], own: Mapping[str, Value]) -> list[str]:
@@ -24,10 +20,10 @@ def with_own(argv: Sequence[str], own: Mapping[str, Value]) -> list[str]:
         name = option.removeprefix("--").replace("_", "-").lower()
         if not option.startswith("--") or name not in own:
             rest.append(argument)
-        elif not has_value and own[name] is not FLAG:
+        elif not has_value and own[name] is not None:
             next(arguments, None)
     for name, value in own.items():
-        if value is FLAG:
+        if value is None:
             rest.append(f"--{name}")
         else:
             values = (value,) if isinstance(value, str) else value

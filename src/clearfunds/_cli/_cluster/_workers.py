@@ -43,7 +43,7 @@ from ._ending import SIGNALS, Ending
 from ._forwarding import ForwardingHandlers
 from ._look import Looks
 from ._nats import configure_nats_servers, find_nats_server, jetstream_ready
-from ._own_options import FLAG, Value, with_own
+from ._own_options import Value, with_own
 from ._pages import ClusterPages, serve_cluster_pages
 from ._ports import LOOPBACK
 from ._relays import until_it_knows
@@ -102,9 +102,7 @@ def run_workers(plan: Plan) -> int:
     except (TransportError, ClusterError) as error:
         raise CommandFailedError(str(error)) from error
     for url in urls:
-        if url.transport == "unix":
-            msg = f"workers cannot share {url}: give a listener over TCP, or --workers 1"
-            raise UsageError(msg)
+        _check_that_it_is_shared(url)
     if plan.starts_nats:
         find_nats_server()
     with ExitStack() as stack:
@@ -118,6 +116,19 @@ def run_workers(plan: Plan) -> int:
             if isinstance(error, BrokenPipeError):
                 raise
             raise CommandFailedError(str(error)) from error
+
+
+def _check_that_it_is_shared(url: ListenURL) -> None:
+    """Raise UsageError for a listener that several processes cannot serve as one would."""
+    why = ""
+    if url.transport == "unix":
+        why = "only TCP ports can be shared"
+    elif url.protocol != "mqtt":
+        # Neither assertions nor logs of ranges go from one relay of a cluster to another.
+        why = "its clients meet only on one and the same relay"
+    if why:
+        msg = f"workers cannot share {url}: {why}; give it to another relay, without --workers"
+        raise UsageError(msg)
 
 
 def _take_store(stack: ExitStack, store: Path, count: int) -> None:
@@ -218,12 +229,11 @@ class Workers:
             ListenError: One cannot be had.
         """
         bound: list[Listener] = []
-        stack.callback(lambda: [listener.close() for listener in bound])
         for url in self._urls:
             if url.port:  # Another program that shares the port would get half of the clients.
                 for listener in await open_listeners(url):
                     listener.close()
-            bound += await open_listeners(url, shared=True)
+            bound += map(stack.enter_context, await open_listeners(url, shared=True))
         return bound
 
     def _own_options(self, name: str, number: int, listening: Sequence[str]) -> dict[str, Value]:
@@ -232,7 +242,7 @@ class Workers:
             "workers": "1",
             "name": name,
             "listen": listening,
-            "reuse-port": FLAG,
+            "reuse-port": None,
             "http": f"{LOOPBACK}:0",
             "http-token": str(self._token_file),
         }
