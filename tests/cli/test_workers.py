@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import paho.mqtt.client as mqtt
 import pytest
 import trio
+from paho.mqtt.enums import CallbackAPIVersion
 from prometheus_client.parser import text_string_to_metric_families
 
 from clearfunds.transports.mqtt import open_mqtt
@@ -93,7 +94,7 @@ async def test_connections_spread_and_what_one_publishes_reaches_all(
 @needs_nats
 def test_paho_has_retained_messages_whichever_worker_it_comes_to(start_relay: StartRelay) -> None:
     workers = Workers.start(start_relay)
-    clients = [mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"paho-{n}") for n in range(6)]
+    clients = [mqtt.Client(CallbackAPIVersion.VERSION2, f"paho-{n}") for n in range(6)]
     writer, *readers = clients
     got = {reader: threading.Event() for reader in readers}
 
@@ -379,7 +380,10 @@ def test_wrong_use(complaint: Complaint, options: list[str], status: int, senten
 def test_without_a_nats_server_a_sentence_says_how_to_get_one(
     complaint: Complaint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    def nowhere(name: str, path: str | None = None) -> None:
+        """Find no program, as `shutil.which`."""
+
+    monkeypatch.setattr(shutil, "which", nowhere)
     run = complaint("relay", "--workers", "2")
     assert run.returncode == 1
     assert run.stderr == (
