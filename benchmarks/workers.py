@@ -203,7 +203,7 @@ def exchange(groups: Sequence[Group], count: int, *, pipelined: bool) -> None:
 
 @attrs.frozen
 class Pass:
-    """What one measurement found."""
+    """One measurement."""
 
     deliveries: int
     seconds: float

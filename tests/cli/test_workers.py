@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -317,6 +318,13 @@ def test_a_cluster_of_the_users_own(start_relay: StartRelay, tmp_path: Path) -> 
         assert "nats-1" not in workers.page("/metrics")
         top = forks.clearfunds("top", f"{workers.http}/w-1/", "--once", timeout=SECONDS)
         assert (top.returncode, top.stderr) == (0, "")
+        with urlopen(f"{workers.http}/w-1/live/events", timeout=SECONDS) as events:
+            assert events.headers["Content-Type"].startswith("text/event-stream")
+            assert b"data: " in b"".join(events.readline() for _ in range(5))
+        url = Request(f"{workers.http}/w-2/ledger.json", method="HEAD")
+        with urlopen(url, timeout=SECONDS) as head:
+            assert (head.status, head.read()) == (200, b"")
+        assert get(f"{workers.http}/w-2/ledger.json?top=x")[0] == 400
         workers.relay.process.terminate()
         assert workers.relay.wait() == 0
 

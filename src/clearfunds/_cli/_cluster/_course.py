@@ -25,7 +25,7 @@ _CLOSE_SECONDS: Final = 5.0
 
 @attrs.frozen
 class Course:
-    """What a command runs; each part ends after those below it."""
+    """The tasks and processes of a command; each part ends after those below it."""
 
     beside: trio.Nursery
     """Tasks that run until all processes have ended."""

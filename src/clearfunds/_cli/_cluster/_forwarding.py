@@ -1,7 +1,7 @@
 """Pages of a worker, served under the worker's name on the page of all: `/NAME/ledger.json`.
 
 1. A worker's own pages are on this machine only, and want a token that this process alone has.
-   Whoever may see the page of all may see them.
+   A visitor of the page of all may see them.
 2. An answer is passed on as it comes, so that those without an end work, too; the worker limits
    their number and cost.
 """

@@ -36,6 +36,9 @@ _PAUSE_SECONDS: Final = 0.1
 _VERSION: Final = (2, 11)
 # From this one on JetStream has messages that expire one by one, as relays' leases do.
 
+_SMALL: Final = ", max_file: 1GB, max_mem: 256MB"
+# Limits of a store. Without them it may take three quarters of the disk, or of the memory.
+
 _UNINTERESTING: Final = ("[INF]", "[DBG]", "[TRC]")
 # Levels in its log that explain no end.
 
@@ -80,7 +83,8 @@ def configure_nats_servers(
     Args:
         count: How many servers.
         directory: The directory for stores and configurations.
-        token: The token that clients need; None: whoever can connect may use the servers.
+        token: The token that clients need; None: whoever can connect may use the servers, which
+            are for trying a cluster, and their stores have small limits.
 
     Raises:
         CommandFailedError: There is no nats-server.
@@ -97,9 +101,7 @@ def configure_nats_servers(
         (directory / name).mkdir(mode=0o700, exist_ok=True)
         config = directory / f"{name}.conf"
         config.touch(mode=0o600)
-        lines = _config(directory, name, port, routes[number - 1], routes)
-        if token is not None:
-            lines += f"authorization {{ token: {json.dumps(token)} }}\n"
+        lines = _config(directory, name, port, routes[number - 1], routes, token)
         config.write_text(lines, "utf-8")
         servers.append(NatsServer(name, f"nats://{login}{LOOPBACK}:{port}", program, config))
     return servers
@@ -119,13 +121,17 @@ async def start_nats_servers(fleet: Fleet, count: int, directory: Path) -> list[
     return [server.url for server in servers]
 
 
-def _config(directory: Path, name: str, port: int, route: int, routes: Sequence[int]) -> str:
+def _config(
+    directory: Path, name: str, port: int, route: int, routes: Sequence[int], token: str | None
+) -> str:
     store = json.dumps(str(directory.absolute() / name), ensure_ascii=False)
     lines = [
         f"server_name: {name}",
         f'listen: "{LOOPBACK}:{port}"',
-        f"jetstream {{ store_dir: {store}, max_file: 1GB, max_mem: 256MB }}",
+        f"jetstream {{ store_dir: {store}{_SMALL if token is None else ''} }}",
     ]
+    if token is not None:
+        lines.append(f"authorization {{ token: {json.dumps(token)} }}")
     if len(routes) > 1:
         others = ", ".join(f'"nats://{LOOPBACK}:{each}"' for each in routes)
         lines.append(

@@ -67,7 +67,7 @@ _KNOW_SECONDS: Final = 60.0
 
 @attrs.frozen
 class Plan:
-    """What the user has asked for."""
+    """The wishes of the user."""
 
     argv: Sequence[str]
     """The command line, with the name of the command."""
@@ -89,7 +89,7 @@ def run_workers(plan: Plan) -> int:
 
     Raises:
         UsageError: The options do not go with several workers, or cannot be served.
-        CommandFailedError: A port, a directory or the NATS server is not to be had, or a process
+        CommandFailedError: A port, a directory or the NATS server is not available, or a process
             ends again and again.
     """
     settings = plan.settings
@@ -167,7 +167,7 @@ class Workers:
     """The workers of one relay, from their start to their end.
 
     Args:
-        plan: What the user has asked for.
+        plan: The wishes of the user.
         name: The beginning of their names.
         urls: Their listeners.
         scratch: A directory that only this user can read.
@@ -226,7 +226,7 @@ class Workers:
         """Bind the ports for the length of `stack`.
 
         Raises:
-            ListenError: One cannot be had.
+            ListenError: One is not available.
         """
         bound: list[Listener] = []
         for url in self._urls:
@@ -299,7 +299,7 @@ class Workers:
         return Response.sentence(200, "The relay is alive.")
 
     async def _readyz(self, request: Request) -> Response:
-        """Say whether somebody takes connections: one worker is enough, as others are started."""
+        """Say whether the relay takes connections: one worker is enough for that."""
         there = sum(worker.addresses.is_ready for worker in self._workers)
         status = 200 if self._state == "ready" and there else 503
         count = f"{there} of {len(self._workers)} workers take connections"
