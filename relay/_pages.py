@@ -91,15 +91,10 @@ async def serve_relays_pages(
         ListenError: The address cannot be listened on.
     """
     # Imported here: the pages need h11, which only the [relay] extra brings.
-    from ..pages import Access, HttpLimits, serve_pages
+    from ..pages import HttpLimits, serve_pages
 
     settings, where = relay.settings, PagesAddress.parse(address)
-    access = Access(
-        tokens=settings.http_token,
-        passwords=settings.http_password,
-        hosts=(where.host, *settings.http_host),
-    )
-    _warn(where, access)
+    access = access_of(settings, where)
     relay.pages = _pages(relay)
     try:
         await serve_pages(
@@ -113,6 +108,19 @@ async def serve_relays_pages(
         )
     except OSError as exc:
         raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
+
+
+def access_of(settings: RelaySettings, where: PagesAddress) -> Access:
+    """Return the rules of access to the pages; log a warning if they leave names in the open."""
+    from ..pages import Access
+
+    access = Access(
+        tokens=settings.http_token,
+        passwords=settings.http_password,
+        hosts=(where.host, *settings.http_host),
+    )
+    _warn(where, access)
+    return access
 
 
 def _warn(where: PagesAddress, access: Access) -> None:

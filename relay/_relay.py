@@ -390,11 +390,14 @@ def _urls(settings: RelaySettings) -> list[ListenURL]:
     return [ListenURL.parse(url, PROTOCOLS) for url in settings.listen]
 
 
-def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
-    """Raise ListenURLError or ListenError for settings that cannot be served.
+def check_relay(settings: RelaySettings) -> list[ListenURL]:
+    """Check that settings can be served, before anything is open; return the listeners' URLs.
 
-    It runs before anything is open.
+    Raises:
+        ListenURLError: They contradict each other, or a URL is none.
+        ListenError: A package is missing.
     """
+    urls = _urls(settings)
     if not urls and settings.http is None:
         raise ListenURLError("no listener: give at least one URL to listen on")
     for url in urls:
@@ -421,6 +424,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
     if _wants_syndicate(urls):
         _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
+    return urls
 
 
 def _check_extra(what: str, module: str) -> None:
@@ -499,12 +503,11 @@ async def serve_relay(
         StoreError: If the store cannot be opened.
         ClusterError: If the cluster cannot be joined.
     """
-    urls = _urls(settings)
-    _check(urls, settings)
+    urls = check_relay(settings)
     listeners: list[Listener] = []
     try:
         for url in urls:
-            listeners += await open_listeners(url)
+            listeners += await open_listeners(url, shared=settings.reuse_port)
         for listener in listeners:
             unsent = settings.unsent_bytes
             if _moves_limits(settings):
@@ -608,6 +611,9 @@ async def _run(
                 with accepting:
                     await relay.accept(listeners, connections)
 
+            if settings.reuse_port:  # From now on the kernel sends this process connections.
+                for listener in listeners:
+                    listener.listen()
             connections.start_soon(accept)
             say_what_is_allowed(settings, relay.authority)
             if relay.pages is not None:

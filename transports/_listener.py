@@ -199,6 +199,10 @@ class Listener:
         if self.url.transport != "unix" and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
 
+    def listen(self) -> None:
+        """Begin to listen; clients wait for `accept_into` from now on."""
+        self.sock.listen(BACKLOG)
+
     def keep_alive(self, seconds: float) -> None:
         """Let the kernel detect peers whose machines have silently gone (TCP keep-alive).
 
@@ -306,12 +310,20 @@ class Listener:
                 os.unlink(self.url.path)
 
 
-async def open_listeners(url: ListenURL) -> list[Listener]:
+async def open_listeners(url: ListenURL, *, shared: bool = False) -> list[Listener]:
     """Open the listeners of one URL: one, or one for each address of its host.
+
+    Args:
+        url: The URL.
+        shared: Share the port with other processes (SO_REUSEPORT), where it is TCP's. The kernel
+            sends such a listener connections from `Listener.listen` on, and others listen at once.
 
     Raises:
         ListenError: If that cannot be done; none stays open then.
     """
+    if shared and not hasattr(socket, "SO_REUSEPORT"):
+        msg = f"cannot listen on {url}: this system cannot share a port (it has no SO_REUSEPORT)"
+        raise ListenError(msg)
     listeners: list[Listener] = []
     try:
         if url.transport == "unix":
@@ -321,7 +333,9 @@ async def open_listeners(url: ListenURL) -> list[Listener]:
         )
         for family, _, _, _, address in dict.fromkeys(found):
             port = listeners[0].url.port if listeners else address[1]
-            listeners.append(_listen_tcp(url, family, (address[0], port, *address[2:])))
+            listeners.append(
+                _listen_tcp(url, family, (address[0], port, *address[2:]), shared=shared)
+            )
     except OSError as exc:
         for listener in listeners:
             listener.close()
@@ -334,16 +348,22 @@ async def open_listeners(url: ListenURL) -> list[Listener]:
     return listeners
 
 
-def _listen_tcp(url: ListenURL, family: int, address: tuple[object, ...]) -> Listener:
+def _listen_tcp(
+    url: ListenURL, family: int, address: tuple[object, ...], *, shared: bool
+) -> Listener:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(address)
-        sock.listen(BACKLOG)
         sock.setblocking(False)
-        return Listener(attrs.evolve(url, port=sock.getsockname()[1]), sock)
+        listener = Listener(attrs.evolve(url, port=sock.getsockname()[1]), sock)
+        if not shared:
+            listener.listen()
+        return listener
     except BaseException:
         sock.close()
         raise

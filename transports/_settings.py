@@ -71,6 +71,9 @@ class ListenerSettings:
     (--tls-certificate). syndicate+tcp and so on likewise; ?gatekeeper at the end admits only
     clients with a sturdyref. subscribe+tcp and subscribe+tls are for range readers and batch
     writers. Repeatable."""
+    reuse_port: bool = False
+    """Share the ports of listeners with other processes that have this option, too (SO_REUSEPORT):
+    the kernel spreads connections among them. Not for Unix-domain listeners."""
     origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
     """Allowed WebSocket origin, https://HOST[:PORT]; *: any. Without it, only pages of the same
     host may connect, if that is an address, localhost or this machine's own name. Repeatable."""

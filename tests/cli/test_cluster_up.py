@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from clearfunds.transports.mqtt import MqttClient, open_mqtt
 from tests import forks
 from tests.cli.conftest import SECONDS
+from tests.cli.workers import children_of, is_running
 from tests.nats_servers import needs_nats
 from tests.ports import lasting_port
 from tests.transports.peers import fetch
@@ -32,13 +33,6 @@ from tests.transports.peers import fetch
 Complaint = Callable[..., subprocess.CompletedProcess[str]]
 
 SMALL: Final = ("--relays", "2", "--nats", "1", "--port", "0", "--http", "127.0.0.1:0")
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the child processes of a process."""
-    # Each thread has children of its own; Trio starts processes in a worker thread.
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for each in threads for child in (each / "children").read_text().split()]
 
 
 @attrs.define
@@ -203,13 +197,6 @@ def test_it_leaves_no_process_if_it_is_killed(tmp_path: Path) -> None:
         while any(is_running(pid) for pid in cluster.children):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @needs_nats

@@ -27,6 +27,30 @@ from tests.transports.peers import until
 PROTOCOLS = ("mqtt", "syndicate")
 ANY_PORT = ListenURL("mqtt", "tcp", "127.0.0.1")
 
+# -- shared ports ---------------------------------------------------------------------------------
+
+
+async def test_a_shared_port_is_open_only_where_somebody_listens() -> None:
+    (held,) = await open_listeners(ANY_PORT, shared=True)
+    (other,) = await open_listeners(held.url, shared=True)
+    with held, other:
+        assert other.url == held.url
+        with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+            client.connect(("127.0.0.1", held.url.port))
+        other.listen()
+        with pytest.raises(ListenError, match="in use"):
+            await open_listeners(held.url)
+        for _ in range(10):  # None of them waits at the one that does not listen.
+            with socket.create_connection(("127.0.0.1", held.url.port)):
+                other.sock.accept()[0].close()
+
+
+async def test_a_system_that_cannot_share_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "SO_REUSEPORT")
+    with pytest.raises(ListenError, match="this system cannot share a port"):
+        await open_listeners(ANY_PORT, shared=True)
+
+
 # -- URLs -----------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,7 @@ def run(argv: Sequence[str], **given: object) -> int:
     0 success, 1 failure, 2 usage error, 130 interrupted. With 1 and 2, one line on stderr has the
     reason.
     """
+    given = {"argv": tuple(argv), **given}
     name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
     try:
         app = _build(argv, given)

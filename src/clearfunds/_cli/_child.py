@@ -18,9 +18,14 @@ LINE_BYTES: Final = 64 << 10
 _NEWLINE: Final = b"\n"
 
 
+def program_command(argv: Sequence[str]) -> list[str]:
+    """Return the command that runs `clearfunds ARGV` with this interpreter."""
+    return [sys.executable, "-P", "-m", "clearfunds", *argv]
+
+
 def relay_command(options: Sequence[str]) -> list[str]:
     """Return the command that runs `clearfunds relay` with this interpreter."""
-    return [sys.executable, "-P", "-m", "clearfunds", "relay", *options]
+    return program_command(["relay", *options])
 
 
 def environment() -> dict[str, str]:

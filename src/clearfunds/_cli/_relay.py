@@ -1,17 +1,16 @@
 """`clearfunds relay`: options, the lines on stdout, signals."""
 
 import gc
-import json
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Annotated, Final, Protocol
 
 import trio
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from clearfunds.access import BearerTokens, Passwords
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.relay import Companion, RelayAddresses, RelayReport, RelaySettings, serve_relay
 from clearfunds.relay._memory import (
@@ -28,11 +27,11 @@ from ._journal_options import Journal
 from ._log_rate import LINES_A_SECOND, LimitedHandler, keep_summing_up
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import RUNNING, Options
-from ._running import alone, run_async
-from ._secret_file import check_secret
+from ._reloading import reload_at_sighup, reloads_of
+from ._running import alone, run_async, tell
 from ._tls_options import Tls
 from ._token_options import TokenOptions
-from ._types import OptionalCount
+from ._types import Count, OptionalCount
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -41,6 +40,9 @@ log = logging.getLogger("clearfunds.relay")
 _YOUNG: Final = 50_000
 _MIDDLE: Final = 20
 _OLD: Final = 100
+
+_WORKERS_MAX: Final = 64
+# Each is a process on this machine, and has a connection of NATS to each of the others.
 
 
 class Serve(Protocol):
@@ -81,7 +83,19 @@ def relay(
             "counted, and one line a second gives their number; none: no limit.",
         ),
     ] = LINES_A_SECOND,
+    workers: Annotated[
+        Count,
+        Parameter(
+            group=RUNNING,
+            help="Relay processes that share the listeners, for as many cores: a cluster on this "
+            "machine, with one page at --http. Starts a NATS server unless --cluster is given "
+            "(pip install 'clearfunds[nats]'). Limits are per worker, except a --memory-alarm "
+            "that is a share; worker K keeps its part of --store and --journal in DIR/worker-K.",
+            validator=Number(gte=1, lte=_WORKERS_MAX),
+        ),
+    ] = 1,
     serve: Annotated[Serve, Parameter(parse=False)] = serve_relay,
+    argv: Annotated[Sequence[str], Parameter(parse=False)] = (),
 ) -> int:
     """Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.
 
@@ -95,7 +109,7 @@ def relay(
     if options.anonymous and options.passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
     try:
-        settings = options.settings(tls=tls.of_server(), tokens=tokens.read())
+        settings = options.settings(has_name=workers > 1, tls=tls.of_server(), tokens=tokens.read())
         companion = journal.companion()
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -111,6 +125,11 @@ def relay(
             "no listener uses the certificate: give --listen mqtt+tls://HOST:PORT or --http "
             "https://HOST:PORT"
         )
+    if workers > 1:
+        # Imported here: most relays are one process.
+        from ._cluster._workers import Plan, run_workers
+
+        return run_workers(Plan(argv, workers, settings, journal.journal))
     _spare_the_collector()
     settings = within_descriptors(settings, journal=companion is not None)
     let_go_of_large(MMAP_THRESHOLD if settings.cluster is None else CLUSTER_MMAP_THRESHOLD)
@@ -170,7 +189,7 @@ async def _serve(
         nursery.start_soon(ending)
         if limited is not None:
             nursery.start_soon(keep_summing_up, limited)
-        nursery.start_soon(_reload_at_sighup, _reloads(settings))
+        nursery.start_soon(reload_at_sighup, reloads_of(settings))
         try:
             addresses: RelayAddresses = await nursery.start(serving)
         except Exception as error:
@@ -181,67 +200,11 @@ async def _serve(
                 raise CommandFailedError(str(cause)) from error
             raise
         for listening in addresses.listening:
-            _tell(listening=listening)
+            tell(listening=listening)
         if addresses.http is not None:
-            _tell(http=addresses.http)
-        _tell(ready=True)
+            tell(http=addresses.http)
+        tell(ready=True)
     return status
-
-
-def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
-    """Return the functions to call at SIGHUP, by the name of the data; each raises if it fails."""
-    reloads: dict[str, Callable[[], object]] = {}
-    if isinstance(settings.passwords, Passwords):
-        reloads["passwords"] = partial(_reload_secrets, settings.passwords)
-    if settings.http_token is not None:
-        reloads["tokens of the pages"] = partial(_reload_secrets, settings.http_token)
-    if isinstance(settings.http_password, Passwords):
-        reloads["passwords of the pages"] = partial(_reload_secrets, settings.http_password)
-    if settings.tokens is not None:
-        reloads["key of tokens"] = settings.tokens.reload
-    if settings.acl is not None:
-        reloads["access control list"] = settings.acl.reload
-    if settings.tls is not None:
-        reloads["certificates"] = settings.tls.reload
-    return reloads
-
-
-def _reload_secrets(secrets: Passwords | BearerTokens) -> None:
-    if secrets.file is not None:
-        check_secret(secrets.file)
-    secrets.reload()
-
-
-async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:
-    with trio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            if not reloads:  # The relay goes on, as mosquitto does: its terminal may have gone.
-                log.info(
-                    "SIGHUP: there is no file to read again", extra={"event": "nothing_to_reload"}
-                )
-            for what, reload in reloads.items():
-                try:
-                    reload()
-                except Exception as error:  # noqa: BLE001  (whatever it is, the relay goes on)
-                    why = str(error)
-                    if isinstance(error, OSError) and error.filename is not None:
-                        why = f"{error.filename}: {error.strerror}"
-                    log.error(
-                        "SIGHUP: the %s stay unchanged: %s",
-                        what,
-                        why,
-                        extra={"event": "not_reloaded", "what": what, "reason": why},
-                    )
-                else:
-                    log.info(
-                        "SIGHUP: the %s were read again",
-                        what,
-                        extra={"event": "reloaded", "what": what},
-                    )
-
-
-def _tell(**line: object) -> None:
-    print(json.dumps(line), flush=True)
 
 
 def _report(report: RelayReport) -> None:

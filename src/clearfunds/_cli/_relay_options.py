@@ -140,21 +140,25 @@ def _as_options(_: type[Any], fields: "list[attrs.Attribute[Any]]") -> "list[att
 class Options(RelaySettings):
     """The settings of a relay that have an option; instead of what is in a file, the file."""
 
-    def settings(self, **others: Any) -> RelaySettings:
+    def settings(self, *, has_name: bool = False, **others: Any) -> RelaySettings:
         """Read the files; return the settings, with `others`, which are made of several options.
+
+        Args:
+            has_name: The relay has a name without --cluster, too.
+            others: Settings by name.
 
         Raises:
             UsageError: A file cannot be used, or an option needs another one.
             ValueError: A value is out of its range.
         """
-        self._check()
+        self._check(has_name=has_name)
         values = attrs.asdict(self, recurse=False)
         for name, read in _READERS.items():
             if values[name] is not None:
                 values[name] = read(values[name])
         return RelaySettings(**values, **others)
 
-    def _check(self) -> None:
+    def _check(self, *, has_name: bool) -> None:
         if self.store is None and self.disk_limit not in (None, DEFAULTS.disk_limit):
             raise UsageError(
                 "--disk-limit needs --store DIRECTORY; without a store, give --kept-limit"
@@ -163,17 +167,17 @@ class Options(RelaySettings):
             if getattr(self, name) and self.http is None:
                 msg = f"--{name.replace('_', '-')} needs --http HOST:PORT"
                 raise UsageError(msg)
+        if self.store_replicas is not None and self.store != REPLICATED:
+            raise UsageError("--store-replicas needs --store nats")
         needing = [
             option
             for option, is_given in (
-                ("--name", self.name is not None),
+                ("--name", self.name is not None and not has_name),
                 ("--cluster-name", self.cluster_name != DEFAULTS.cluster_name),
                 ("--store nats", self.store == REPLICATED),
             )
             if is_given
         ]
-        if self.store_replicas is not None and self.store != REPLICATED:
-            raise UsageError("--store-replicas needs --store nats")
         if self.cluster is None and needing:
             option = needing[0]
             msg = f"{option} needs --cluster nats://HOST:PORT"

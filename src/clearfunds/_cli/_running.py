@@ -1,5 +1,6 @@
-"""Running a command's asynchronous part."""
+"""Running a command's asynchronous part, and its lines on stdout."""
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, TypeVarTuple, cast
 
@@ -29,3 +30,8 @@ def alone(error: BaseException) -> BaseException | None:
         return error
     group = cast("BaseExceptionGroup[BaseException]", error)
     return alone(group.exceptions[0]) if len(group.exceptions) == 1 else None
+
+
+def tell(**line: object) -> None:
+    """Print one line of JSON."""
+    print(json.dumps(line), flush=True)

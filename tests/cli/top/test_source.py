@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ("http://127.0.0.1:9100", "http://127.0.0.1:9100"),
         ("http://127.0.0.1:9100/", "http://127.0.0.1:9100"),
         ("relay.example:81", "http://relay.example:81"),
+        ("relay.example:81/w-1/", "http://relay.example:81/w-1"),
         ("relay.example", "http://relay.example:9100"),
         ("[::1]:81", "http://[::1]:81"),
         ("http://[::1]", "http://[::1]:9100"),

@@ -1,3 +1,3 @@
-"""`clearfunds cluster`: a cluster of relays on this machine, to try it."""
+"""Several relays on this machine: `clearfunds cluster`, and `clearfunds relay --workers`."""
 
 from ._command import cluster as cluster

@@ -4,15 +4,13 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-import trio
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import Number
 
-from clearfunds.pages import Access, serve_http
+from clearfunds.pages import Access
 from clearfunds.relay._pages import PagesAddress
 from clearfunds.transports import ListenURLError
 
@@ -20,12 +18,11 @@ from .._errors import CommandFailedError, UsageError
 from .._logging import configure_logging
 from .._running import run_async
 from .._types import Count, OptionalText
-from ._ending import Ending, end_at_signals
-from ._fleet import open_fleet
-from ._guard import open_guard
+from ._course import Course, run_course
+from ._ending import Ending, with_hang_up
 from ._look import Looks
 from ._nats import find_nats_server, start_nats_servers
-from ._pages import ClusterPages
+from ._pages import ClusterPages, serve_cluster_pages
 from ._relays import GRACE_SECONDS, Member, members, start_relays
 
 _CLUSTER: Final = Group("Cluster", sort_key=1)
@@ -34,12 +31,6 @@ _MOST: Final = 16
 # Relays, and NATS servers: each is a process on this machine.
 
 _PORTS_MAX: Final = 65_535
-
-_RELAYS_END_SECONDS: Final = 2 * GRACE_SECONDS + 5
-# From SIGTERM to SIGKILL: a relay needs its grace, and some time to close.
-
-_SERVERS_END_SECONDS: Final = 10.0
-# The same for NATS servers, which write what is in memory to disk.
 
 _HOST_ADVICE: Final = "or by the name that --http has"
 
@@ -141,53 +132,19 @@ def _store(directory: Path | None) -> Generator[Path]:
 async def _up(
     relays: list[Member], nats: int, port: int, address: PagesAddress | None, store: Path
 ) -> int:
-    ending = Ending()
-    is_cut_short = True
-    async with trio.open_nursery() as nursery:
-        await nursery.start(end_at_signals, ending, nursery.cancel_scope.cancel)
-        async with (
-            open_guard() as guard,
-            open_fleet(ending, guard, _SERVERS_END_SECONDS) as server_fleet,
-            open_fleet(ending, guard, _RELAYS_END_SECONDS) as relay_fleet,
-        ):
-            with ending.scope:
-                async with trio.open_nursery() as serving:
-                    page = await _serve_page(serving, relays, address)
-                    servers = await start_nats_servers(server_fleet, nats, store)
-                    await start_relays(relay_fleet, relays, servers, port)
-                    _tell(relays, servers, page)
-            _say_that_it_ends(ending)
-        is_cut_short = False
-        nursery.cancel_scope.cancel()
-    if ending.fault is not None:
-        raise CommandFailedError(ending.fault)
-    return 1 if is_cut_short else 0
+    async def start(course: Course) -> None:
+        page: str | None = None
+        if address is not None:
+            access = Access(hosts=(address.host,), open_pages=frozenset(), advice=_HOST_ADVICE)
+            handlers = ClusterPages(Looks(relays)).handlers()
+            page = await serve_cluster_pages(course.beside, handlers, address, access)
+        servers = await start_nats_servers(course.servers, nats, store)
+        await start_relays(course.relays, relays, servers, port)
+        _tell(relays, servers, page)
 
-
-async def _serve_page(
-    nursery: trio.Nursery, relays: Sequence[Member], address: PagesAddress | None
-) -> str | None:
-    """Serve the cluster's page in a nursery; return its URL.
-
-    Raises:
-        CommandFailedError: The address cannot be listened on.
-    """
-    if address is None:
-        nursery.start_soon(trio.sleep_forever)
-        return None
-    try:
-        listeners = await trio.open_tcp_listeners(address.port, host=address.host)
-    except OSError as error:
-        msg = f"cannot serve the page on {address.host}:{address.port}: {error.strerror}"
-        raise CommandFailedError(msg) from error
-    serve = partial(
-        serve_http,
-        ClusterPages(Looks(relays)).handlers(),
-        listeners=listeners,
-        access=Access(hosts=(address.host,), open_pages=frozenset(), advice=_HOST_ADVICE),
+    return await run_course(
+        start, grace=GRACE_SECONDS, signals=with_hang_up(), at_end=_say_that_it_ends
     )
-    urls: list[str] = await nursery.start(serve)
-    return urls[0]
 
 
 def _tell(relays: Sequence[Member], servers: Sequence[str], page: str | None) -> None:

@@ -1,7 +1,7 @@
 """The end of a cluster: asked for by a signal, or caused by a process that has ended."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
@@ -29,22 +29,27 @@ class Ending:
             self.scope.cancel()
 
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask for the end."""
 
 _TERMINAL_GONE: Final = signal.SIGHUP
 # By default it would end this process at once, and the cluster's processes would stay.
 
 
+def with_hang_up() -> tuple[signal.Signals, ...]:
+    """Return the signals that end a command in a terminal, unless it runs under nohup."""
+    ignored = signal.getsignal(_TERMINAL_GONE) is signal.SIG_IGN
+    return SIGNALS if ignored else (*SIGNALS, _TERMINAL_GONE)
+
+
 async def end_at_signals(
     ending: Ending,
     at_once: Callable[[], object],
+    numbers: Sequence[signal.Signals] = SIGNALS,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Ask for the end at the first signal, and call `at_once` at the second; until cancelled."""
-    numbers: list[signal.Signals] = [*_SIGNALS]
-    if signal.getsignal(_TERMINAL_GONE) is not signal.SIG_IGN:  # as under nohup
-        numbers.append(_TERMINAL_GONE)
     with trio.open_signal_receiver(*numbers) as signals:
         task_status.started()
         async for _ in signals:

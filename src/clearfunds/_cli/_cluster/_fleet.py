@@ -4,7 +4,7 @@
    none of its processes runs any more.
 2. Leaving the block normally sends SIGTERM to all of them, and SIGKILL to those that still run when
    the time is over. Leaving it by an exception or a cancellation kills all at once.
-3. A process that ends by itself ends the cluster.
+3. A process that ends by itself ends the cluster, unless its starter deals with that.
 4. If the command is killed by SIGKILL, its guard kills them (`_guard.py`).
 5. Each process has a session of its own, so that Ctrl-C in a terminal reaches the command alone,
    which ends them in order.
@@ -13,7 +13,7 @@
 import signal
 import subprocess
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -64,6 +64,9 @@ Hear = Callable[[str], object]
 Log = Callable[[Child, str], object]
 """Takes a line of a process's stderr."""
 
+AtEnd = Callable[[Child], object]
+"""Takes a process that has ended by itself."""
+
 
 def _how(status: int | None) -> str:
     if status is not None and status < 0:
@@ -85,7 +88,14 @@ class Fleet:
         self._is_ending = False
 
     async def start(
-        self, name: str, command: Sequence[str], *, log: Log, hear: Hear = bool
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Log,
+        hear: Hear = bool,
+        env: Mapping[str, str] | None = None,
+        at_end: AtEnd | None = None,
     ) -> Child:
         """Start a process.
 
@@ -94,23 +104,28 @@ class Fleet:
             command: The program and its arguments.
             log: Is called with each line of stderr.
             hear: Is called with each line of stdout.
+            env: Its environment; None: this process's, without options of clearfunds.
+            at_end: Is called if it ends by itself; None: the cluster ends then.
 
         Raises:
             OSError: The program cannot be started.
         """
-        child: Child = await self._nursery.start(self._run, name, command, log, hear)
+        child: Child = await self._nursery.start(
+            self._run, name, partial(_run_process, command, env or environment()), log, hear, at_end
+        )
         return child
 
     async def _run(
         self,
         name: str,
-        command: Sequence[str],
+        run: Callable[..., Awaitable[None]],
         log: Log,
         hear: Hear,
+        at_end: AtEnd | None,
         task_status: trio.TaskStatus[Child],
     ) -> None:
         async with trio.open_nursery() as nursery:
-            process: trio.Process = await nursery.start(_run_process, command)
+            process: trio.Process = await nursery.start(run)
             await self._guard.add(process.pid)
             child = Child(name, process)
             assert process.stdout is not None
@@ -120,17 +135,23 @@ class Fleet:
             self._children.append(child)
             task_status.started(child)
         await self._guard.remove(child.process.pid)
+        self._children.remove(child)
         child.ended.set()
-        if not self._is_ending:
+        if self._is_ending:
+            return
+        if at_end is None:
             self._ending.ask(child.epitaph())
+        else:
+            at_end(child)
 
     async def end(self, seconds: float) -> None:
         """Ask all processes to end, and wait for it as long as that."""
         self._is_ending = True
-        for child in self._children:
+        children = tuple(self._children)
+        for child in children:
             child.process.terminate()
         with trio.move_on_after(seconds):
-            for child in self._children:
+            for child in children:
                 await child.ended.wait()
 
 
@@ -151,7 +172,10 @@ async def open_fleet(ending: Ending, guard: Guard, seconds: float) -> AsyncGener
 
 
 async def _run_process(
-    command: Sequence[str], *, task_status: trio.TaskStatus[trio.Process]
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    task_status: trio.TaskStatus[trio.Process],
 ) -> None:
     await trio.run_process(
         command,
@@ -160,7 +184,7 @@ async def _run_process(
         stderr=subprocess.PIPE,
         check=False,
         start_new_session=True,
-        env=environment(),
+        env=env,
         deliver_cancel=_kill,
         task_status=task_status,
     )

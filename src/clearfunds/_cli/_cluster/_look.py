@@ -81,15 +81,18 @@ class Looks:
 
 
 async def _ask(member: Member) -> Answer:
-    answer = Answer(member.name, member.addresses.mqtt, member.addresses.http)
+    http, visitor = member.addresses.http, member.visitor
+    link = http if member.link is None else member.link
+    answer = Answer(member.name, member.addresses.mqtt, link)
     if not member.addresses.is_ready:
         return attrs.evolve(answer, fault="it is starting")
     fault = f"no answer within {ANSWER_SECONDS:g} s"
     with trio.move_on_after(ANSWER_SECONDS):
         try:
-            url = f"{answer.http}/ledger.json?top={_TOP}"
-            ledger: Any = await fetch_json(url, most=_ANSWER_BYTES)
-            metrics = await fetch_text(f"{answer.http}/metrics", most=_ANSWER_BYTES)
+            url = f"{http}/ledger.json?top={_TOP}"
+            ledger: Any = await fetch_json(url, visitor=visitor, most=_ANSWER_BYTES)
+            url = f"{http}/metrics"
+            metrics = await fetch_text(url, visitor=visitor, most=_ANSWER_BYTES)
             return attrs.evolve(answer, ledger=ledger, metrics=metrics)
         except OSError as error:
             fault = f"no connection: {error.strerror or error}"

@@ -9,13 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import attrs
 import trio
 
 from clearfunds.transports import TransportError
 from clearfunds.transports.nats import Info, JetStream, NotFoundError, StreamConfig, open_nats
 
 from .._errors import CommandFailedError
-from ._fleet import Child, Fleet
+from ._fleet import AtEnd, Child, Fleet
 from ._ports import LOOPBACK, free_ports
 
 _PROGRAM: Final = "nats-server"
@@ -35,6 +36,9 @@ _PAUSE_SECONDS: Final = 0.1
 _VERSION: Final = (2, 11)
 # From this one on JetStream has messages that expire one by one, as relays' leases do.
 
+_SMALL: Final = ", max_file: 1GB, max_mem: 256MB"
+# Limits of a store. Without them it may take three quarters of the disk, or of the memory.
+
 _UNINTERESTING: Final = ("[INF]", "[DBG]", "[TRC]")
 # Levels in its log that explain no end.
 
@@ -52,6 +56,57 @@ def find_nats_server() -> str:
     return found
 
 
+@attrs.frozen
+class NatsServer:
+    """A server that is configured, and can be started."""
+
+    name: str
+    """Its name in the cluster: `nats-1`."""
+    url: str = attrs.field(repr=False)
+    """Its URL for clients, with their token if there is one."""
+    program: str
+    """The path of the program."""
+    config: Path
+    """Its configuration."""
+
+    async def start(self, fleet: Fleet, at_end: AtEnd | None = None) -> Child:
+        """Start it; the arguments and errors are those of `Fleet.start`."""
+        command = [self.program, "-c", str(self.config)]
+        return await fleet.start(self.name, command, log=_remember, at_end=at_end)
+
+
+def configure_nats_servers(
+    count: int, directory: Path, token: str | None = None
+) -> list[NatsServer]:
+    """Configure `count` servers with stores in a directory.
+
+    Args:
+        count: How many servers.
+        directory: The directory for stores and configurations.
+        token: The token that clients need; None: whoever can connect may use the servers, which
+            are for trying a cluster, and their stores have small limits.
+
+    Raises:
+        CommandFailedError: There is no nats-server.
+        OSError: A file cannot be written.
+    """
+    program = find_nats_server()
+    ports = free_ports(2 * count)
+    clients, routes = ports[:count], ports[count:]
+    login = "" if token is None else f"{token}@"
+    servers: list[NatsServer] = []
+    for number, port in enumerate(clients, 1):
+        name = f"nats-{number}"
+        # Messages are in its store in clear text, and its configuration has the token.
+        (directory / name).mkdir(mode=0o700, exist_ok=True)
+        config = directory / f"{name}.conf"
+        config.touch(mode=0o600)
+        lines = _config(directory, name, port, routes[number - 1], routes, token)
+        config.write_text(lines, "utf-8")
+        servers.append(NatsServer(name, f"nats://{login}{LOOPBACK}:{port}", program, config))
+    return servers
+
+
 async def start_nats_servers(fleet: Fleet, count: int, directory: Path) -> list[str]:
     """Start `count` servers with stores in a directory; return their URLs when all are ready.
 
@@ -59,26 +114,24 @@ async def start_nats_servers(fleet: Fleet, count: int, directory: Path) -> list[
         CommandFailedError: There is no nats-server, or JetStream does not get ready.
         OSError: A file cannot be written, or the program cannot be started.
     """
-    program = find_nats_server()
-    ports = free_ports(2 * count)
-    clients, routes = ports[:count], ports[count:]
-    for number, port in enumerate(clients, 1):
-        name = f"nats-{number}"
-        config = directory / f"{name}.conf"
-        config.write_text(_config(directory, name, port, routes[number - 1], routes), "utf-8")
-        await fleet.start(name, [program, "-c", str(config)], log=_remember)
-    urls = [f"nats://{LOOPBACK}:{port}" for port in clients]
-    await _jetstream_ready(urls, program)
-    return urls
+    servers = configure_nats_servers(count, directory)
+    for server in servers:
+        await server.start(fleet)
+    await jetstream_ready(servers)
+    return [server.url for server in servers]
 
 
-def _config(directory: Path, name: str, port: int, route: int, routes: Sequence[int]) -> str:
+def _config(
+    directory: Path, name: str, port: int, route: int, routes: Sequence[int], token: str | None
+) -> str:
     store = json.dumps(str(directory.absolute() / name), ensure_ascii=False)
     lines = [
         f"server_name: {name}",
         f'listen: "{LOOPBACK}:{port}"',
-        f"jetstream {{ store_dir: {store}, max_file: 1GB, max_mem: 256MB }}",
+        f"jetstream {{ store_dir: {store}{_SMALL if token is None else ''} }}",
     ]
+    if token is not None:
+        lines.append(f"authorization {{ token: {json.dumps(token)} }}")
     if len(routes) > 1:
         others = ", ".join(f'"nats://{LOOPBACK}:{each}"' for each in routes)
         lines.append(
@@ -92,7 +145,13 @@ def _remember(child: Child, line: str) -> None:
         child.remember(line)
 
 
-async def _jetstream_ready(urls: Sequence[str], program: str) -> None:
+async def jetstream_ready(servers: Sequence[NatsServer]) -> None:
+    """Wait until JetStream works.
+
+    Raises:
+        CommandFailedError: It does not get ready, or the servers are too old.
+    """
+    urls, program = [server.url for server in servers], servers[0].program
     why = "no answer"
     with trio.move_on_after(_START_SECONDS):
         while True:

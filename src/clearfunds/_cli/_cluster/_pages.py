@@ -1,13 +1,20 @@
 """The web page of the whole cluster, with its data for programs and for Prometheus."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from clearfunds.pages import Handler, Request, Response
+import trio
+
+from clearfunds.pages import Access, Handler, HttpLimits, Request, Response, serve_http
 from clearfunds.pages._exposition import CONTENT_TYPE
 from clearfunds.pages._files import FOLDER, HEADERS, SHARED_FILES, read_files
 from clearfunds.pages._json import compact
+from clearfunds.relay._pages import PagesAddress
+from clearfunds.sockets import ServerTls
 
+from .._errors import CommandFailedError
 from ._exposition import merge
 from ._look import Looks
 
@@ -27,10 +34,12 @@ class ClusterPages:
 
     Args:
         looks: Looks at the relays.
+        more: Returns metrics that are about the relays and not from them.
     """
 
-    def __init__(self, looks: Looks) -> None:
+    def __init__(self, looks: Looks, more: Callable[[], str] = str) -> None:
         self._looks = looks
+        self._more = more
         own = Path(__file__).with_name("page")
         self._files = {**read_files(own, _FILES), **read_files(FOLDER, SHARED_FILES)}
 
@@ -52,4 +61,31 @@ class ClusterPages:
     async def metrics(self, request: Request) -> Response:
         """Serve the metrics of all relays."""
         look = await self._looks.latest()
-        return Response(merge(look.expositions()).encode(), content_type=CONTENT_TYPE)
+        text = merge(look.expositions()) + self._more()
+        return Response(text.encode(), content_type=CONTENT_TYPE)
+
+
+async def serve_cluster_pages(
+    nursery: trio.Nursery,
+    handlers: Mapping[str, Handler],
+    address: PagesAddress,
+    access: Access,
+    *,
+    limits: HttpLimits | None = None,
+    tls: ServerTls | None = None,
+) -> str:
+    """Serve pages in a nursery; return their URL. The arguments are those of `serve_http`.
+
+    Raises:
+        CommandFailedError: The address cannot be listened on.
+    """
+    try:
+        listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    except OSError as error:
+        msg = f"cannot serve the page on {address.host}:{address.port}: {error.strerror or error}"
+        raise CommandFailedError(msg) from error
+    serve = partial(
+        serve_http, handlers, listeners=listeners, access=access, limits=limits, tls=tls
+    )
+    urls: list[str] = await nursery.start(serve)
+    return urls[0]

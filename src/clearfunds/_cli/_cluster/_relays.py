@@ -10,7 +10,7 @@ import trio
 
 from .._child import Announcement, relay_command
 from .._errors import CommandFailedError
-from .._page import fetch_text
+from .._page import Visitor, fetch_text
 from .._printable import printable
 from ._exposition import sum_of
 from ._fleet import Child, Fleet
@@ -45,6 +45,10 @@ class Member:
     """Its name: `relay-1`."""
     addresses: Announcement = attrs.field(factory=Announcement)
     """The URLs of its listener and its pages, once it has printed them."""
+    visitor: Visitor = attrs.field(factory=Visitor)
+    """The login for its pages."""
+    link: str | None = None
+    """The address of its pages for a browser; None: the one that it has printed."""
 
     def log(self, child: Child, line: str) -> None:
         """Take a line of its log: show it to the user if it matters, as a line of text."""
@@ -91,7 +95,7 @@ async def start_relays(
             command = relay_command(_options(member.name, servers, port + number if port else 0))
             await fleet.start(member.name, command, log=member.log, hear=member.addresses.take)
         for member in relays:
-            await _until_it_knows(member, len(relays) - 1)
+            await until_it_knows(member, len(relays) - 1)
         return
     msg = f"the relays do not know each other after {_START_SECONDS:g} s"
     raise CommandFailedError(msg)
@@ -105,15 +109,15 @@ def _options(name: str, servers: Sequence[str], port: int) -> list[str]:
     ]
 
 
-async def _until_it_knows(member: Member, others: int) -> None:
+async def until_it_knows(member: Member, others: int) -> None:
     """Wait until a relay is ready and knows so many others."""
-    addresses = member.addresses
-    while not addresses.is_ready or await _known_to(addresses.http) < others:  # noqa: ASYNC110
+    while not member.addresses.is_ready or await _known_to(member) < others:  # noqa: ASYNC110
         await trio.sleep(_PAUSE_SECONDS)
 
 
-async def _known_to(http: str) -> float:
+async def _known_to(member: Member) -> float:
     try:
-        return sum_of("clearfunds_cluster_relays", await fetch_text(f"{http}/metrics"))
+        text = await fetch_text(f"{member.addresses.http}/metrics", visitor=member.visitor)
+        return sum_of("clearfunds_cluster_relays", text)
     except (OSError, CommandFailedError):
         return -1  # Its end, if it has ended, is noticed elsewhere.

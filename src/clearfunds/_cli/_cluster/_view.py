@@ -36,7 +36,7 @@ class Answer:
     mqtt: str = ""
     """The URL of its listener."""
     http: str = ""
-    """The URL of its pages."""
+    """The URL of its pages, for a browser; it may be relative to the cluster's page."""
     ledger: Mapping[str, Any] | None = None
     """Its `/ledger.json?top=N`; None: it does not answer."""
     metrics: str | None = None

@@ -46,17 +46,20 @@ class Source:
     def parse(cls, text: str) -> Self:
         """Read `http://HOST:PORT`, `https://HOST:PORT`, `HOST:PORT` or `HOST`.
 
+        The path of a worker's pages may follow, `/NAME/` (`clearfunds relay --workers`).
+
         Raises:
             UsageError: It is none of these.
         """
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
-            plain = parts.path in ("", "/") and not (
+            path = parts.path.rstrip("/")
+            plain = (not path or parts.path.endswith("/")) and not (
                 parts.query or parts.fragment or parts.username
             )
             if parts.scheme in ("http", "https") and parts.hostname and plain:
                 host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-                return cls(f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORT}")
+                return cls(f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORT}{path}")
         except ValueError:  # An invalid port, or a bracket that is not closed.
             pass
         msg = f'"{text}" is not http://HOST:PORT, https://HOST:PORT, HOST:PORT or HOST'
