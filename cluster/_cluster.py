@@ -122,6 +122,7 @@ class Cluster:
             origin's, and the names of the accounts above it.
         close_account: Closes such an account.
         shelves: The relay's store; None: it has none that outlives it.
+        flush: Sends the confirms that publishers have got (`accounts.Confirm`).
 
     Attributes:
         settings: As above.
@@ -142,7 +143,9 @@ class Cluster:
         open_account: Callable[[str, str, tuple[str, ...]], Account],
         close_account: Callable[[Account], object] = Account.close,
         shelves: Shelves | None = None,
+        flush: Callable[[], object] = lambda: None,
     ) -> None:
+        self._flush = flush
         self.settings = settings
         self.companions: list[Companion] = []
         self.peers: dict[str, Peer] = {}
@@ -441,6 +444,7 @@ class Cluster:
             patience=self.settings.patience,
             returns=returns,
             seen=self._seen_of(name),
+            flush=self._flush,
         )
         before = self.away.pop(name, None)
         if before is not None:

@@ -62,6 +62,7 @@ class Peer:
         patience: See `Hop`.
         returns: Whether its next life has what it has stored.
         seen: What has come from its earlier lives.
+        flush: Sends the confirms of this relay's publishers.
 
     Attributes:
         returns: As above.
@@ -88,7 +89,9 @@ class Peer:
         patience: float,
         returns: bool,
         seen: Seen,
+        flush: Callable[[], object],
     ) -> None:
+        self._flush = flush
         self.returns = returns
         self.name = name
         self.number = number
@@ -181,6 +184,7 @@ class Peer:
             return
         if not isinstance(message, Shipment):
             self.hop.receipt(message)
+            self._flush()
             return
         for origin in self.landing.accept(message):
             nursery.start_soon(self.landing.serve, origin)
@@ -238,6 +242,7 @@ class Peer:
             self._unsubscribe(text)
         self.hop.close()
         self.landing.close()
+        self._flush()
 
     async def _ship(self) -> None:
         hop, clock = self.hop, self._ledger.clock

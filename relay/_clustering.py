@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 def cluster_of(
-    settings: RelaySettings, dataspace: Dataspace, tree: AccountTree, shelves: Shelves | None
+    settings: RelaySettings,
+    dataspace: Dataspace,
+    tree: AccountTree,
+    shelves: Shelves | None,
+    flusher: Flusher,
 ) -> Cluster | None:
     """Return the relay's place in its cluster, which it has not joined yet; None: it has none.
 
@@ -45,7 +49,7 @@ def cluster_of(
         return tree.open_below(above, via(relay, origin), settings.limit)
 
     where = _where(settings, settings.cluster)
-    return Cluster(where, dataspace, open_account, tree.close, shelves)
+    return Cluster(where, dataspace, open_account, tree.close, shelves, flusher.flush_now)
 
 
 def _where(settings: RelaySettings, servers: str) -> ClusterSettings:

@@ -177,7 +177,7 @@ class Relay:
         self.authority = authority_of(settings, self.tree.rules)
         # Before anybody subscribes.
         shelves = persistence if isinstance(persistence, Shelves) else None
-        self.cluster = cluster_of(settings, self.dataspace, self.tree, shelves)
+        self.cluster = cluster_of(settings, self.dataspace, self.tree, shelves, flusher)
         self.mqtt = MqttServer(self.dataspace, flusher, server, settings, admission, self.tree)
         self.mqtt.authority = self.authority
         parts = Parts() if make_parts is None else make_parts(server)
