@@ -8,11 +8,18 @@ from typing import Final, TypeVar
 import trio
 
 from ..transports import TransportError
-from ..transports.nats import ConnectionLostError, NoAnswerError, NoRespondersError
+from ..transports.nats import (
+    ConnectionLostError,
+    JetStreamError,
+    NoAnswerError,
+    NoRespondersError,
+)
 
 JOIN_SECONDS: Final = 15.0
 """A relay that starts waits so long for JetStream to answer: an election takes about five."""
 RETRY_SECONDS: Final = 0.5
+UNAVAILABLE: Final = 503
+"""The code of JetStream's answer while it has no leader."""
 
 T = TypeVar("T")
 
@@ -29,6 +36,10 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
             return await ask()
         except (ConnectionLostError, NoAnswerError, NoRespondersError) as exc:
             error: TransportError = exc
+        except JetStreamError as exc:
+            if exc.code != UNAVAILABLE:
+                raise
+            error = exc
         if trio.current_time() > deadline:
             raise error
         await trio.sleep(RETRY_SECONDS)

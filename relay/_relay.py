@@ -517,10 +517,10 @@ async def serve_relay(
             if settings.tcp_keep_alive is not None:
                 listener.keep_alive(settings.tcp_keep_alive)
         ending = trio.Event() if stop is None else stop
-        status: trio.TaskStatus[RelayAddresses] = task_status
+        told = _Told(task_status)
         while True:
             try:
-                return await _serve(settings, listeners, ending, status, companion, make_parts)
+                return await _serve(settings, listeners, ending, told, companion, make_parts)
             except (StoreTakenError, BaseExceptionGroup) as exc:
                 why = _taken(exc)
                 if why is None:
@@ -529,10 +529,26 @@ async def serve_relay(
                     "%s; its connections end, and it begins anew", why,
                     extra={"event": "store_taken"},
                 )  # fmt: skip
-            status = trio.TASK_STATUS_IGNORED
+            if told.addresses is not None and told.addresses.http is not None:
+                # With the port that it has had, if any was to do.
+                settings = attrs.evolve(settings, http=told.addresses.http)
     finally:
         for listener in listeners:
             listener.close()
+
+
+class _Told(trio.TaskStatus[RelayAddresses]):
+    """Tells of the addresses of a relay once, even if it begins anew."""
+
+    def __init__(self, status: trio.TaskStatus[RelayAddresses]) -> None:
+        self.addresses: RelayAddresses | None = None
+        self._status = status
+
+    def started(self, value: RelayAddresses | None = None) -> None:
+        """See `trio.TaskStatus`."""
+        if self.addresses is None and value is not None:
+            self.addresses = value
+            self._status.started(value)
 
 
 def _taken(exc: BaseException) -> BaseException | None:
