@@ -26,6 +26,7 @@ from clearfunds.transports.mqtt import (
 )
 from tests.cluster.test_relays import client, cluster, goes_there, knows_another
 from tests.nats_servers import NatsServer, needs_nats
+from tests.relay.test_websocket import opened
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import BareClient, RunningRelay, connected, dial, running, until
 
@@ -425,7 +426,7 @@ async def test_what_is_under_way_when_nats_is_away_for_a_moment_comes(
             assert (await there.publication()).payload == b"2"
 
 
-@pytest.mark.parametrize("lost", [Kind.DATA, Kind.TAKEN, Kind.END])
+@pytest.mark.parametrize("lost", [Kind.DATA, Kind.END])
 async def test_a_frame_that_is_lost_ends_the_connection_and_nothing_is_left_out(
     nats: NatsServer, lost: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -506,3 +507,40 @@ async def test_subscribe_behind_connect_crosses_with_it(nats: NatsServer) -> Non
             )
             there.connection.send(Connect("c", clean_session=False))
             assert [type(each).__name__ for each in await there.gone()] == ["ConnAck", "SubAck"]
+
+
+async def test_a_client_may_come_by_websocket(nats: NatsServer) -> None:
+    listen = ("mqtt+tcp://127.0.0.1:0", "mqtt+ws://127.0.0.1:0")
+    async with cluster(nats, listen=listen) as (one, two):
+        async with kept(one, "c") as here:
+            await here.subscribe("t", qos=1)
+        await until(lambda: len(homes_of(two)) == 1)
+        async with client(one, "writer") as writer:
+            for number in range(10):
+                await writer.publish("t", b"%d" % number + bytes(40_000), qos=1)
+        async with opened(two) as web:
+            assert await try_to_connect(web, "c") == ConnAck(True, 0)
+            for number in range(10):
+                (got,) = await web.publications(1, ack=True)
+                assert got.payload == b"%d" % number + bytes(40_000)
+            await web.send(Publish("x", bytes(100_000), 1, packet_id=5))
+            await web.expect(PubAck(5))
+            await web.send(Disconnect())
+            assert await web.gone() == []
+
+
+async def test_a_client_of_mqtt_5_finds_its_session(nats: NatsServer) -> None:
+    async with cluster(nats) as (one, two):
+        kept5: dict[str, Any] = {"version": "5", "clean_session": False, "session_expiry": 100}
+        async with client(one, "c", **kept5) as here:
+            await here.subscribe("t", 1)
+        await until(lambda: len(homes_of(two)) == 1)
+        async with client(one, "writer") as writer:
+            await writer.publish("t", b"x", qos=1)
+        async with client(two, "c", **kept5) as there:
+            assert there.session_present
+            assert (await there.receive()).payload == b"x"
+        async with client(two, "c", version="5", clean_session=False, session_expiry=0) as there:
+            assert there.session_present
+        await until(lambda: not len(homes_of(one)) and not len(homes_of(two)))
+        assert sessions_of(one) == sessions_of(two) == set()

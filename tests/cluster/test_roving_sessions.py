@@ -10,12 +10,25 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from tests.cluster.test_relays import knows_another
 from tests.nats_servers import NatsServer, needs_nats
-from tests.relay.brokers import Broker, Visitor
+from tests.programs import needs
+from tests.relay.brokers import Broker, Visitor, numbered
+from tests.relay.test_session_clients import (
+    Publishes,
+    Takes,
+    breaking_line,
+    mosquitto_pub,
+    mosquitto_sub,
+    paho_publishes,
+    paho_takes,
+    we_publish,
+    we_take,
+)
 from tests.relay.test_sessions import *  # noqa: F403 (the tests themselves)
-from tests.transports.peers import BareClient, RunningRelay, running, until
+from tests.transports.peers import SECONDS, BareClient, RunningRelay, running, until
 
 pytestmark = needs_nats
 
@@ -75,3 +88,37 @@ async def broker(
         yield Roving(one.port, window, prefix, lag=LAG, relays=(one, two))
         one.audit()
         two.audit()
+
+
+@pytest.mark.parametrize(("qos", "publishes"), [(1, paho_publishes), (2, we_publish)])
+@pytest.mark.parametrize("takes", [we_take, paho_takes])
+async def test_nothing_is_lost_over_a_relay_that_has_not_the_session_and_a_line_that_breaks(
+    broker: Roving, qos: int, publishes: Publishes, takes: Takes
+) -> None:
+    payloads = numbered(120)
+    taken: list[bytes] = []
+    publisher = f"{broker.prefix}-teller"
+    for name in (broker.name, publisher):
+        async with broker.visit(name, present=False, leave=True) as client:
+            await client.subscribe(broker.topic if name == broker.name else "other", qos=qos)
+    seed = f"{qos} {publishes.__name__} {takes.__name__}"
+    async with breaking_line(broker.relays[1].port, 40, seed) as line:
+        with trio.fail_after(2 * SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(publishes, line.port, publisher, broker.topic, payloads, qos)
+                nursery.start_soon(takes, line.port, broker.name, len(payloads), taken)
+        assert line.broken > 10
+    if qos == 2:
+        assert taken == payloads
+    else:
+        assert list(dict.fromkeys(taken)) == payloads
+
+
+@needs("mosquitto_pub", "mosquitto_sub")
+async def test_messages_wait_for_mosquitto_sub_at_another_relay(broker: Roving) -> None:
+    one, two = (Broker(each.port, broker.window, broker.prefix) for each in broker.relays)
+    assert await mosquitto_sub(one, 2, "-E") == []
+    payloads = numbered(100)
+    await mosquitto_pub(one, payloads, 2)
+    lines = await mosquitto_sub(two, 2, "-C", "100", "-F", "%q %r %p")
+    assert lines == [b"2 0 %s" % payload for payload in payloads]
