@@ -28,7 +28,7 @@ import trio
 
 from ..transports import RemoteProtocolError, TransportError
 from ..transports._link import Link, Voucher
-from ._links import CHUNK_BYTES, WINDOW_BYTES, Frame, Kind, LinkEnd
+from ._links import CHUNK_BYTES, HEAD_BYTES, Frame, Kind, LinkEnd
 from ._wake import Wake
 
 if TYPE_CHECKING:
@@ -202,6 +202,9 @@ class _Bridge:
                 await self._roomy.wait()
                 continue
             await self._nats.wait_for_room()
+            server = self._nats.server
+            if server is not None:
+                room = min(room, server.max_payload - HEAD_BYTES)
             self.put_nowait(end.send(data[position : position + room]))
             position += room
 
@@ -509,7 +512,7 @@ class Forwarding:
         near, far = socket.socketpair()
         for sock in (near, far):
             sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW_BYTES)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
         served = ForwardedLink(near, request.peer, request.voucher)
         end = LinkEnd(request.link, is_opener=False, now=trio.current_time())
         bridge = InwardBridge(self, place, peer, Link(far, request.peer), end, request.first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,11 +25,12 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     Will,
 )
+from clearfunds.transports.nats import JetStream, KeyValue, open_nats
 from tests.cluster.test_relays import client, cluster, goes_there, knows_another
 from tests.nats_servers import NatsServer, needs_nats
 from tests.relay.test_websocket import opened
 from tests.transports.mqtt.users import user_line
-from tests.transports.peers import BareClient, RunningRelay, connected, dial, running, until
+from tests.transports.peers import BareClient, RunningRelay, connected, dial, log_of, running, until
 
 pytestmark = needs_nats
 
@@ -303,7 +305,7 @@ async def test_a_session_in_ram_begins_anew_when_its_relay_has_gone(nats: NatsSe
 
 async def test_a_session_on_disk_waits_for_its_relay(nats: NatsServer, tmp_path: Path) -> None:
     how: dict[str, Any] = {"cluster": nats.url, "grace": 1.0, "fsync_interval": 0.0}
-    durable = how | {"name": "r1", "store": tmp_path, "strangers": 8}
+    durable: dict[str, Any] = how | {"name": "r1", "store": tmp_path, "strangers": 8}
     async with running(name="r2", **how) as two:
         async with running(**durable) as one:
             await knows_another(two)
@@ -329,7 +331,7 @@ async def test_a_session_on_disk_is_given_up_in_the_end_and_dropped_when_its_rel
 ) -> None:
     monkeypatch.setattr(_homes, "RETURN_SECONDS", 0.0)
     how: dict[str, Any] = {"cluster": nats.url, "grace": 1.0, "fsync_interval": 0.0}
-    durable = how | {"name": "r1", "store": tmp_path, "strangers": 8}
+    durable: dict[str, Any] = how | {"name": "r1", "store": tmp_path, "strangers": 8}
     async with running(name="r2", **how) as two:
         async with running(**durable) as one:
             await knows_another(two)
@@ -453,15 +455,19 @@ async def test_a_frame_that_is_lost_ends_the_connection_and_nothing_is_left_out(
                 await writer.publish("t", payload, qos=1)
         async with kept(two, "c") as there:
             to_lose = 1
-            for _ in range(5):
-                await there.publications(4, ack=True)
+            with contextlib.suppress(trio.BrokenResourceError):
+                for _ in range(20):
+                    message = await there.next()
+                    if not isinstance(message, Publish):
+                        break  # the connection has ended
+                    await there.send(PubAck(message.packet_id))
         await until(lambda: not one.relay.mqtt.sessions)
         assert not to_lose
         got: list[bytes] = []
         async with kept(two, "c") as there:
             while not got or got[-1] != payloads[-1]:
-                (message,) = await there.publications(1, ack=True)
-                got.append(message.payload)
+                (another,) = await there.publications(1, ack=True)
+                got.append(another.payload)
         assert got == payloads[-len(got) :]
         assert len(got) >= count - 20
         await until(lambda: is_quiet(one, two))
@@ -544,3 +550,65 @@ async def test_a_client_of_mqtt_5_finds_its_session(nats: NatsServer) -> None:
             assert there.session_present
         await until(lambda: not len(homes_of(one)) and not len(homes_of(two)))
         assert sessions_of(one) == sessions_of(two) == set()
+
+
+async def test_a_home_that_stops_sends_what_it_owes_first(nats: NatsServer) -> None:
+    how: dict[str, Any] = {"cluster": nats.url}
+    async with running(name="r2", grace=1.0, **how) as two:
+        async with running(name="r1", grace=10.0, strangers=8, **how) as one:
+            await knows_another(two)
+            async with kept(one, "c") as here:
+                await here.subscribe("t", qos=1)
+            await until(lambda: len(homes_of(two)) == 1)
+            payloads = [b"%d" % number + bytes(1_000) for number in range(20)]
+            async with client(one, "writer") as writer:
+                for payload in payloads:
+                    await writer.publish("t", payload, qos=1)
+            async with kept(two, "c") as there:
+                one.stop.set()
+                got = await there.publications(20, ack=True)
+                assert [each.payload for each in got] == payloads
+                assert await there.gone() == []
+                await until(lambda: forwarded(two) == (0, 0))
+        assert one.report is not None
+        assert one.report.unflushed == ()
+
+
+async def test_a_relay_that_stops_ends_the_connections_that_others_serve(
+    nats: NatsServer,
+) -> None:
+    how: dict[str, Any] = {"cluster": nats.url, "grace": 5.0}
+    async with running(name="r1", **how) as one:
+        async with kept(one, "c"):
+            pass
+        async with running(name="r2", strangers=8, **how) as two:
+            await knows_another(two)
+            await knows_another(one)
+            async with kept(two, "c") as there:
+                two.stop.set()
+                assert await there.gone() == []
+        await until(lambda: forwarded(one) == (0, 0) and not one.relay.mqtt.sessions)
+        assert sessions_of(one) == {"c"}
+
+
+async def test_a_home_that_is_malformed_is_logged_and_is_in_nobodys_way(
+    own_nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        cluster(own_nats) as (one, two),
+        open_nats(own_nats.url) as foreign,
+    ):
+        bucket = KeyValue(JetStream(foreign), "clearfunds-clearfunds-sessions")
+        for value in (b"", b"[]", b'{"relay": 1, "durable": true}', b"\xff"):
+            await bucket.put("x", value)
+        for subject in ("r1.r2", "r1.r2.open", "r1.nobody", "r1.a.b.c"):
+            for payload in (b"", b"x" * 40, b"{}", b"[]\n"):
+                await foreign.publish(f"clearfunds-links.clearfunds.{subject}", payload)
+        await foreign.flush()
+        async with kept(one, "c"):
+            pass
+        await until(lambda: len(homes_of(two)) == 1)
+        async with kept(two, "c"):
+            pass
+        assert log_of(caplog, "is malformed")
+        assert one.relay.internal_errors == two.relay.internal_errors == 0

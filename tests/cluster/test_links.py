@@ -173,7 +173,7 @@ def test_more_than_the_window_is_refused() -> None:
         data = Frame(Kind.DATA, True, 7, number, 0, bytes(CHUNK_BYTES))
         assert pair.ends[1].receive(data, 0.0) is None
     with pytest.raises(RemoteProtocolError, match="more than the window"):
-        pair.ends[1].receive(Frame(Kind.DATA, True, 7, 4, 0, b"x"), 0.0)
+        pair.ends[1].receive(Frame(Kind.DATA, True, 7, WINDOW_BYTES // CHUNK_BYTES, 0, b"x"), 0.0)
 
 
 def test_an_end_asks_and_ends_the_link_if_there_is_no_answer() -> None:
@@ -196,6 +196,21 @@ def test_an_answer_is_enough_however_slow_the_client_is() -> None:
         pair.arrive(0)
         pair.arrive(1)
     assert pair.ends[0].under_way == 10
+
+
+def test_an_end_asks_sooner_only_as_long_as_something_may_be_lost() -> None:
+    pair = Pair()
+    end = pair.ends[0]
+    pair.send(0, 10)
+    assert end.look(ASK_SECONDS - 0.1) is None
+    pair.now = ASK_SECONDS
+    pair.look(0)
+    while any(pair.lines):
+        pair.arrive(0)
+        pair.arrive(1)
+    assert end.under_way == 10
+    assert end.look(2 * ASK_SECONDS) is None
+    assert end.look(ASK_SECONDS + ASK_IDLE_SECONDS) is not None
 
 
 def test_an_end_in_doubt_asks_at_once() -> None:

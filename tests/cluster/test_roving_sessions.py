@@ -58,7 +58,7 @@ class Roving(Broker):
     """A server whose clients come back by another one, which the first visit does not use."""
 
     relays: tuple[RunningRelay, ...] = ()
-    names: set[str] = attrs.field(factory=set)
+    names: set[str] = attrs.field(factory=set[str])
 
     @asynccontextmanager
     async def visit(self, name: str = "", **how: Any) -> AsyncGenerator[Visitor]:
