@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from clearfunds.access import Passwords
-from clearfunds.cluster import _homes, _links
 from clearfunds.cluster._forwarding import InwardBridge
 from clearfunds.cluster._homes import Homes
 from clearfunds.cluster._links import Frame, Kind
@@ -329,7 +328,7 @@ async def test_a_session_on_disk_waits_for_its_relay(nats: NatsServer, tmp_path:
 async def test_a_session_on_disk_is_given_up_in_the_end_and_dropped_when_its_relay_is_back(
     nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_homes, "RETURN_SECONDS", 0.0)
+    monkeypatch.setattr("clearfunds.cluster._homes.RETURN_SECONDS", 0.0)
     how: dict[str, Any] = {"cluster": nats.url, "grace": 1.0, "fsync_interval": 0.0}
     durable: dict[str, Any] = how | {"name": "r1", "store": tmp_path, "strangers": 8}
     async with running(name="r2", **how) as two:
@@ -425,14 +424,19 @@ async def test_what_is_under_way_when_nats_is_away_for_a_moment_comes(
         await knows_another(one)
         await knows_another(two)
         async with kept(two, "c") as there:
-            assert (await there.publication()).payload == b"2"
+            # The acknowledgement of the first one may have been lost as well.
+            first, *rest = await there.publications(1, ack=True)
+            if first.payload == b"1":
+                assert first.dup
+                rest = await there.publications(1)
+            assert (rest or [first])[0].payload == b"2"
 
 
 @pytest.mark.parametrize("lost", [Kind.DATA, Kind.END])
 async def test_a_frame_that_is_lost_ends_the_connection_and_nothing_is_left_out(
     nats: NatsServer, lost: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_links, "ASK_IDLE_SECONDS", 1.0)
+    monkeypatch.setattr("clearfunds.cluster._links.ASK_IDLE_SECONDS", 1.0)
     to_lose = 0
     take = InwardBridge.receive
 
