@@ -616,3 +616,20 @@ async def test_a_home_that_is_malformed_is_logged_and_is_in_nobodys_way(
             pass
         assert log_of(caplog, "is malformed")
         assert one.relay.internal_errors == two.relay.internal_errors == 0
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_a_clean_start_ends_a_session_that_is_not_known_there_yet(
+    nats: NatsServer, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    async with cluster(nats) as (one, two):
+        monkeypatch.setattr(homes_of(two), "home_of", lambda guest: None)
+        async with kept(one, "c") as here:
+            if is_there:
+                async with connected(two.port, "c"):
+                    assert await here.gone() == []
+                    await until(lambda: not sessions_of(one))
+                return
+        await until(lambda: not one.relay.mqtt.sessions)
+        async with connected(two.port, "c"):
+            await until(lambda: not sessions_of(one))
