@@ -13,17 +13,20 @@ import trio
 
 from clearfunds.access import Passwords
 from clearfunds.cluster._forwarding import InwardBridge
-from clearfunds.cluster._homes import Homes
+from clearfunds.cluster._homes import Home, Homes
 from clearfunds.cluster._links import Frame, Kind
 from clearfunds.transports.mqtt import (
+    Auth,
     ConnAck,
     Connect,
     Disconnect,
     PubAck,
     Publish,
+    Reason,
     Subscribe,
     Will,
 )
+from clearfunds.transports.mqtt.server._homes import Guest
 from clearfunds.transports.nats import JetStream, KeyValue, open_nats
 from tests.cluster.test_relays import client, cluster, goes_there, knows_another
 from tests.nats_servers import NatsServer, needs_nats
@@ -618,12 +621,36 @@ async def test_a_home_that_is_malformed_is_logged_and_is_in_nobodys_way(
         assert one.relay.internal_errors == two.relay.internal_errors == 0
 
 
+async def test_a_client_that_has_proved_who_it_is_may_do_so_again(nats: NatsServer) -> None:
+    pytest.importorskip("scramp", reason="scramp is not installed")
+    from tests.relay.test_authentication import PASSWORDS, again, authenticated
+
+    async with cluster(nats, passwords=PASSWORDS) as (one, two):
+        async with kept(one, "c", username="anna", password=b"secret") as here:
+            await here.subscribe("t", qos=1)
+        await until(lambda: len(homes_of(two)) == 1)
+        async with authenticated(two, clean_session=False) as there:
+            assert forwarded(two) == (1, 0)
+            answer = await again(there)
+            assert isinstance(answer, Auth)
+            assert answer.reason == Reason.SUCCESS
+            answer = await again(there, password="wrong")
+            assert isinstance(answer, Disconnect)
+            assert answer.reason == Reason.NOT_AUTHORIZED
+
+
+def knows_none(guest: Guest) -> Home | None:
+    """Return no home, as a relay does that has not heard of it yet."""
+    del guest
+    return None
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 async def test_a_clean_start_ends_a_session_that_is_not_known_there_yet(
     nats: NatsServer, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     async with cluster(nats) as (one, two):
-        monkeypatch.setattr(homes_of(two), "home_of", lambda guest: None)
+        monkeypatch.setattr(homes_of(two), "home_of", knows_none)
         async with kept(one, "c") as here:
             if is_there:
                 async with connected(two.port, "c"):
