@@ -1,8 +1,9 @@
 """What a message costs that crosses from one relay of a cluster to another.
 
 One publisher sends as fast as the relay reads. Its subscribers are on the same relay (it stays), or
-on the other one (it crosses). Both relays and the NATS server run in both. The CPU time is that of
-the relays together, for each message; the NATS server's stands beside it.
+on the other one (it crosses). Or they have persistent sessions on the same relay and connect to the
+other one, which forwards their connections. Both relays and the NATS server run in all. The CPU
+time is that of the relays together, for each message; the NATS server's stands beside it.
 
     python benchmarks/cluster.py                     # a table: two minutes
     python benchmarks/cluster.py --subscribers 1 --passes 1 --check
@@ -51,8 +52,8 @@ FILTERS: Final = 0.5
 """Seconds in which the other relay has heard of a subscription."""
 TOPIC: Final = "cluster/load"
 
-Way = Literal["stays", "crosses"]
-WAYS: Final[tuple[Way, ...]] = ("stays", "crosses")
+Way = Literal["stays", "crosses", "forwarded"]
+WAYS: Final[tuple[Way, ...]] = ("stays", "crosses", "forwarded")
 
 
 @attrs.frozen
@@ -105,14 +106,14 @@ def set_up() -> Generator[Setup]:
         yield Setup(nats.pid, (one, two))
 
 
-def client(port: int, name: str, topic: str | None = None) -> socket.socket:
-    """Connect a client, and subscribe it to a topic.
+def client(port: int, name: str, topic: str | None = None, *, clean: bool = True) -> socket.socket:
+    """Connect a client, and subscribe it to a topic; not `clean`: with a persistent session.
 
     Raises:
         ServerError: It was not let in.
     """
     sock = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
-    body = b"\x00\x04MQTT\x04\x02\x00\x00" + utf8(name)
+    body = b"\x00\x04MQTT\x04" + (b"\x02" if clean else b"\x00") + b"\x00\x00" + utf8(name)
     sock.sendall(bytes((0x10, len(body))) + body)
     answer = 4
     if topic is not None:
@@ -183,10 +184,16 @@ def measure(setup: Setup, way: Way, subscribers: int, messages: int, size: int) 
     here, other = setup.relays
     there = here if way == "stays" else other
     packet = frame(size)
+    clean = way != "forwarded"
+    names = [f"reader-{way}-{number}" for number in range(subscribers)]
+    if not clean:
+        for name in names:
+            client(here.ports["mqtt"], name, TOPIC, clean=False).close()
+        time.sleep(FILTERS)
     with contextlib.ExitStack() as stack:
         readers = [
-            stack.enter_context(client(there.ports["mqtt"], f"reader-{number}", TOPIC))
-            for number in range(subscribers)
+            stack.enter_context(client(there.ports["mqtt"], name, TOPIC, clean=clean))
+            for name in names
         ]
         publisher = stack.enter_context(client(here.ports["mqtt"], "publisher"))
         time.sleep(FILTERS)
@@ -195,6 +202,9 @@ def measure(setup: Setup, way: Way, subscribers: int, messages: int, size: int) 
         exchange(publisher, readers, packet, messages)
         seconds = time.perf_counter() - began
         relays, nats = (after - b for after, b in zip(setup.cpu(), before, strict=True))
+    if not clean:
+        for name in names:  # ends the session
+            client(here.ports["mqtt"], name).close()
     time.sleep(FILTERS)
     return Cost(relays * 1e6 / messages, nats * 1e6 / messages, messages / seconds)
 
@@ -235,10 +245,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"| {spread([c.nats for c in of])} | {spread([c.rate for c in of], ',.0f')} |",
                     flush=True,
                 )
-            ratios = [
-                crosses.relays / stays.relays
-                for stays, crosses in zip(costs["stays"], costs["crosses"], strict=True)
-            ]
+            ratios, forwarded = (
+                [
+                    other.relays / stays.relays
+                    for stays, other in zip(costs["stays"], costs[way], strict=True)
+                ]
+                for way in WAYS[1:]
+            )
+            print(f"over forwarded connections it takes {spread(forwarded)} times the CPU")
             holds = median(ratios) <= BUDGET
             fails |= not holds
             print(

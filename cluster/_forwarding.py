@@ -28,7 +28,7 @@ import trio
 
 from ..transports import RemoteProtocolError, TransportError
 from ..transports._link import Link, Voucher
-from ._links import CHUNK_BYTES, WINDOW_BYTES, Frame, Kind, LinkEnd
+from ._links import CHUNK_BYTES, HEAD_BYTES, Frame, Kind, LinkEnd
 from ._wake import Wake
 
 if TYPE_CHECKING:
@@ -142,7 +142,11 @@ class _Bridge:
         self._subject = f"{SUBJECT}.{place.cluster}.{peer.name}.{place.name}"
         self._link = link
         self._end = end
-        self._first = first
+        # What is to be written next; and how much of that has not come in chunks.
+        self._rest = memoryview(first)
+        self._unnumbered = len(first)
+        # Whether the socket takes no more now, or the bridge has not begun.
+        self._is_full = True
         self._arrived = Wake()
         self._roomy = Wake()
         self._scope = trio.CancelScope()
@@ -198,6 +202,9 @@ class _Bridge:
                 await self._roomy.wait()
                 continue
             await self._nats.wait_for_room()
+            server = self._nats.server
+            if server is not None:
+                room = min(room, server.max_payload - HEAD_BYTES)
             self.put_nowait(end.send(data[position : position + room]))
             position += room
 
@@ -207,39 +214,42 @@ class _Bridge:
 
     async def _write(self) -> None:
         """Write what comes to the socket, until the other end has ended and all is written."""
-        end = self._end
-        first, self._first = self._first, b""
-        if not await self._write_all(first, counts=False):
-            return
+        end, sock = self._end, self._link.sock
+        self._is_full = False
         while True:
-            data = end.take()
-            if data:
-                if not await self._write_all(data):
-                    return
+            if not self._write_now():
+                await trio.lowlevel.wait_writable(sock)
+                self._is_full = False
             elif end.ended is not None:
                 self._all_written(end.ended)
                 return
             else:
                 await self._arrived.wait()
 
-    async def _write_all(self, data: bytes, *, counts: bool = True) -> bool:
-        """Write some bytes; return whether the socket has taken them."""
-        sock = self._link.sock
-        rest = memoryview(data)
-        while rest:
+    def _write_now(self) -> bool:
+        """Write what has come; return whether the socket has taken it all."""
+        end = self._end
+        while not self._is_full:
+            if not self._rest:
+                self._rest = memoryview(end.take())
+                if not self._rest:
+                    return True
             try:
-                sent = sock.send(rest)
+                sent = self._link.sock.send(self._rest)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(sock)
-                continue
+                self._is_full = True
+                break
             except OSError as exc:
                 self.fail(f"the connection broke: {exc.strerror or exc}")
-                return False
-            rest = rest[sent:]
-            frame = self._end.took(sent) if counts else None
-            if frame is not None:
-                self.put_nowait(frame)
-        return True
+                self._is_full = True  # nobody waits for it any more
+                break
+            self._rest = self._rest[sent:]
+            counts = max(0, sent - self._unnumbered)
+            self._unnumbered -= sent - counts
+            told = end.took(counts)
+            if told is not None:
+                self.put_nowait(told)
+        return False
 
     def _all_written(self, why: str) -> None:
         """Note that the other end has ended, and that all it has sent is written."""
@@ -271,7 +281,8 @@ class _Bridge:
             self.put_nowait(answer)
         if end.ended is not None:
             self._is_ending()
-        if end.has_input or end.ended is not None:
+        # Here, and not by the task that waits for the socket: that would cost as much again.
+        if (end.has_input and not self._write_now()) or end.ended is not None:
             self._arrived.set()
         self._roomy.set()
 
@@ -501,7 +512,7 @@ class Forwarding:
         near, far = socket.socketpair()
         for sock in (near, far):
             sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW_BYTES)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
         served = ForwardedLink(near, request.peer, request.voucher)
         end = LinkEnd(request.link, is_opener=False, now=trio.current_time())
         bridge = InwardBridge(self, place, peer, Link(far, request.peer), end, request.first)

@@ -148,6 +148,11 @@ class Peer:
             if not any(text in each for each in self._pages.values()) or text != ALL:
                 self._unsubscribe(text)
 
+    @property
+    def filters(self) -> frozenset[str]:
+        """The topic filters that go there."""
+        return frozenset(self._filters)
+
     def _subscribe(self, text: str) -> None:
         try:
             subscription = Subscription(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -50,11 +51,11 @@ class TakeOver:
             self._place = None
             end()
 
-    def _came(self, key: str, came: float) -> None:
+    def _came(self, key: str, came: float, is_clean: bool) -> None:
         place = self._place
         if place is None:
             return
-        message = json.dumps({"key": key, "came": came}).encode()
+        message = json.dumps({"key": key, "came": came, "clean": is_clean}).encode()
         try:
             place.nats.publish_nowait(f"{SUBJECT}.{place.cluster}.{place.name}", message)
         except (trio.WouldBlock, TransportError):
@@ -68,14 +69,26 @@ class TakeOver:
             return
         try:
             said = json.loads(message.payload)
-            key, came = str(said["key"]), float(said["came"])
+            key, came, is_clean = str(said["key"]), float(said["came"]), bool(said["clean"])
         except (ValueError, TypeError, KeyError, RecursionError) as exc:
             logger.error("relay %s tells of a client what cannot be read: %r", relay, exc)
             return
         session = self._mqtt.sessions.get(key)
-        if session is None or (session.came, place.name) > (came, relay):
+        if session is not None:
+            if (session.came, place.name) > (came, relay):
+                return
+            session.give_way()
+        if is_clean:
+            self._end_session(key, math.inf if session is not None else came)
+
+    def _end_session(self, key: str, came: float) -> None:
+        """End a session that its client does not want: the other relay did not know of it yet."""
+        sessions = self._mqtt.persistent_sessions
+        kept = None if sessions is None else sessions.by_id.get(key)
+        if sessions is None or kept is None or kept.left is None or kept.taken_up:
             return
-        session.give_way()
+        if kept.left <= came:
+            sessions.discard(key)
 
     def _refused(self, why: str | None) -> None:
         if why is not None:

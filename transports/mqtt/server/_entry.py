@@ -118,7 +118,7 @@ class Entry:
             return book.of_user(self.peer.user)
         return book.of_address(self._link.peer)
 
-    def go_home(self, homes: Homes, packet: Connect, incoming: Incoming) -> Iterator[Hold]:
+    def _go_home(self, homes: Homes, packet: Connect, incoming: Incoming) -> Iterator[Hold]:
         """Find the client's session in a cluster; if another relay has it, that serves the client.
 
         Raises:
@@ -150,9 +150,17 @@ class Entry:
         link.cut(bridge.why)
         yield trio.Event()  # and so nothing more is done
 
-    def take_over(self, packet: Connect) -> Iterator[trio.Event]:
-        """End what is left of the identifier's last connection; yield what has to happen before."""
+    def take_over(self, packet: Connect, incoming: Incoming) -> Iterator[Hold]:
+        """End what is left of the identifier's last connection; yield what has to happen before.
+
+        In a cluster, another relay may do that, and serve the client (`_go_home`).
+
+        Raises:
+            RemoteProtocolError: Its session cannot be reached now; the client has been told.
+        """
         server = self.server
+        if server.homes is not None:
+            yield from self._go_home(server.homes, packet, incoming)
         while True:
             old = server.sessions.get(self.key)
             if old is not None:
@@ -169,6 +177,13 @@ class Entry:
             if parting is None:
                 return
             yield parting
+
+    def announce(self, packet: Connect) -> float:
+        """Tell the other relays of a cluster that the client comes; return when it does."""
+        came = self.server.wall()
+        if self.server.on_client is not None:
+            self.server.on_client(self.key, came, packet.clean_session)
+        return came
 
     def take_places(self, packet: Connect) -> LastWill | None:
         """Count the client as its user's and its tenant's, and its will; return that.

@@ -61,8 +61,9 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         will_room: The room of these and of the wills of connected clients.
         wall: The wall clock, for expiry.
         homes: Knows which relay of a cluster has a client's session; None: there is one relay.
-        on_client: Called with the `identity` of each client that comes, and when it came by that
-            clock; for other relays, which may have a connection of the same client.
+        on_client: Called with the `identity` of each client that comes, when it came by that clock,
+            and whether it wants a clean session; for other relays, which may have a connection of
+            the same client.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -93,7 +94,7 @@ class MqttServer(Server[ServerSettings, MqttSession]):
         self.will_room = WillRoom(settings.will_limit)
         self.wall: Callable[[], float] = time.time
         self.homes: Homes | None = None
-        self.on_client: Callable[[str, float], object] | None = None
+        self.on_client: Callable[[str, float, bool], object] | None = None
 
     def __repr__(self) -> str:
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"

@@ -619,15 +619,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         self._last = server.ledger.clock()
         mqtt5 = self._sender.mqtt5
-        entry = Entry(server, self._link, self._listener, self._login, mqtt5, packet)
-        if server.homes is not None:
-            self._entry = entry  # gives up what it has taken, if the client leaves meanwhile
-            yield from entry.go_home(server.homes, packet, self._incoming)
-        yield from entry.take_over(packet)
-        self._entry = entry
-        self.came = server.wall()
-        if server.on_client is not None:
-            server.on_client(entry.key, self.came)
+        # Known from now on: it gives up what it has taken, whenever the client leaves.
+        entry = self._entry = Entry(server, self._link, self._listener, self._login, mqtt5, packet)
+        yield from entry.take_over(packet, self._incoming)
+        self.came = entry.announce(packet)
         will = entry.take_places(packet)
         peer = entry.peer
         self.client_id = entry.client_id
