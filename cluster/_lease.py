@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 import trio
 
@@ -60,6 +60,7 @@ class Lease:
         self.renewed_at = -math.inf
         self._bucket = bucket
         self._clock = clock
+        self._holding = trio.CancelScope()
         # That of its key, while it is held.
         self._revision: int | None = None
 
@@ -68,8 +69,11 @@ class Lease:
         """Whether the others know that this relay is there, as far as it can tell."""
         return self._revision is not None and self._clock() - self.renewed_at < SECONDS
 
-    async def take(self) -> None:
-        """Take the lease, and begin a life.
+    async def take(self, ask: Callable[[], object] = lambda: None) -> None:
+        """Take the lease; the relay is not one of the cluster until `keep` says so.
+
+        Args:
+            ask: Asks a relay that stands in for this one to give the name back.
 
         Raises:
             ClusterError: Another relay has this name.
@@ -84,31 +88,51 @@ class Lease:
             except WrongSequenceError:
                 # The last life of this relay, whose lease has not expired yet; or another relay.
                 if self._clock() > deadline:
-                    raise _is_taken(self.name) from None
+                    msg = (
+                        f"another relay of the cluster has the name {self.name!r}; give this one "
+                        "another --name"
+                    )
+                    raise ClusterError(msg) from None
+            ask()
             await trio.sleep(RETRY_SECONDS)
         self.renewed_at = began
         self.life = self._revision = life
 
+    async def hold(self) -> NoReturn:
+        """Renew the lease, without being one of the cluster, until cancelled or `use` is called."""
+        with self._holding:
+            await self._keep(self._value(0))
+        await trio.sleep_forever()
+        raise AssertionError
+
+    def use(self, bucket: KeyValue) -> None:
+        """Take the lease over for `keep`, from a task that holds it; by way of another client."""
+        self._holding.cancel()
+        self._bucket = bucket
+
     async def keep(self) -> None:
         """Renew the lease until it is lost, or cannot be held any more for want of an answer."""
+        await self._keep(self._value(self.life))
+
+    async def _keep(self, value: bytes) -> None:
         every = SECONDS / RENEWALS
         while self._revision is not None:
             began = self._clock()
             if began - self.renewed_at > SECONDS + GRACE_SECONDS:
                 return
             with trio.move_on_after(every):
-                await self._renew(self._revision, began)
+                await self._renew(value, self._revision, began)
             await trio.sleep(max(0.0, every - (self._clock() - began)))
 
-    async def _renew(self, revision: int, began: float) -> None:
-        value = self._value(self.life)
+    async def _renew(self, value: bytes, revision: int, began: float) -> None:
         try:
             try:
                 self._revision = await self._bucket.update(self._key, value, revision, ttl=SECONDS)
             except WrongSequenceError:
                 # Perhaps only the answer to a renewal was lost.
                 found = await self._bucket.get(self._key, direct=False)
-                if found is None or (found.value != value and found.revision != self.life):
+                mine = (value, self._value(0), self._value(self.life))
+                if found is None or (found.value not in mine and found.revision != self.life):
                     self._revision = None
                 else:
                     self._revision = found.revision
@@ -136,34 +160,6 @@ class Lease:
 
     def _value(self, life: int) -> bytes:
         return json.dumps({"life": life, "returns": self.returns}).encode()
-
-
-async def wait_for_name(
-    bucket: KeyValue, name: str, ask: Callable[[], object] = lambda: None
-) -> None:
-    """Wait until no relay holds the lease of a name.
-
-    Args:
-        bucket: The cluster's bucket.
-        name: The name.
-        ask: Asks a relay that stands in for that one to give the name back.
-
-    Raises:
-        ClusterError: Another relay keeps it.
-        TransportError: As `KeyValue.get`.
-    """
-    deadline = trio.current_time() + EXPIRY_SECONDS
-    while await bucket.get(PREFIX + name, direct=False) is not None:
-        ask()
-        if trio.current_time() > deadline:
-            raise _is_taken(name)
-        await trio.sleep(RETRY_SECONDS)
-
-
-def _is_taken(name: str) -> ClusterError:
-    return ClusterError(
-        f"another relay of the cluster has the name {name!r}; give this one another --name"
-    )
 
 
 def read_lease(value: bytes) -> tuple[int, bool]:

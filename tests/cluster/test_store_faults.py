@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -105,8 +105,7 @@ class Writer(Client):
         self.sent = 0
         self.confirmed: set[int] = set()
         self._numbers: dict[int, int] = {}
-        self._room = threading.Semaphore(IN_FLIGHT)
-        self._lock = threading.Lock()
+        self._published: deque[int] = deque()
         self._ends = threading.Event()
         self.client.on_publish = self._on_publish
         self._writing = threading.Thread(target=self._write, daemon=True)
@@ -116,25 +115,23 @@ class Writer(Client):
         self._writing.start()
 
     def _write(self) -> None:
-        while not self._ends.wait(PAUSE):
-            if not self._room.acquire(timeout=0.1):
-                continue
-            with self._lock:
-                number = self.sent
+        while not (self._ends.is_set() and not self.under_way) and not self._is_over:
+            if len(self._numbers) < IN_FLIGHT and not self._ends.is_set():
+                info = self.client.publish(self.topic, b"%d" % self.sent, qos=1 + self.sent % 2)
+                self._numbers[info.mid] = self.sent
                 self.sent += 1
-                info = self.client.publish(self.topic, b"%d" % number, qos=1 + number % 2)
-                self._numbers[info.mid] = number
+            time.sleep(PAUSE)
+            # Here, since paho calls back with its locks held.
+            while self._published:
+                mid = self._published.popleft()
+                self.confirmed.add(self._numbers.pop(mid))
 
     def _on_publish(self, client: mqtt.Client, userdata: Any, mid: int, *_: Any) -> None:
-        with self._lock:
-            number = self._numbers.pop(mid)
-        self.confirmed.add(number)
-        self._room.release()
+        self._published.append(mid)
 
     def end(self) -> None:
         """Publish nothing more."""
         self._ends.set()
-        self._writing.join()
 
     @property
     def under_way(self) -> set[int]:
@@ -202,7 +199,7 @@ class Traffic:
     async def end(self) -> None:
         """Publish no more; wait until all is confirmed, and what is confirmed is there."""
         for writer in self.writers:
-            await trio.to_thread.run_sync(writer.end)
+            writer.end()
         await until(lambda: not any(each.under_way for each in self.writers), 60)
         wanted = {(each.topic, number) for each in self.writers for number in each.confirmed}
         await until(lambda: all(wanted <= each.got.keys() for each in self.readers), 60)
