@@ -80,7 +80,7 @@ async def open_replicated_shelves(
         name=f"clearfunds {settings.name}, store",
     )
     is_open = False
-    with TemporaryDirectory(prefix="clearfunds-store-") as folder, one_error():
+    with TemporaryDirectory(prefix="clearfunds-store-") as folder, one_error(), one_error():
         try:
             async with connect() as nats:
                 js = JetStream(nats, timeout=ANSWER_SECONDS)

@@ -9,11 +9,14 @@ JetStream, on a quorum of its servers. The stream has three subjects:
   Sequence`): so a process that opens the log, by an entry of its own, ends whatever another process
   still writes there. That process learns it with its next entry, and ends.
 - `….snapshot.ID`: the copy's database in pieces, as it was at some place in the log.
-- `….manifest`: the last one names the snapshot to begin with, and its place in the log.
+- `….manifest`: the last one names the snapshot to begin with, and its place in the log. A process
+  that opens the log writes it again, which ends the snapshots of others in the same way: else an
+  entry that it has yet to read could be purged.
 
 When the entries since the last snapshot are as large as that, the next one is made, and the entries
 before it are purged: as Redis rewrites its append-only file (`auto-aof-rewrite-percentage 100`,
-`auto-aof-rewrite-min-size 64mb`).
+`auto-aof-rewrite-min-size 64mb`). A stream that is full gets its limit lifted for that time: only a
+snapshot makes room.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ import logging
 import secrets
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
@@ -43,6 +46,7 @@ from ..store import (
     encode_changes,
 )
 from ..transports import TransportError
+from ..transports._one_error import one_error
 from ..transports.nats import (
     ConsumerConfig,
     Delivered,
@@ -181,6 +185,7 @@ class StoreLog:
         self._manifest_sequence = 0
         self._more = trio.Event()
         self._large = trio.Event()
+        self._is_full = self._is_lifted = False
 
     def __repr__(self) -> str:
         return f"<StoreLog {self.settings.stream}>"
@@ -204,26 +209,25 @@ class StoreLog:
             StoreError: The log cannot be read, or the disk refuses.
         """
         await patiently(self._make_stream)
-        await patiently(self._begin)
-        ask = partial(self._message, self.settings.subject("manifest"))
-        sequence, data = await patiently(ask)
-        while True:
-            self._manifest_sequence = sequence
-            self._manifest = Manifest.read(data) if data else None
-            directory = folder / f"copy-{sequence}"
-            try:
-                await self._restore(directory, settings)
-            except StoreFormatError:
-                # The process that had the log before may have made another snapshot just now.
-                sequence, data = await patiently(ask)
-                if sequence == self._manifest_sequence:
-                    raise
-            else:
-                return directory
+        try:
+            await self._take()
+        except StreamFullError:
+            async with self._lifted():
+                await self._take()
+        directory = folder / "copy"
+        await self._restore(directory, settings)
+        await patiently(self._sweep)
+        return directory
 
-    async def _make_stream(self) -> None:
+    async def _take(self) -> None:
+        """End what others write."""
+        await patiently(self._begin)
+        await patiently(self._claim)
+
+    def _config(self, *, limited: bool = True) -> StreamConfig:
         settings = self.settings
-        config = StreamConfig(
+        most = settings.max_bytes if limited else None
+        return StreamConfig(
             name=settings.stream,
             subjects=(
                 self._log,
@@ -231,16 +235,35 @@ class StoreLog:
                 settings.subject("snapshot", "*"),
             ),
             replicas=settings.replicas,
-            max_bytes=-1 if settings.max_bytes is None else settings.max_bytes,
+            max_bytes=-1 if most is None else most,
             discard="new",
             description=f"Store of relay {settings.relay} of cluster {settings.cluster}",
         )  # fmt: skip
+
+    async def _make_stream(self) -> None:
+        config = self._config()
         try:
             await self._js.create_stream(config)
         except JetStreamError as exc:
             if exc.error_code != _NAME_IN_USE:
                 raise
             await self._js.update_stream(config)
+
+    @asynccontextmanager
+    async def _lifted(self) -> AsyncGenerator[None]:
+        """Let the stream have more than its limit for the length of a block, but no entries.
+
+        Cancellation: it may stay so until the log is opened next.
+        """
+        self._is_lifted = True
+        try:
+            await self._js.update_stream(self._config(limited=False))
+            try:
+                yield
+            finally:
+                await self._js.update_stream(self._config())
+        finally:
+            self._is_lifted = False
 
     async def _message(self, subject: str) -> tuple[int, bytes]:
         """Return the sequence and the payload of a subject's last message; 0: there is none."""
@@ -263,6 +286,37 @@ class StoreLog:
                 continue  # It still writes.
             self._life = self._last = ack.sequence
             return
+
+    async def _claim(self) -> None:
+        """Write the manifest again, so that no other process writes one."""
+        subject = self.settings.subject("manifest")
+        while True:
+            last, data = await self._message(subject)
+            try:
+                ack = await self._js.publish(
+                    subject,
+                    data,
+                    message_id=secrets.token_hex(8),
+                    expect_last_for_subject=last,
+                )
+            except WrongSequenceError:
+                continue
+            self._manifest = Manifest.read(data) if data else None
+            self._manifest_sequence = ack.sequence
+            return
+
+    async def _sweep(self) -> None:
+        """Delete what earlier lives have left of snapshots that they did not finish."""
+        stream = self.settings.stream
+        body = {"subjects_filter": self.settings.subject("snapshot", "*")}
+        found = await self._js.call(f"STREAM.INFO.{stream}", body)
+        for subject in (found.get("state") or {}).get("subjects") or ():
+            ident = subject.rpartition(".")[2]
+            life = ident.partition("-")[0]
+            # One of a later life is not this one's to judge.
+            is_old = life.isdecimal() and int(life) < self._life
+            if is_old and (self._manifest is None or ident != self._manifest.ident):
+                await self._js.purge_stream(stream, subject=subject)
 
     async def _restore(self, directory: Path, settings: StoreSettings) -> None:
         manifest = self._manifest
@@ -303,34 +357,43 @@ class StoreLog:
         """Put the entries after a position into a directory; return their size.
 
         Raises:
-            StoreFormatError: They are no entries.
+            StoreFormatError: They are no entries, or one is missing.
         """
-        config = ConsumerConfig(
-            filters=(self._log,), deliver="by_start_sequence", start_sequence=position + 1
-        )
-        total, life = 0, None
+        config = ConsumerConfig(filters=(self._log,))
+        if position:
+            config = attrs.evolve(config, deliver="by_start_sequence", start_sequence=position)
+        total = life = number = 0
         pieces: list[bytes] = []
         async with OrderedMessages(self._js, self.settings.stream, config, most=PIECES) as entries:
             while True:
                 entry = await entries.receive()
-                kind, of, data = _entry(entry)
-                if kind == _BEGIN:
+                kind, of, count, data = _entry(entry)
+                if position:
+                    # This one is in the snapshot; that it is there says that what follows is, too.
+                    if entry.sequence != position:
+                        raise self._lacks(position)
+                    position, life, number = 0, of, count
+                elif kind == _BEGIN:
                     # What the life before has not finished does not count.
                     pieces.clear()
-                    life = entry.sequence
+                    life, number = entry.sequence, 0
                     if life >= self._life:
                         return total
-                    continue
-                if life is not None and of != life:
-                    msg = f"{self.settings.stream} has an entry of a life that was over"
-                    raise StoreFormatError(msg)
-                pieces.append(data)
-                if kind == _LAST:
-                    group = b"".join(pieces)
-                    pieces.clear()
-                    total += len(group)
-                    add = partial(replay.add, group, b"%d" % entry.sequence)
-                    await trio.to_thread.run_sync(add)
+                elif (of, count) != (life, number + 1):
+                    raise self._lacks(entry.sequence)
+                else:
+                    number = count
+                    pieces.append(data)
+                    if kind == _LAST:
+                        group = b"".join(pieces)
+                        pieces.clear()
+                        total += len(group)
+                        add = partial(replay.add, group, b"%d" % entry.sequence)
+                        await trio.to_thread.run_sync(add)
+
+    def _lacks(self, sequence: int) -> StoreFormatError:
+        stream = self.settings.stream
+        return StoreFormatError(f"{stream} lacks an entry of the store's log, near {sequence}")
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -351,19 +414,23 @@ class StoreLog:
                     token.run_sync_soon(lambda: self._more.set())
 
         store.on_commit = more
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._make_snapshots, store)
-            while True:
-                self._more = trio.Event()
-                while group := store.unlogged(GROUP_BYTES):
-                    while store.behind() > COPY_BYTES:  # noqa: ASYNC110
-                        await trio.sleep(LOOK_SECONDS)
-                    data = encode_changes(group)
-                    await self._append(data, trouble)
-                    store.logged(group, b"%d" % self._last)
-                    self._count(len(data))
-                await self._more.wait()
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._make_snapshots, store)
+                await self._take_all(store, trouble)
         raise AssertionError
+
+    async def _take_all(self, store: Store, trouble: Callable[[str | None], object]) -> NoReturn:
+        while True:
+            self._more = trio.Event()
+            while group := store.unlogged(GROUP_BYTES):
+                while store.behind() > COPY_BYTES:  # noqa: ASYNC110
+                    await trio.sleep(LOOK_SECONDS)
+                data = encode_changes(group)
+                await self._append(data, trouble)
+                store.logged(group, b"%d" % self._last)
+                self._count(len(data))
+            await self._more.wait()
 
     async def _append(self, data: bytes, trouble: Callable[[str | None], object]) -> None:
         """Write entries."""
@@ -379,6 +446,8 @@ class StoreLog:
         ident = f"{self._life}-{self._number}"
         is_well = True
         while True:
+            while self._is_lifted:  # noqa: ASYNC110
+                await trio.sleep(LOOK_SECONDS)
             try:
                 ack = await self._js.publish(
                     self._log, entry, message_id=ident, expect_last_for_subject=self._last
@@ -397,6 +466,10 @@ class StoreLog:
                         break
                     if last > self._last:
                         raise self._taken() from None
+                    if last == self._last:
+                        # An earlier try is under way.
+                        await trio.sleep(LOOK_SECONDS)
+                        continue
                     sentence = (
                         f"stream {self.settings.stream} lacks entries that its servers have "
                         "confirmed; if it stays so, restart the relay to go on with what is there"
@@ -406,12 +479,14 @@ class StoreLog:
                     f"stream {self.settings.stream} of JetStream takes no more "
                     f"({exc.description}): give its servers more room, or a larger --disk-limit"
                 )
+                self._is_full = True
                 self._large.set()
             except TransportError as exc:
                 sentence = f"JetStream does not take what is to be stored: {exc}"
             trouble(sentence)
             is_well = False
             await trio.sleep(RETRY_SECONDS)
+        self._is_full = False
         if not is_well:
             trouble(None)
 
@@ -435,7 +510,10 @@ class StoreLog:
             await self._large.wait()
             self._large = trio.Event()
             try:
-                await self.make_snapshot(store)
+                async with self._lifted() if self._is_full else nullcontext():
+                    await self.make_snapshot(store)
+            except StoreTakenError:
+                raise
             except (TransportError, StoreError, OSError) as exc:
                 logger.warning(
                     "the log of the store of relay %s cannot be shortened yet: %s",
@@ -453,30 +531,65 @@ class StoreLog:
 
         Raises:
             TransportError: JetStream does not take it.
-            StoreError: The disk refuses.
+            StoreError: The disk refuses; `StoreTakenError`: another process has taken the log over.
         """
         counted = self.nbytes
         path = store.directory.with_suffix(".next")
+        ident = f"{self._life}-{secrets.token_hex(4)}"
         try:
-            position = await trio.to_thread.run_sync(store.snapshot, path)
-            if position is None:
-                return
-            manifest = await self._upload(path, int(position))
+            position = int(await trio.to_thread.run_sync(store.snapshot, path) or b"0")
+            if self._manifest is None or self._manifest.position < position:
+                try:
+                    manifest = await self._upload(ident, path, position)
+                    await self._enter(manifest)
+                except (TransportError, OSError):
+                    await self._discard(ident)
+                    raise
+                self.nbytes -= counted
+                self.snapshots += 1
         finally:
             path.unlink(missing_ok=True)
-        ack = await self._js.publish(
-            self.settings.subject("manifest"),
-            manifest.write(),
-            message_id=manifest.ident,
-            expect_last_for_subject=self._manifest_sequence,
-        )
-        self._manifest, self._manifest_sequence = manifest, ack.sequence
-        self.nbytes -= counted
-        self.snapshots += 1
-        await self._purge(manifest)
+        if self._manifest is not None:
+            await self._purge(self._manifest)
 
-    async def _upload(self, path: Path, position: int) -> Manifest:
-        ident = f"{self._life}-{secrets.token_hex(4)}"
+    async def _enter(self, manifest: Manifest) -> None:
+        """Write the manifest of a snapshot; try until it is known whether JetStream has it.
+
+        Raises:
+            StoreTakenError: Another process has taken the log over.
+            JetStreamError: JetStream refuses it.
+        """
+        subject, data = self.settings.subject("manifest"), manifest.write()
+        while True:
+            try:
+                try:
+                    ack = await self._js.publish(
+                        subject,
+                        data,
+                        message_id=manifest.ident,
+                        expect_last_for_subject=self._manifest_sequence,
+                    )
+                    sequence = ack.sequence
+                except WrongSequenceError:
+                    sequence, found = await self._message(subject)
+                    if found != data:
+                        raise self._taken() from None
+            except JetStreamError:
+                raise
+            except TransportError as exc:
+                logger.debug("the manifest of %r may not be there: %s", self, exc)
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                self._manifest, self._manifest_sequence = manifest, sequence
+                return
+
+    async def _discard(self, ident: str) -> None:
+        """Delete the pieces of a snapshot that is not finished: they would fill the stream."""
+        subject = self.settings.subject("snapshot", ident)
+        with suppress(TransportError):
+            await self._js.purge_stream(self.settings.stream, subject=subject)
+
+    async def _upload(self, ident: str, path: Path, position: int) -> Manifest:
         subject = self.settings.subject("snapshot", ident)
         digest = hashlib.sha256()
         pieces = nbytes = first = 0
@@ -500,8 +613,8 @@ class StoreLog:
             await self._js.purge_stream(self.settings.stream, subject=subject, before=before)
 
 
-def _entry(found: Delivered) -> tuple[int, int, bytes]:
-    """Return what an entry is, the life that it is of, and its piece of a group.
+def _entry(found: Delivered) -> tuple[int, int, int, bytes]:
+    """Return what an entry is, its life, its number there, and its piece of a group.
 
     Raises:
         StoreFormatError: It is no entry.
@@ -510,5 +623,5 @@ def _entry(found: Delivered) -> tuple[int, int, bytes]:
     if len(data) < _HEAD.size or data[0] not in (_BEGIN, _PIECE, _LAST):
         msg = f"message {found.sequence} of {found.stream} is no entry of a store's log"
         raise StoreFormatError(msg)
-    kind, life, _ = _HEAD.unpack_from(data)
-    return kind, life, data[_HEAD.size :]
+    kind, life, number = _HEAD.unpack_from(data)
+    return kind, life, number, data[_HEAD.size :]

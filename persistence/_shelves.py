@@ -529,10 +529,20 @@ async def open_shelves(
 
 
 async def _all_logged(store: Store) -> None:
-    """Wait until the log has all changes, for `LOG_SECONDS` at most."""
-    with trio.move_on_after(LOG_SECONDS):
-        while store.unlogged(1):  # noqa: ASYNC110
-            await trio.sleep(LOOK_SECONDS)
+    """Wait until the log has all changes, for `LOG_SECONDS` at most; say what it does not have."""
+    try:
+        with trio.move_on_after(LOG_SECONDS):
+            while store.unlogged(1):  # noqa: ASYNC110
+                await trio.sleep(LOOK_SECONDS)
+    finally:
+        left = store.ahead() - store.behind()
+        if left:
+            logger.error(
+                "%d bytes of changes are not stored, and nobody was told that they are: they end "
+                "with this process",
+                left,
+                extra={"event": "not_stored", "bytes": left},
+            )
 
 
 async def _closed(store: Store) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SETTINGS = StoreSettings(embed_below=64, write_bytes=2048, logged=True)
 
+KINDS = ("declare", *["put"] * 3, *["fan"] * 2, *["done"] * 2, "set", "delete", "drop")
+
 
 @attrs.define
 class Facts:
@@ -76,7 +78,7 @@ class Logged:
         for _ in range(chance.randint(1, 8)):
             name = chance.choice("abcde")
             queue = store.queues.get(name)
-            match chance.choice("declare put put put fan fan done done set delete drop".split()):
+            match chance.choice(KINDS):
                 case "declare":
                     changes.declare(name, chance.choice((b"", b"meta")))
                 case "put" if queue is not None:
@@ -323,9 +325,11 @@ def test_messages_for_a_queue_that_is_not_there_are_refused(tmp_path: Path) -> N
     store.commit(changes)
     data = encode_changes(store.unlogged(1))
     store.close()
-    with Replay(tmp_path / "other", SETTINGS) as replay:
-        with pytest.raises(StoreFormatError, match="messages for a queue 1, but not"):
-            replay.add(data, b"2")
+    with (
+        Replay(tmp_path / "other", SETTINGS) as replay,
+        pytest.raises(StoreFormatError, match="messages for a queue 1, but not"),
+    ):
+        replay.add(data, b"2")
 
 
 def test_a_snapshot_that_is_no_database_is_refused(tmp_path: Path) -> None:
