@@ -16,7 +16,7 @@ from ..persistence._sending import Sending
 from ..store import StoreSettings
 from ..transports import TransportError
 from ..transports._one_error import one_error
-from ..transports.nats import JetStream, open_nats
+from ..transports.nats import JetStream, StreamFullError, open_nats
 from ._cluster import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
@@ -95,4 +95,9 @@ async def open_replicated_shelves(
             if is_open or isinstance(exc, ClusterError):
                 raise
             msg = f"the store cannot be opened at {settings.servers}: {exc}"
+            if isinstance(exc, StreamFullError) and log_settings.max_bytes is not None:
+                msg += (
+                    f"; its stream may become {log_settings.max_bytes} bytes large: give its "
+                    "servers more room (max_file), or a smaller --disk-limit"
+                )
             raise ClusterError(msg) from exc

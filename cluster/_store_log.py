@@ -171,11 +171,13 @@ class StoreLog:
         entries: Number of entries written.
         snapshots: Number of snapshots written.
         nbytes: Bytes of entries since the last snapshot.
+        trouble: A sentence while JetStream takes nothing, else None.
     """
 
     def __init__(self, js: JetStream, settings: StoreLogSettings) -> None:
         self.settings = settings
         self.entries = self.snapshots = self.nbytes = 0
+        self.trouble: str | None = None
         self._js = js
         self._log = settings.subject("log")
         self._life = 0
@@ -444,7 +446,6 @@ class StoreLog:
     async def _write(self, entry: bytes, trouble: Callable[[str | None], object]) -> None:
         """Write an entry; try until JetStream takes it."""
         ident = f"{self._life}-{self._number}"
-        is_well = True
         while True:
             while self._is_lifted:  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
@@ -483,11 +484,12 @@ class StoreLog:
                 self._large.set()
             except TransportError as exc:
                 sentence = f"JetStream does not take what is to be stored: {exc}"
+            self.trouble = sentence
             trouble(sentence)
-            is_well = False
             await trio.sleep(RETRY_SECONDS)
         self._is_full = False
-        if not is_well:
+        if self.trouble is not None:
+            self.trouble = None
             trouble(None)
 
     def _taken(self) -> StoreTakenError:

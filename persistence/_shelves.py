@@ -82,13 +82,17 @@ class Shelves:
 
     Attributes:
         store: The store.
+        log: Makes the store durable, if it does not do so itself.
         faults: Handles exceptions of a queue or a callback: one of many that a shared task calls.
         trouble: A sentence about the present trouble with the disk, or None.
         on_trouble: Called with that whenever it changes.
     """
 
-    def __init__(self, store: Store, flusher: Sending, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, store: Store, flusher: Sending, nursery: trio.Nursery, log: Log | None = None
+    ) -> None:
         self.store = store
+        self.log = log
         self.faults = Faults()
         self.trouble: str | None = None
         self.on_trouble: Callable[[str | None], object] = _nobody
@@ -509,7 +513,7 @@ async def open_shelves(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
             async with trio.open_nursery() as reading:
-                shelves = Shelves(store, flusher, reading)
+                shelves = Shelves(store, flusher, reading, log)
                 reading.start_soon(shelves.commit_each_round)
                 if log is not None:
                     reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
@@ -519,7 +523,7 @@ async def open_shelves(
                     try:
                         shelves.close()
                         if log is not None:
-                            await _all_logged(store)
+                            await _all_logged(store, log)
                     finally:
                         # After any failure: otherwise the thread would be waited for, for ever.
                         store.stop()
@@ -528,14 +532,14 @@ async def open_shelves(
         await _closed(store)
 
 
-async def _all_logged(store: Store) -> None:
-    """Wait until the log has all changes, for `LOG_SECONDS` at most; say what it does not have."""
+async def _all_logged(store: Store, log: Log) -> None:
+    """Wait until the log has all changes, or takes none; say what it does not have."""
     try:
         with trio.move_on_after(LOG_SECONDS):
-            while store.unlogged(1):  # noqa: ASYNC110
+            while store.unlogged(1) and log.trouble is None:  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
     finally:
-        left = store.ahead() - store.behind()
+        left = store.statistics().unlogged_bytes
         if left:
             logger.error(
                 "%d bytes of changes are not stored, and nobody was told that they are: they end "
