@@ -2,7 +2,8 @@
 
 One publisher sends QoS 1 with some messages in flight, to persistent sessions that are away. CPU
 time is that of all servers together: the relay and NATS, or NATS alone. Beside them a program
-publishes the same straight into a stream of JetStream. Everything is measured in turns.
+publishes the same straight into a stream of JetStream; and a relay stores in a directory, with an
+fsync for each group, which JetStream does not do. Everything is measured in turns.
 
     python benchmarks/store_nats.py                  # a table: five minutes
     python benchmarks/store_nats.py --replicas 1 --sessions 1 --passes 1 --check
@@ -51,8 +52,7 @@ SECONDS: Final = 60.0
 WARM: Final = 200
 TOPIC: Final = "store/load"
 ROOM: Final = "6GB"
-OPTIONS: Final = ("--store=nats", "--disk-limit=1GiB", "--max-queued=2000000")
-MORE: Final = ("--max-queued-bytes=1GiB",)
+OPTIONS: Final = ("--disk-limit=1GiB", "--max-queued=2000000", "--max-queued-bytes=1GiB")
 
 
 @attrs.frozen
@@ -128,7 +128,9 @@ async def _ready(url: str, count: int) -> None:
         with trio.fail_after(SECONDS):
             while True:
                 try:
-                    await js.create_stream(StreamConfig("plain", ("plain",), replicas=count))
+                    await js.create_stream(
+                        StreamConfig(name="plain", subjects=("plain",), replicas=count)
+                    )
                 except TransportError:
                     await trio.sleep(0.2)
                 else:
@@ -276,11 +278,15 @@ def spread(values: Sequence[float], form: str = ",.2f") -> str:
 
 
 @contextlib.contextmanager
-def relay(servers: Servers, scratch: Path, name: str) -> Generator[tuple[int, int]]:
+def relay(scratch: Path, *options: str) -> Generator[tuple[int, int]]:
     """Run a relay for the length of a block; give its process and its port."""
-    options = (*OPTIONS, *MORE, f"--cluster={servers.url}", f"--name={name}")
-    with Relay("relay", ("mqtt",), options=options).running(scratch, None) as running:
+    with Relay("relay", ("mqtt",), options=(*OPTIONS, *options)).running(scratch, None) as running:
         yield running.pid, running.ports["mqtt"]
+
+
+def replicated(servers: Servers) -> tuple[str, ...]:
+    """Return the options of a relay whose store is in JetStream."""
+    return ("--store=nats", f"--cluster={servers.url}", "--name=r")
 
 
 def compare(replicas: int, given: argparse.Namespace) -> bool:
@@ -289,7 +295,10 @@ def compare(replicas: int, given: argparse.Namespace) -> bool:
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = stack.enter_context(nats_servers(replicas, scratch))
-        pid, port = stack.enter_context(relay(servers, scratch, "r"))
+        pid, port = stack.enter_context(relay(scratch, *replicated(servers)))
+        disk, disk_port = stack.enter_context(
+            relay(scratch, f"--store={scratch / 'store'}", "--fsync-interval=0")
+        )
         for sessions in map(int, given.sessions.split(",")):
             for window in map(int, given.windows.split(",")):
                 count = given.messages if window > 1 else max(500, given.messages // 10)
@@ -297,6 +306,8 @@ def compare(replicas: int, given: argparse.Namespace) -> bool:
                 for _ in range(given.passes):
                     ours = over_mqtt(servers, port, sessions, count, given.size, window, pid)
                     found.setdefault("clearfunds", []).append(ours)
+                    here = over_mqtt(servers, disk_port, sessions, count, given.size, window, disk)
+                    found.setdefault("clearfunds, --store DIR", []).append(here)
                     theirs = over_mqtt(
                         servers, servers.mqtt[0], sessions, count, given.size, window
                     )
@@ -330,13 +341,13 @@ def start_time(messages: int, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         with nats_servers(1, scratch) as servers:
-            with relay(servers, scratch, "r") as (_, port):
+            with relay(scratch, *replicated(servers)) as (_, port):
                 client = Client(port, "away", clean=False)
                 client.subscribe(TOPIC)
                 client.leave()
                 Client(port, "publisher", clean=True).publish(messages, size, 1_000)
             began = time.perf_counter()
-            with relay(servers, scratch, "r"):
+            with relay(scratch, *replicated(servers)):
                 seconds = time.perf_counter() - began
             print(f"{messages:,} messages of {size} bytes: a relay starts in {seconds:.1f} s")
 

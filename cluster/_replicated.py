@@ -49,6 +49,14 @@ async def open_replicated_shelves(
     (`clearfunds.persistence.open_shelves`): what is durable is on a quorum of JetStream's servers,
     and whoever opens the shelves of that name next, on whatever machine, has it.
 
+    A queue whose messages are there on another machine, after this one has died::
+
+        settings = ClusterSettings("nats://127.0.0.1:4222", "worker")
+        async with open_flusher() as flusher, open_replicated_shelves(settings, flusher) as shelves:
+            shelf = shelves.shelf("resize")
+            queue = Queue(ledger, "resize", account=disk, shelf=shelf)
+            shelf.recover(queue)
+
     Args:
         settings: Where the cluster is, and the name, which no other process has.
         flusher: Flushes the outlets of confirms that waited for durability.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -99,6 +100,7 @@ class Shelves:
         self._flusher = flusher
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
+        self._home = threading.get_ident()
         self._batch = Batch(1, Changes(store))
         self._under_way: deque[Batch] = deque()
         self._written = trio.Event()
@@ -225,6 +227,9 @@ class Shelves:
     # -- reports of the store's thread ----------------------------------------------------------
 
     def _durable_in_thread(self, ticket: int) -> None:
+        if threading.get_ident() == self._home:
+            self._durable(ticket)
+            return
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._durable, ticket)
 
