@@ -52,6 +52,7 @@ from ..transports.nats import (
     Delivered,
     JetStream,
     JetStreamError,
+    NotFoundError,
     OrderedMessages,
     StreamConfig,
     StreamFullError,
@@ -83,9 +84,6 @@ _HEAD: Final = struct.Struct("<BQQ")
 _BEGIN: Final = 0
 _PIECE: Final = 1
 _LAST: Final = 2
-
-_NAME_IN_USE: Final = 10058
-# nats-server `errors.json`: JSStreamNameExistErr, with another configuration.
 
 
 @attrs.frozen
@@ -245,10 +243,12 @@ class StoreLog:
     async def _make_stream(self) -> None:
         config = self._config()
         try:
+            found = (await self._js.stream_info(config.name)).config
+        except NotFoundError:
             await self._js.create_stream(config)
-        except JetStreamError as exc:
-            if exc.error_code != _NAME_IN_USE:
-                raise
+            return
+        # To create it again would take its `max_bytes` a second time from what its servers have.
+        if (found.replicas, found.max_bytes) != (config.replicas, config.max_bytes):
             await self._js.update_stream(config)
 
     @asynccontextmanager
