@@ -176,6 +176,24 @@ class Client:
         self.sock.sendall(b"\xe0\x00")
         self.sock.close()
 
+    def count(self, count: int, packet: int) -> None:
+        """Take so many messages, and acknowledge them."""
+        buffer = b""
+        while count:
+            data = self.sock.recv(1 << 18)
+            if not data:
+                raise ServerError(f"{count} messages are missing")
+            buffer += data
+            at, acks = 0, bytearray()
+            while at + packet <= len(buffer):
+                # After the fixed header of three bytes and the topic.
+                name = at + 3 + int.from_bytes(buffer[at + 3 : at + 5], "big") + 2
+                acks += b"\x40\x02" + buffer[name : name + 2]
+                at += packet
+                count -= 1
+            buffer = buffer[at:]
+            self.sock.sendall(acks)
+
     def publish(self, count: int, size: int, window: int) -> list[float]:
         """Publish so many messages; return the seconds that each took."""
         topic, payload = utf8(TOPIC), bytes(size)
@@ -347,8 +365,13 @@ def start_time(messages: int, size: int) -> None:
                 client.leave()
                 Client(port, "publisher", clean=True).publish(messages, size, 1_000)
             began = time.perf_counter()
-            with relay(scratch, *replicated(servers)):
+            with relay(scratch, *replicated(servers)) as (_, port):
                 seconds = time.perf_counter() - began
+                # All of them are there.
+                client = Client(port, "away", clean=False)
+                packet = 3 + len(utf8(TOPIC)) + 2 + size
+                client.sock.settimeout(SECONDS)
+                client.count(messages, packet)
             print(f"{messages:,} messages of {size} bytes: a relay starts in {seconds:.1f} s")
 
 
