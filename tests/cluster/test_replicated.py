@@ -60,6 +60,7 @@ async def test_a_name_that_a_relay_of_the_cluster_has_is_refused(nats: NatsServe
     async with open_nats(nats.url) as client:
         lease = Lease(await open_state(JetStream(client), settings), "p")
         await lease.take()
+        said = ""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lease.keep)
             try:

@@ -360,7 +360,7 @@ async def test_what_is_left_of_snapshots_goes(
             await one.log.make_snapshot(one.store)
         assert await one.bytes() == before
         one.js.publish = real  # type: ignore[method-assign]
-        await one.js.publish(where.subject("snapshot", f"{one.log._life}-left"), bytes(9_000))
+        await one.js.publish(where.subject("snapshot", f"{one.log.life}-left"), bytes(9_000))
         assert await one.bytes() > before + 9_000
     async with writing(nats.url, where, tmp_path / "b") as two:
         assert await two.bytes() < before + 1_000
@@ -438,7 +438,7 @@ async def test_three_servers_of_which_the_leader_is_killed(tmp_path: Path) -> No
         ("manifest", b'{"ident": 7}', "is no manifest"),
         ("log", b"nonsense", "is no entry of a store's log"),
         ("log", b"", "is no entry of a store's log"),
-        ("log", _store_log._HEAD.pack(2, 1, 1) + b"nonsense", "lacks an entry"),
+        ("log", _store_log.HEAD.pack(2, 1, 1) + b"nonsense", "lacks an entry"),
     ],
 )
 async def test_what_is_not_of_the_log_is_refused_with_a_sentence(
@@ -461,7 +461,7 @@ async def test_changes_that_are_none_are_refused_with_a_sentence(
     nats: NatsServer, where: StoreLogSettings, tmp_path: Path
 ) -> None:
     async with opened(nats.url, where, tmp_path / "a") as (log, _, js):
-        data = _store_log._HEAD.pack(_store_log._LAST, log._life, 1) + b"nonsense"
+        data = _store_log.HEAD.pack(_store_log.LAST, log.life, 1) + b"nonsense"
         await js.publish(where.subject("log"), data)
     with pytest.raises(StoreFormatError, match="no changes of a store"):
         async with opened(nats.url, where, tmp_path / "b"):
@@ -478,7 +478,7 @@ async def test_a_damaged_snapshot_is_refused_with_a_sentence(
         await one.written()
         await one.log.make_snapshot(one.store)
         await one.logged(one.put())
-        manifest = one.log._manifest
+        manifest = one.log.manifest
         assert manifest is not None
         if what == "entry":
             await one.js.delete_message(where.stream, manifest.position)

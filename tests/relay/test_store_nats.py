@@ -187,8 +187,7 @@ async def test_a_relay_that_was_taken_for_dead_ends_with_a_sentence(
 async def test_a_second_relay_of_that_name_is_refused(server: NatsServer, tmp_path: Path) -> None:
     async with relay_process(tmp_path, nats=server.url) as relay:
         options = ("--store", "nats", "--cluster", server.url, "--name", "r")
-        options += ("--disk-limit", "8MiB")
-        said = await trio.to_thread.run_sync(refused, *options)
+        said = await trio.to_thread.run_sync(refused, *options, "--disk-limit", "8MiB")
         assert "another relay of the cluster has the name 'r'" in said
         await relay.audit()
         await relay.stop()

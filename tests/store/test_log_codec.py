@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,51 +34,51 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.close()
 
 
-@st.composite
-def recipes(draw: st.DrawFn) -> dict[str, object]:
-    """Return what to put into some changes."""
-    return {
-        "declared": draw(st.dictionaries(numbers, st.tuples(texts, few_bytes), max_size=3)),
-        "dropped": draw(st.lists(numbers, max_size=3)),
-        "values": draw(st.dictionaries(texts, st.none() | few_bytes, max_size=3)),
-        "bodies": draw(st.lists(few_bytes, min_size=1, max_size=3)),
-        "puts": draw(
-            st.dictionaries(
-                numbers,
-                st.lists(
-                    st.tuples(
-                        numbers,
-                        few_bytes,
-                        st.integers(0, 2),
-                        st.none() | st.integers(0, (1 << 32) - 1),
-                    ),
-                    min_size=1,
-                    max_size=4,
-                    unique_by=lambda each: each[0],
-                ),
-                max_size=3,
-            )
-        ),
-        "dones": draw(
-            st.dictionaries(
-                numbers, st.lists(st.tuples(numbers, numbers), min_size=1, max_size=3), max_size=3
-            )
-        ),
-    }
+@attrs.frozen
+class Recipe:
+    """What to put into some changes."""
+
+    declared: dict[int, tuple[str, bytes]]
+    dropped: list[int]
+    values: dict[str, bytes | None]
+    bodies: list[bytes]
+    puts: dict[int, list[tuple[int, bytes, int, int | None]]]
+    """By queue: number, header, place of the body, and size."""
+    dones: dict[int, list[tuple[int, int]]]
 
 
-def made(store: Store, recipe: dict[str, object]) -> Changes:
+messages = st.tuples(
+    numbers, few_bytes, st.integers(0, 2), st.none() | st.integers(0, (1 << 32) - 1)
+)
+recipes = st.builds(
+    Recipe,
+    declared=st.dictionaries(numbers, st.tuples(texts, few_bytes), max_size=3),
+    dropped=st.lists(numbers, max_size=3),
+    values=st.dictionaries(texts, st.none() | few_bytes, max_size=3),
+    bodies=st.lists(few_bytes, min_size=1, max_size=3),
+    puts=st.dictionaries(
+        numbers,
+        st.lists(messages, min_size=1, max_size=4, unique_by=itemgetter(0)),
+        max_size=3,
+    ),
+    dones=st.dictionaries(
+        numbers, st.lists(st.tuples(numbers, numbers), min_size=1, max_size=3), max_size=3
+    ),
+)
+
+
+def made(store: Store, recipe: Recipe) -> Changes:
     """Make sealed changes."""
     changes = store.begin()
-    changes.declared.update(recipe["declared"])  # type: ignore[call-overload]
-    for queue in recipe["dropped"]:  # type: ignore[attr-defined]
+    changes.declared.update(recipe.declared)
+    for queue in recipe.dropped:
         changes.drop(queue)
-    changes.values.update(recipe["values"])  # type: ignore[call-overload]
-    bodies = [changes.share(body) for body in recipe["bodies"]]  # type: ignore[attr-defined]
-    for queue, messages in recipe["puts"].items():  # type: ignore[attr-defined]
-        for seq, header, body, size in sorted(messages, key=lambda each: each[0]):
+    changes.values.update(recipe.values)
+    bodies = [changes.share(body) for body in recipe.bodies]
+    for queue, messages in recipe.puts.items():
+        for seq, header, body, size in sorted(messages, key=itemgetter(0)):
             changes.put(queue, seq, header, bodies[body % len(bodies)], size=size)
-    for queue, ranges in recipe["dones"].items():  # type: ignore[attr-defined]
+    for queue, ranges in recipe.dones.items():
         for ends in ranges:
             changes.done(queue, min(ends), max(ends))
     changes.seal()
@@ -107,17 +109,15 @@ def meaning(changes: Changes) -> object:
     )
 
 
-@given(st.lists(recipes(), max_size=3))
-def test_changes_come_back_as_they_were(store: Store, recipes: list[dict[str, object]]) -> None:
-    group = [made(store, recipe) for recipe in recipes]
+@given(st.lists(recipes, max_size=3))
+def test_changes_come_back_as_they_were(store: Store, some: list[Recipe]) -> None:
+    group = [made(store, recipe) for recipe in some]
     found = decode_changes(encode_changes(group), SETTINGS)
     assert list(map(meaning, found)) == list(map(meaning, group))
 
 
-@given(recipes(), st.data())
-def test_a_part_of_changes_is_refused(
-    store: Store, recipe: dict[str, object], data: st.DataObject
-) -> None:
+@given(recipes, st.data())
+def test_a_part_of_changes_is_refused(store: Store, recipe: Recipe, data: st.DataObject) -> None:
     whole = encode_changes([made(store, recipe)])
     end = data.draw(st.integers(1, len(whole) - 1))
     with pytest.raises(StoreFormatError, match="no changes of a store"):
@@ -136,9 +136,9 @@ def test_any_bytes_are_changes_or_refused(data: bytes) -> None:
             assert "no changes of a store" in str(error)  # noqa: PT017
 
 
-@given(recipes(), st.integers(0, 2**32))
+@given(recipes, st.integers(0, 2**32))
 def test_changes_with_wrong_bytes_are_changes_or_refused(
-    store: Store, recipe: dict[str, object], seed: int
+    store: Store, recipe: Recipe, seed: int
 ) -> None:
     """What is not refused can be written to a database."""
     chance = random.Random(seed)
