@@ -53,6 +53,7 @@ ANSWER_SECONDS: Final = 2.0
 FEW: Final = 3
 """NATS servers from which on the bucket has as many replicas."""
 
+_LOGIN: Final = re.compile(r"//[^/,]*@")
 _NAME: Final = re.compile(r"[-_A-Za-z0-9]{1,64}")
 
 
@@ -81,6 +82,11 @@ class ClusterSettings:
                     "make one"
                 )
                 raise ClusterError(msg)
+
+    @property
+    def shown(self) -> str:
+        """The servers without their logins, for a sentence."""
+        return _LOGIN.sub("//", self.servers)
 
     @property
     def replicas(self) -> int:
@@ -190,7 +196,7 @@ class Cluster:
         except TransportError as exc:
             if is_joined:
                 raise
-            msg = f"cannot join the cluster at {settings.servers}: {exc}"
+            msg = f"cannot join the cluster at {settings.shown}: {exc}"
             raise ClusterError(msg) from exc
 
     async def drain(self) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import fcntl
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
 
 import attrs
+import trio
 
 from ..persistence import Shelves, open_shelves
 from ..persistence._sending import Sending
@@ -32,6 +36,33 @@ from ._store_log import SNAPSHOT_BYTES, StoreLog, StoreLogSettings
 COPIES: Final = 4
 """The stream may have so many times what is live: as much again in entries from before the last
 snapshot, the next one, and what is written meanwhile."""
+
+_LOCK: Final = "lock"
+
+
+@contextmanager
+def _temporary(settings: ClusterSettings) -> Generator[Path]:
+    """Have a temporary directory for the length of a block; it is locked as long as it is used."""
+    with TemporaryDirectory(prefix=_prefix(settings)) as name:
+        folder = Path(name)
+        with (folder / _LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+
+
+def _sweep(settings: ClusterSettings) -> None:
+    """Delete what processes of this name have left that were killed."""
+    for folder in Path(gettempdir()).glob(f"{_prefix(settings)}*"):
+        with suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            with (folder / _LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                rmtree(folder)
+
+
+def _prefix(settings: ClusterSettings) -> str:
+    return f"clearfunds-store.{settings.cluster}.{settings.name}."
 
 
 @asynccontextmanager
@@ -88,21 +119,22 @@ async def open_replicated_shelves(
         name=f"clearfunds {settings.name}, store",
     )
     is_open = False
-    with TemporaryDirectory(prefix="clearfunds-store-") as folder, one_error(), one_error():
+    with _temporary(settings) as folder, one_error(), one_error():
         try:
             async with connect() as nats:
                 js = JetStream(nats, timeout=ANSWER_SECONDS)
                 state = await patiently(partial(open_state, js, settings))
                 await patiently(partial(wait_for_name, state, settings.name))
+                await trio.to_thread.run_sync(_sweep, settings)
                 log = StoreLog(js, log_settings)
-                directory = await log.open(Path(folder), how)
+                directory = await log.open(folder, how)
                 async with open_shelves(directory, how, flusher, log=log) as shelves:
                     is_open = True
                     yield shelves
         except TransportError as exc:
             if is_open or isinstance(exc, ClusterError):
                 raise
-            msg = f"the store cannot be opened at {settings.servers}: {exc}"
+            msg = f"the store cannot be opened at {settings.shown}: {exc}"
             if isinstance(exc, StreamFullError) and log_settings.max_bytes is not None:
                 msg += (
                     f"; its stream may become {log_settings.max_bytes} bytes large: give its "

@@ -249,6 +249,11 @@ class StoreLog:
         except NotFoundError:
             await self._js.create_stream(config)
             return
+        if set(found.subjects) != set(config.subjects):
+            msg = (
+                f"stream {config.name} of JetStream is not the store of relay {self.settings.relay}"
+            )
+            raise StoreFormatError(msg)
         # To create it again would take its `max_bytes` a second time from what its servers have.
         if (found.replicas, found.max_bytes) != (config.replicas, config.max_bytes):
             await self._js.update_stream(config)

@@ -17,7 +17,13 @@ from clearfunds.cluster import _store_log
 from clearfunds.cluster._store_log import Manifest, StoreLog, StoreLogSettings
 from clearfunds.store import Store, StoreFormatError, StoreSettings, StoreTakenError
 from clearfunds.transports._one_error import one_error
-from clearfunds.transports.nats import JetStream, NoAnswerError, StreamFullError, open_nats
+from clearfunds.transports.nats import (
+    JetStream,
+    NoAnswerError,
+    StreamConfig,
+    StreamFullError,
+    open_nats,
+)
 from tests.cluster.members import until
 from tests.nats_servers import NatsServer, nats_cluster, needs_nats
 
@@ -506,6 +512,19 @@ async def test_a_stream_gets_what_is_asked_for_now(
         async with opened(nats.url, now, tmp_path / f"{number}") as (_, _, js):
             config = (await js.stream_info(where.stream)).config
             assert config.max_bytes == (-1 if most is None else most)
+
+
+async def test_a_stream_that_is_another_is_left_as_it_is(
+    nats: NatsServer, where: StoreLogSettings, tmp_path: Path
+) -> None:
+    other = StreamConfig(name=where.stream, subjects=(secrets.token_hex(4),))
+    async with open_nats(nats.url) as client:
+        js = JetStream(client)
+        await js.create_stream(other)
+        with pytest.raises(StoreFormatError, match="is not the store of relay"):
+            async with opened(nats.url, where, tmp_path / "a"):
+                pass
+        assert (await js.stream_info(where.stream)).config.subjects == other.subjects
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
