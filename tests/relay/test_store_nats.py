@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import resource
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from clearfunds.transports.mqtt import PubAck, Publish, PubRec
 from tests.nats_servers import NatsServer, nats_server, needs_nats
 from tests.ports import lasting_port
 from tests.relay.brokers import Broker, bodies, numbered
+from tests.relay.faithful import Life, Load, mixed
 from tests.relay.relay_process import relay_process
 from tests.transports.peers import SECONDS, until
 
@@ -221,6 +223,35 @@ async def test_a_second_relay_of_that_name_is_refused(server: NatsServer, tmp_pa
         assert "another relay of the cluster has the name 'r'" in said
         await relay.audit()
         await relay.stop()
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(5))])
+async def test_jetstream_is_killed_again_and_again_under_load(
+    seed: int, server: NatsServer, tmp_path: Path
+) -> None:
+    """And at the end the relay, too: nothing confirmed is lost, nothing of QoS 2 comes twice."""
+    chance = random.Random(seed)
+    load = Load(seed)
+    mixed(load)
+    async with relay_process(tmp_path, nats=server.url) as relay, trio.open_nursery() as nursery:
+        load.life = Life(relay.port)
+        load.start(nursery)
+        for _ in range(3):
+            before = len(load.confirmed)
+            await until(lambda before=before: len(load.confirmed) > before + 20)
+            await trio.to_thread.run_sync(server.kill)
+            await trio.sleep(chance.uniform(0.0, 3.0))
+            await trio.to_thread.run_sync(server.start)
+        before = len(load.confirmed)
+        await until(lambda: len(load.confirmed) > before)
+        await relay.kill()
+        await relay.start()
+        await load.settled()
+        await relay.audit()
+        load.over = True
+        nursery.cancel_scope.cancel()
+    assert "Traceback" not in relay.log
+    load.check()
 
 
 @pytest.mark.parametrize(
