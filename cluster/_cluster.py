@@ -36,6 +36,8 @@ from ._patiently import RETRY_SECONDS, patiently
 from ._peer import Peer
 from ._run_router import RunRouter
 from ._seen import StoredSeen, stored_seen
+from ._stand_in import ask_back
+from ._store_log import StoreLog
 from ._wake import Wake
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ MAX_LEFT: Final = 1_000
 FEW: Final = 3
 """NATS servers from which on the bucket has as many replicas."""
 
+_LOGIN: Final = re.compile(r"//[^/,]*@")
 _NAME: Final = re.compile(r"[-_A-Za-z0-9]{1,64}")
 
 
@@ -91,6 +94,11 @@ class ClusterSettings:
                     "make one"
                 )
                 raise ClusterError(msg)
+
+    @property
+    def shown(self) -> str:
+        """The servers without their logins, for a sentence."""
+        return _LOGIN.sub("//", self.servers)
 
     @property
     def replicas(self) -> int:
@@ -225,7 +233,7 @@ class Cluster:
         except TransportError as exc:
             if is_joined:
                 raise
-            msg = f"cannot join the cluster at {settings.servers}: {exc}"
+            msg = f"cannot join the cluster at {settings.shown}: {exc}"
             raise ClusterError(msg) from exc
         finally:
             for peer in self.away.values():
@@ -278,15 +286,32 @@ class Cluster:
             end()
 
     async def _begin(self, js: JetStream) -> tuple[KeyValue, Lease]:
-        """Take the lease; return the bucket and the lease."""
+        """Take the lease; return the bucket and the lease.
+
+        Raises:
+            TransportError: JetStream cannot be reached, or another relay has the name.
+            StoreTakenError: One has stood in for this one, and has confirmed what this one lacks.
+        """
         settings = self.settings
-        log = None if self._shelves is None else self._shelves.log
-        if log is not None and self.lease is not None:
-            # Another relay may have stood in for this one, and have confirmed what this one lacks.
-            await log.check()
         bucket = await open_state(js, settings)
-        lease = self.lease = Lease(bucket, settings.name, returns=self._shelves is not None)
-        await lease.take()
+        log = None if self._shelves is None else self._shelves.log
+        before = log.lease if isinstance(log, StoreLog) else None
+        if before is not None and self.lease is None and before.is_held:
+            before.hand_over(bucket)
+            self.lease = before
+            return bucket, before
+        lease = Lease(bucket, settings.name, returns=self._shelves is not None)
+        await lease.take(partial(ask_back, js.nats, settings.cluster, settings.name))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lease.hold)
+                if log is not None:
+                    await log.check()
+                lease.hand_over(bucket)
+        except BaseException:
+            await lease.release()
+            raise
+        self.lease = lease
         return bucket, lease
 
     async def _live_once(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
-from typing import Final, NoReturn
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
 
 import trio
 
 from ..transports import TransportError
+from ..transports._one_error import one_error
 from ..transports.nats import KeyValue, WrongSequenceError
 from ._errors import ClusterError
 
@@ -98,15 +100,13 @@ class Lease:
         self.renewed_at = began
         self.life = self._revision = life
 
-    async def hold(self) -> NoReturn:
-        """Renew the lease, without being one of the cluster, until cancelled or `use` is called."""
-        with self._holding:
+    async def hold(self) -> None:
+        """Renew the lease, without being one of the cluster, until it is lost or handed over."""
+        with trio.CancelScope() as self._holding:
             await self._keep(self._value(0))
-        await trio.sleep_forever()
-        raise AssertionError
 
-    def use(self, bucket: KeyValue) -> None:
-        """Take the lease over for `keep`, from a task that holds it; by way of another client."""
+    def hand_over(self, bucket: KeyValue) -> None:
+        """End `hold`, in favour of `keep`, which uses another client."""
         self._holding.cancel()
         self._bucket = bucket
 
@@ -160,6 +160,22 @@ class Lease:
 
     def _value(self, life: int) -> bytes:
         return json.dumps({"life": life, "returns": self.returns}).encode()
+
+
+@asynccontextmanager
+async def holding(lease: Lease) -> AsyncGenerator[None]:
+    """Hold a lease that has been taken, for the length of a block or until it is handed over.
+
+    Then it is released, unless it has been meanwhile.
+    """
+    try:
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lease.hold)
+                yield
+                nursery.cancel_scope.cancel()
+    finally:
+        await lease.release()
 
 
 def read_lease(value: bytes) -> tuple[int, bool]:

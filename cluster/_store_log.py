@@ -9,11 +9,14 @@ JetStream, on a quorum of its servers. The stream has three subjects:
   Sequence`): so a process that opens the log, by an entry of its own, ends whatever another process
   still writes there. That process learns it with its next entry, and ends.
 - `….snapshot.ID`: the copy's database in pieces, as it was at some place in the log.
-- `….manifest`: the last one names the snapshot to begin with, and its place in the log.
+- `….manifest`: the last one names the snapshot to begin with, and its place in the log. A process
+  that opens the log writes it again, which ends the snapshots of others in the same way: else an
+  entry that it has yet to read could be purged.
 
 When the entries since the last snapshot are as large as that, the next one is made, and the entries
 before it are purged: as Redis rewrites its append-only file (`auto-aof-rewrite-percentage 100`,
-`auto-aof-rewrite-min-size 64mb`).
+`auto-aof-rewrite-min-size 64mb`). A stream that is full gets its limit lifted for that time: only a
+snapshot makes room.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ import logging
 import secrets
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import attrs
 import trio
@@ -43,16 +46,19 @@ from ..store import (
     encode_changes,
 )
 from ..transports import TransportError
+from ..transports._one_error import one_error
 from ..transports.nats import (
     ConsumerConfig,
     Delivered,
     JetStream,
     JetStreamError,
+    NotFoundError,
     OrderedMessages,
     StreamConfig,
     StreamFullError,
     WrongSequenceError,
 )
+from ._lease import Lease
 from ._patiently import RETRY_SECONDS, patiently
 
 logger = logging.getLogger("clearfunds.cluster")
@@ -73,15 +79,12 @@ PIECES: Final = 16
 """Pieces that a reader buffers."""
 LOOK_SECONDS: Final = 0.02
 
-_HEAD: Final = struct.Struct("<BQQ")
+HEAD: Final = struct.Struct("<BQQ")
 # What the entry is; the life that it is of; its number in that life.
 
-_BEGIN: Final = 0
-_PIECE: Final = 1
-_LAST: Final = 2
-
-_NAME_IN_USE: Final = 10058
-# nats-server `errors.json`: JSStreamNameExistErr, with another configuration.
+BEGIN: Final = 0
+PIECE: Final = 1
+LAST: Final = 2
 
 
 @attrs.frozen
@@ -161,27 +164,36 @@ class StoreLog:
     Args:
         js: JetStream, by a client that outlives the log.
         settings: Where it is.
+        lease: The lease of the relay's name, which is held; None: this is no relay's.
 
     Attributes:
-        settings: As above.
+        settings, lease: As above.
         entries: Number of entries written.
         snapshots: Number of snapshots written.
         nbytes: Bytes of entries since the last snapshot.
+        trouble: A sentence while JetStream takes nothing, else None.
+        life: The sequence of the entry with which it was opened; 0: it was not.
+        manifest: The last snapshot; None: there is none.
     """
 
-    def __init__(self, js: JetStream, settings: StoreLogSettings) -> None:
+    def __init__(
+        self, js: JetStream, settings: StoreLogSettings, lease: Lease | None = None
+    ) -> None:
         self.settings = settings
+        self.lease = lease
         self.entries = self.snapshots = self.nbytes = 0
+        self.trouble: str | None = None
         self._js = js
         self._log = settings.subject("log")
-        self._life = 0
+        self.life = 0
         self._number = 0
         self._last = 0
-        self._manifest: Manifest | None = None
+        self.manifest: Manifest | None = None
         self._manifest_sequence = 0
         self._writing = trio.Lock()
         self._more = trio.Event()
         self._large = trio.Event()
+        self._is_full = self._is_lifted = False
 
     def __repr__(self) -> str:
         return f"<StoreLog {self.settings.stream}>"
@@ -205,26 +217,25 @@ class StoreLog:
             StoreError: The log cannot be read, or the disk refuses.
         """
         await patiently(self._make_stream)
-        await patiently(self._begin)
-        ask = partial(self._message, self.settings.subject("manifest"))
-        sequence, data = await patiently(ask)
-        while True:
-            self._manifest_sequence = sequence
-            self._manifest = Manifest.read(data) if data else None
-            directory = folder / f"copy-{sequence}"
-            try:
-                await self._restore(directory, settings)
-            except StoreFormatError:
-                # The process that had the log before may have made another snapshot just now.
-                sequence, data = await patiently(ask)
-                if sequence == self._manifest_sequence:
-                    raise
-            else:
-                return directory
+        try:
+            await self._take()
+        except StreamFullError:
+            async with self._lifted():
+                await self._take()
+        directory = folder / "copy"
+        await self._restore(directory, settings)
+        await patiently(self._sweep)
+        return directory
 
-    async def _make_stream(self) -> None:
+    async def _take(self) -> None:
+        """End what others write."""
+        await patiently(self._begin)
+        await patiently(self._claim)
+
+    def _config(self, *, limited: bool = True) -> StreamConfig:
         settings = self.settings
-        config = StreamConfig(
+        most = settings.max_bytes if limited else None
+        return StreamConfig(
             name=settings.stream,
             subjects=(
                 self._log,
@@ -232,16 +243,42 @@ class StoreLog:
                 settings.subject("snapshot", "*"),
             ),
             replicas=settings.replicas,
-            max_bytes=-1 if settings.max_bytes is None else settings.max_bytes,
+            max_bytes=-1 if most is None else most,
             discard="new",
             description=f"Store of relay {settings.relay} of cluster {settings.cluster}",
         )  # fmt: skip
+
+    async def _make_stream(self) -> None:
+        config = self._config()
         try:
+            found = (await self._js.stream_info(config.name)).config
+        except NotFoundError:
             await self._js.create_stream(config)
-        except JetStreamError as exc:
-            if exc.error_code != _NAME_IN_USE:
-                raise
+            return
+        if set(found.subjects or ()) != set(config.subjects or ()):
+            msg = (
+                f"stream {config.name} of JetStream is not the store of relay {self.settings.relay}"
+            )
+            raise StoreFormatError(msg)
+        # To create it again would take its `max_bytes` a second time from what its servers have.
+        if (found.replicas, found.max_bytes) != (config.replicas, config.max_bytes):
             await self._js.update_stream(config)
+
+    @asynccontextmanager
+    async def _lifted(self) -> AsyncGenerator[None]:
+        """Let the stream have more than its limit for the length of a block, but no entries.
+
+        Cancellation: it may stay so until the log is opened next.
+        """
+        self._is_lifted = True
+        try:
+            await self._js.update_stream(self._config(limited=False))
+            try:
+                yield
+            finally:
+                await self._js.update_stream(self._config())
+        finally:
+            self._is_lifted = False
 
     async def _message(self, subject: str) -> tuple[int, bytes]:
         """Return the sequence and the payload of a subject's last message; 0: there is none."""
@@ -256,17 +293,49 @@ class StoreLog:
             try:
                 ack = await self._js.publish(
                     self._log,
-                    _HEAD.pack(_BEGIN, 0, 0) + mine.encode(),
+                    HEAD.pack(BEGIN, 0, 0) + mine.encode(),
                     message_id=mine,
                     expect_last_for_subject=last,
                 )
             except WrongSequenceError:
                 continue  # It still writes.
-            self._life = self._last = ack.sequence
+            self.life = self._last = ack.sequence
             return
 
+    async def _claim(self) -> None:
+        """Write the manifest again, so that no other process writes one."""
+        subject = self.settings.subject("manifest")
+        while True:
+            last, data = await self._message(subject)
+            try:
+                ack = await self._js.publish(
+                    subject,
+                    data,
+                    message_id=secrets.token_hex(8),
+                    expect_last_for_subject=last,
+                )
+            except WrongSequenceError:
+                continue
+            self.manifest = Manifest.read(data) if data else None
+            self._manifest_sequence = ack.sequence
+            return
+
+    async def _sweep(self) -> None:
+        """Delete what earlier lives have left of snapshots that they did not finish."""
+        stream = self.settings.stream
+        body = {"subjects_filter": self.settings.subject("snapshot", "*")}
+        found = await self._js.call(f"STREAM.INFO.{stream}", body)
+        state = cast("dict[str, Any]", found.get("state") or {})
+        for subject in cast("dict[str, int]", state.get("subjects") or {}):
+            ident = subject.rpartition(".")[2]
+            life = ident.partition("-")[0]
+            # One of a later life is not this one's to judge.
+            is_old = life.isdecimal() and int(life) < self.life
+            if is_old and (self.manifest is None or ident != self.manifest.ident):
+                await self._js.purge_stream(stream, subject=subject)
+
     async def _restore(self, directory: Path, settings: StoreSettings) -> None:
-        manifest = self._manifest
+        manifest = self.manifest
         snapshot = None
         if manifest is not None:
             snapshot = directory.with_suffix(".snapshot")
@@ -304,34 +373,43 @@ class StoreLog:
         """Put the entries after a position into a directory; return their size.
 
         Raises:
-            StoreFormatError: They are no entries.
+            StoreFormatError: They are no entries, or one is missing.
         """
-        config = ConsumerConfig(
-            filters=(self._log,), deliver="by_start_sequence", start_sequence=position + 1
-        )
-        total, life = 0, None
+        config = ConsumerConfig(filters=(self._log,))
+        if position:
+            config = attrs.evolve(config, deliver="by_start_sequence", start_sequence=position)
+        total = life = number = 0
         pieces: list[bytes] = []
         async with OrderedMessages(self._js, self.settings.stream, config, most=PIECES) as entries:
             while True:
                 entry = await entries.receive()
-                kind, of, data = _entry(entry)
-                if kind == _BEGIN:
+                kind, of, count, data = _entry(entry)
+                if position:
+                    # This one is in the snapshot; that it is there says that what follows is, too.
+                    if entry.sequence != position:
+                        raise self._lacks(position)
+                    position, life, number = 0, of, count
+                elif kind == BEGIN:
                     # What the life before has not finished does not count.
                     pieces.clear()
-                    life = entry.sequence
-                    if life >= self._life:
+                    life, number = entry.sequence, 0
+                    if life >= self.life:
                         return total
-                    continue
-                if life is not None and of != life:
-                    msg = f"{self.settings.stream} has an entry of a life that was over"
-                    raise StoreFormatError(msg)
-                pieces.append(data)
-                if kind == _LAST:
-                    group = b"".join(pieces)
-                    pieces.clear()
-                    total += len(group)
-                    add = partial(replay.add, group, b"%d" % entry.sequence)
-                    await trio.to_thread.run_sync(add)
+                elif (of, count) != (life, number + 1):
+                    raise self._lacks(entry.sequence)
+                else:
+                    number = count
+                    pieces.append(data)
+                    if kind == LAST:
+                        group = b"".join(pieces)
+                        pieces.clear()
+                        total += len(group)
+                        add = partial(replay.add, group, b"%d" % entry.sequence)
+                        await trio.to_thread.run_sync(add)
+
+    def _lacks(self, sequence: int) -> StoreFormatError:
+        stream = self.settings.stream
+        return StoreFormatError(f"{stream} lacks an entry of the store's log, near {sequence}")
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -352,19 +430,23 @@ class StoreLog:
                     token.run_sync_soon(lambda: self._more.set())
 
         store.on_commit = more
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._make_snapshots, store)
-            while True:
-                self._more = trio.Event()
-                while group := store.unlogged(GROUP_BYTES):
-                    while store.behind() > COPY_BYTES:  # noqa: ASYNC110
-                        await trio.sleep(LOOK_SECONDS)
-                    data = encode_changes(group)
-                    await self._append(data, trouble)
-                    store.logged(group, b"%d" % self._last)
-                    self._count(len(data))
-                await self._more.wait()
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._make_snapshots, store)
+                await self._take_all(store, trouble)
         raise AssertionError
+
+    async def _take_all(self, store: Store, trouble: Callable[[str | None], object]) -> NoReturn:
+        while True:
+            self._more = trio.Event()
+            while group := store.unlogged(GROUP_BYTES):
+                while store.behind() > COPY_BYTES:  # noqa: ASYNC110
+                    await trio.sleep(LOOK_SECONDS)
+                data = encode_changes(group)
+                await self._append(data, trouble)
+                store.logged(group, b"%d" % self._last)
+                self._count(len(data))
+            await self._more.wait()
 
     async def _append(self, data: bytes, trouble: Callable[[str | None], object]) -> None:
         """Write the entries of a group."""
@@ -378,17 +460,18 @@ class StoreLog:
 
     async def _append_pieces(self, data: bytes, trouble: Callable[[str | None], object]) -> None:
         for at in range(0, len(data) or 1, PIECE_BYTES):
-            kind = _LAST if at + PIECE_BYTES >= len(data) else _PIECE
+            kind = LAST if at + PIECE_BYTES >= len(data) else PIECE
             self._number += 1
-            head = _HEAD.pack(kind, self._life, self._number)
+            head = HEAD.pack(kind, self.life, self._number)
             await self._write(head + data[at : at + PIECE_BYTES], trouble)
             self.entries += 1
 
     async def _write(self, entry: bytes, trouble: Callable[[str | None], object]) -> None:
         """Write an entry; try until JetStream takes it."""
-        ident = f"{self._life}-{self._number}"
-        is_well = True
+        ident = f"{self.life}-{self._number}"
         while True:
+            while self._is_lifted:  # noqa: ASYNC110
+                await trio.sleep(LOOK_SECONDS)
             try:
                 ack = await self._js.publish(
                     self._log, entry, message_id=ident, expect_last_for_subject=self._last
@@ -401,12 +484,16 @@ class StoreLog:
                 except TransportError as exc:
                     sentence = f"the store's log cannot be read: {exc}"
                 else:
-                    if found[: _HEAD.size] == entry[: _HEAD.size]:
+                    if found[: HEAD.size] == entry[: HEAD.size]:
                         # Only the answer to an earlier try was lost.
                         self._last = last
                         break
                     if last > self._last:
                         raise self._taken() from None
+                    if last == self._last:
+                        # An earlier try is under way.
+                        await trio.sleep(LOOK_SECONDS)
+                        continue
                     sentence = (
                         f"stream {self.settings.stream} lacks entries that its servers have "
                         "confirmed; if it stays so, restart the relay to go on with what is there"
@@ -416,13 +503,16 @@ class StoreLog:
                     f"stream {self.settings.stream} of JetStream takes no more "
                     f"({exc.description}): give its servers more room, or a larger --disk-limit"
                 )
+                self._is_full = True
                 self._large.set()
             except TransportError as exc:
                 sentence = f"JetStream does not take what is to be stored: {exc}"
+            self.trouble = sentence
             trouble(sentence)
-            is_well = False
             await trio.sleep(RETRY_SECONDS)
-        if not is_well:
+        self._is_full = False
+        if self.trouble is not None:
+            self.trouble = None
             trouble(None)
 
     def _taken(self) -> StoreTakenError:
@@ -436,7 +526,7 @@ class StoreLog:
 
     def _count(self, nbytes: int) -> None:
         self.nbytes += nbytes
-        before = 0 if self._manifest is None else self._manifest.nbytes
+        before = 0 if self.manifest is None else self.manifest.nbytes
         if self.nbytes > max(SNAPSHOT_BYTES, before):
             self._large.set()
 
@@ -445,7 +535,10 @@ class StoreLog:
             await self._large.wait()
             self._large = trio.Event()
             try:
-                await self.make_snapshot(store)
+                async with self._lifted() if self._is_full else nullcontext():
+                    await self.make_snapshot(store)
+            except StoreTakenError:
+                raise
             except (TransportError, StoreError, OSError) as exc:
                 logger.warning(
                     "the log of the store of relay %s cannot be shortened yet: %s",
@@ -463,30 +556,66 @@ class StoreLog:
 
         Raises:
             TransportError: JetStream does not take it.
-            StoreError: The disk refuses.
+            StoreError: The disk refuses; `StoreTakenError`: another process has taken the log over.
         """
         counted = self.nbytes
         path = store.directory.with_suffix(".next")
+        ident = f"{self.life}-{secrets.token_hex(4)}"
         try:
-            position = await trio.to_thread.run_sync(store.snapshot, path)
-            if position is None:
-                return
-            manifest = await self._upload(path, int(position))
+            found: bytes | None = await trio.to_thread.run_sync(store.snapshot, path)
+            position = int(found or b"0")
+            if position > (0 if self.manifest is None else self.manifest.position):
+                try:
+                    manifest = await self._upload(ident, path, position)
+                    await self._enter(manifest)
+                except (TransportError, OSError):
+                    await self._discard(ident)
+                    raise
+                self.nbytes -= counted
+                self.snapshots += 1
         finally:
             path.unlink(missing_ok=True)
-        ack = await self._js.publish(
-            self.settings.subject("manifest"),
-            manifest.write(),
-            message_id=manifest.ident,
-            expect_last_for_subject=self._manifest_sequence,
-        )
-        self._manifest, self._manifest_sequence = manifest, ack.sequence
-        self.nbytes -= counted
-        self.snapshots += 1
-        await self._purge(manifest)
+        if self.manifest is not None:
+            await self._purge(self.manifest)
 
-    async def _upload(self, path: Path, position: int) -> Manifest:
-        ident = f"{self._life}-{secrets.token_hex(4)}"
+    async def _enter(self, manifest: Manifest) -> None:
+        """Write the manifest of a snapshot; try until it is known whether JetStream has it.
+
+        Raises:
+            StoreTakenError: Another process has taken the log over.
+            JetStreamError: JetStream refuses it.
+        """
+        subject, data = self.settings.subject("manifest"), manifest.write()
+        while True:
+            try:
+                try:
+                    ack = await self._js.publish(
+                        subject,
+                        data,
+                        message_id=manifest.ident,
+                        expect_last_for_subject=self._manifest_sequence,
+                    )
+                    sequence = ack.sequence
+                except WrongSequenceError:
+                    sequence, found = await self._message(subject)
+                    if found != data:
+                        raise self._taken() from None
+            except JetStreamError:
+                raise
+            except TransportError as exc:
+                logger.debug("the manifest of %r may not be there: %s", self, exc)
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                self.manifest, self._manifest_sequence = manifest, sequence
+                return
+
+    async def _discard(self, ident: str) -> None:
+        """Delete the pieces of a snapshot that is not finished: they would fill the stream."""
+        subject = self.settings.subject("snapshot", ident)
+        with suppress(TransportError):
+            await self._js.purge_stream(self.settings.stream, subject=subject)
+
+    async def _upload(self, ident: str, path: Path, position: int) -> Manifest:
         subject = self.settings.subject("snapshot", ident)
         digest = hashlib.sha256()
         pieces = nbytes = first = 0
@@ -510,15 +639,15 @@ class StoreLog:
             await self._js.purge_stream(self.settings.stream, subject=subject, before=before)
 
 
-def _entry(found: Delivered) -> tuple[int, int, bytes]:
-    """Return what an entry is, the life that it is of, and its piece of a group.
+def _entry(found: Delivered) -> tuple[int, int, int, bytes]:
+    """Return what an entry is, its life, its number there, and its piece of a group.
 
     Raises:
         StoreFormatError: It is no entry.
     """
     data = found.payload
-    if len(data) < _HEAD.size or data[0] not in (_BEGIN, _PIECE, _LAST):
+    if len(data) < HEAD.size or data[0] not in (BEGIN, PIECE, LAST):
         msg = f"message {found.sequence} of {found.stream} is no entry of a store's log"
         raise StoreFormatError(msg)
-    kind, life, _ = _HEAD.unpack_from(data)
-    return kind, life, data[_HEAD.size :]
+    kind, life, number = HEAD.unpack_from(data)
+    return kind, life, number, data[HEAD.size :]

@@ -66,7 +66,7 @@ UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
     "sessions", "queues", "commits", "fsyncs", "failures", "damages", "trouble", "consumers",
-    "weight", "members", "groups", "flows", "logins",
+    "weight", "members", "groups", "flows", "logins", "entries", "snapshots",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 

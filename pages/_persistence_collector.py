@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ..dataspace.queues import QueueSums
+    from ..persistence import Log
     from ..store import Store, StoreStatistics
     from ..transports.mqtt.server._persistent_sessions import PersistentSessions
     from ..transports.mqtt.server._shared import SharedGroups
@@ -51,6 +52,7 @@ class PersistenceCollector(WalkedCollector):
         sessions: The persistent sessions; None: there are none, and no samples of them.
         store: The store; None: data is in RAM, and there are no samples of a store.
         groups: The shared subscriptions; their queues are in the sums, too.
+        log: What makes the store durable elsewhere; None: the store does so itself.
 
     Attributes:
         walks: How often the queues were read.
@@ -61,10 +63,12 @@ class PersistenceCollector(WalkedCollector):
         sessions: PersistentSessions | None,
         store: Store | None,
         groups: SharedGroups | None = None,
+        log: Log | None = None,
     ) -> None:
         self._sessions = sessions
         self._groups = groups
         self._store = store
+        self._log = log
         self._last_walk: _Walk | None = None
         self._of_store: StoreStatistics | None = None
         self._due = 0.0
@@ -133,6 +137,12 @@ class PersistenceCollector(WalkedCollector):
             values["sessions_given_up_total"] = self._sessions.given_up
         if self._of_store is not None:
             values |= _of_store(self._of_store)
+            if self._log is not None:
+                values |= _of_log(self._log)
+                values["store_replicated_pending_bytes"] = self._of_store.unlogged_bytes
+                values["store_trouble"] = int(
+                    self._of_store.trouble is not None or self._log.trouble is not None
+                )
         return self._families(values)
 
     def _families(self, values: Mapping[str, _Value]) -> Iterator[Metric]:
@@ -184,6 +194,14 @@ def _of_store(seen: StoreStatistics) -> dict[str, _Value]:
         "store_failures_total": seen.failures,
         "store_damages_total": seen.damages,
         "store_trouble": int(seen.trouble is not None),
+    }
+
+
+def _of_log(log: Log) -> dict[str, _Value]:
+    return {
+        "store_replicated_entries_total": log.entries,
+        "store_replicated_bytes": log.nbytes,
+        "store_replicated_snapshots_total": log.snapshots,
     }
 
 
@@ -255,7 +273,15 @@ _METRICS: Final[dict[str, tuple[str, ...]]] = {
         "Places in the store that could not be read, when it was opened or since.",
     ),
     "store_trouble": (
-        "Whether the store cannot be written to: 1 while the disk refuses, otherwise 0.",
+        "Whether the store cannot be written to: 1 while disk or JetStream refuses, otherwise 0.",
     ),
+    "store_replicated_entries_total": (
+        "Entries that JetStream has taken, with --store nats: a group of changes each, or a part.",
+    ),
+    "store_replicated_bytes": (
+        "Bytes of changes in JetStream since the last snapshot: a restart reads them.",
+    ),
+    "store_replicated_snapshots_total": ("Snapshots of the store written to JetStream.",),
+    "store_replicated_pending_bytes": ("Bytes that wait in RAM for JetStream.",),
 }
 """The description of each metric, and its label if it has one."""

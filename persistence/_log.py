@@ -9,7 +9,19 @@ from ..store import Store
 
 
 class Log(Protocol):
-    """Takes the changes of a store whose settings have `logged`."""
+    """Takes the changes of a store whose settings have `logged`.
+
+    Attributes:
+        entries: Number of entries written.
+        snapshots: Number of snapshots written.
+        nbytes: Bytes of entries since the last snapshot.
+        trouble: A sentence while it takes nothing, else None.
+    """
+
+    entries: int
+    snapshots: int
+    nbytes: int
+    trouble: str | None
 
     async def run(self, store: Store, trouble: Callable[[str | None], object]) -> object:
         """Take changes until cancelled (`Store.unlogged`, `Store.logged`).

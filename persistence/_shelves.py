@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -82,7 +83,7 @@ class Shelves:
 
     Attributes:
         store: The store.
-        log: What makes it durable, if that is not its disk.
+        log: Makes the store durable, if it does not do so itself.
         faults: Handles exceptions of a queue or a callback: one of many that a shared task calls.
         trouble: A sentence about the present trouble with the disk, or None.
         on_trouble: Called with that whenever it changes.
@@ -99,6 +100,7 @@ class Shelves:
         self._flusher = flusher
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
+        self._home = threading.get_ident()
         self._batch = Batch(1, Changes(store))
         self._under_way: deque[Batch] = deque()
         self._written = trio.Event()
@@ -225,6 +227,9 @@ class Shelves:
     # -- reports of the store's thread ----------------------------------------------------------
 
     def _durable_in_thread(self, ticket: int) -> None:
+        if threading.get_ident() == self._home:
+            self._durable(ticket)
+            return
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._durable, ticket)
 
@@ -523,7 +528,7 @@ async def open_shelves(
                     try:
                         shelves.close()
                         if log is not None:
-                            await _all_logged(store)
+                            await _all_logged(store, log)
                     finally:
                         # After any failure: otherwise the thread would be waited for, for ever.
                         store.stop()
@@ -532,11 +537,21 @@ async def open_shelves(
         await _closed(store)
 
 
-async def _all_logged(store: Store) -> None:
-    """Wait until the log has all changes, for `LOG_SECONDS` at most."""
-    with trio.move_on_after(LOG_SECONDS):
-        while store.unlogged(1):  # noqa: ASYNC110
-            await trio.sleep(LOOK_SECONDS)
+async def _all_logged(store: Store, log: Log) -> None:
+    """Wait until the log has all changes, or takes none; say what it does not have."""
+    try:
+        with trio.move_on_after(LOG_SECONDS):
+            while store.unlogged(1) and log.trouble is None:  # noqa: ASYNC110
+                await trio.sleep(LOOK_SECONDS)
+    finally:
+        left = store.statistics().unlogged_bytes
+        if left:
+            logger.error(
+                "%d bytes of changes are not stored, and nobody was told that they are: they end "
+                "with this process",
+                left,
+                extra={"event": "not_stored", "bytes": left},
+            )
 
 
 async def _closed(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from ..transports._flusher import Flusher
     from ..transports.mqtt.server._server import MqttServer
     from ._settings import RelaySettings
+
+
+STAND_IN_GRACE: Final = 1.0
+"""A stand-in ends within so many seconds, since the relay that has the name waits for it."""
 
 
 def cluster_of(
@@ -60,7 +64,7 @@ def _where(settings: RelaySettings, servers: str) -> ClusterSettings:
 
 
 def replicated_shelves(
-    settings: RelaySettings, store: StoreSettings, flusher: Flusher
+    settings: RelaySettings, store: StoreSettings, flusher: Flusher, *, stands_in: bool
 ) -> AbstractAsyncContextManager[Shelves]:
     """Return shelves whose store is in the JetStream of the relay's cluster.
 
@@ -77,6 +81,7 @@ def replicated_shelves(
         store,
         live_bytes=settings.disk_limit,
         replicas=settings.store_replicas,
+        stands_in=stands_in,
     )
 
 
@@ -120,7 +125,8 @@ def stand_in(
 
     def run(name: str, stop: trio.Event) -> Awaitable[object]:
         pages = None if settings.http is None else "127.0.0.1:0"
-        of = attrs.evolve(settings, name=name, listen=(), http=pages, stand_in=False)
+        grace = min(settings.grace, STAND_IN_GRACE)
+        of = attrs.evolve(settings, name=name, listen=(), http=pages, stand_in=False, grace=grace)
         return serve(of, stop)
 
     cluster.companions.append(StandIns(cluster, run))

@@ -180,7 +180,12 @@ def _pages(relay: Relay) -> Pages:
             DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],
-        persistence=PersistenceCollector(relay.mqtt.persistent_sessions, store, relay.mqtt.groups),
+        persistence=PersistenceCollector(
+            relay.mqtt.persistent_sessions,
+            store,
+            relay.mqtt.groups,
+            getattr(relay.persistence, "log", None),
+        ),
     )
 
 

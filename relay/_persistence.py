@@ -43,9 +43,11 @@ RAM_ACCOUNT = "kept"
 
 @asynccontextmanager
 async def open_persistence(
-    settings: RelaySettings, flusher: Flusher
+    settings: RelaySettings, flusher: Flusher, *, stands_in: bool = False
 ) -> AsyncGenerator[Shelves | RamShelves]:
     """Open the storage of a relay for as long as the block lasts.
+
+    `stands_in`: the relay stands in for another one of its cluster.
 
     Raises:
         StoreError: If the store cannot be opened.
@@ -57,7 +59,7 @@ async def open_persistence(
         return
     how = StoreSettings(fsync_interval=settings.fsync_interval)
     async with (
-        replicated_shelves(settings, how, flusher)
+        replicated_shelves(settings, how, flusher, stands_in=stands_in)
         if settings.store == REPLICATED
         else open_shelves(Path(settings.store), how, flusher)
     ) as shelves:

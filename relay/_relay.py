@@ -565,11 +565,16 @@ async def _serve(
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     companion: Companion | None = None,
     make_parts: PartsMaker | None = None,
+    *,
+    stands_in: bool = False,
 ) -> RelayReport:
-    async with open_flusher() as flusher, open_persistence(settings, flusher) as persistence:
+    async with (
+        open_flusher() as flusher,
+        open_persistence(settings, flusher, stands_in=stands_in) as persistence,
+    ):
         relay = Relay(settings, flusher, persistence, make_parts)
         if relay.cluster is not None and settings.stand_in and settings.store == REPLICATED:
-            stand_in(relay.cluster, settings, lambda of, stop: _serve(of, [], stop))
+            stand_in(relay.cluster, settings, lambda of, stop: _serve(of, [], stop, stands_in=True))
         async with (companion or nothing)(relay.ledger) as collector:
             if collector is not None:
                 relay.collectors.append(collector)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ._changes import Body, Changes
+from ._changes import MAX_SEQ, Body, Changes
 from ._database import from_bytes, text
 from ._errors import StoreFormatError, StoreUsageError
 from ._settings import StoreSettings
@@ -121,7 +121,7 @@ def decode_changes(data: bytes, settings: StoreSettings) -> list[Changes]:
         while reader.at < len(data):
             (length,) = reader.unpack(_LENGTH)
             found.append(_decoded(_Reader(reader.bytes(length)), settings))
-    except (struct.error, IndexError, UnicodeDecodeError, StoreUsageError) as error:
+    except (struct.error, IndexError, ValueError, StoreUsageError) as error:
         msg = f"no changes of a store: {error}"
         raise StoreFormatError(msg) from error
     return found
@@ -151,6 +151,10 @@ class _Reader:
         self.at = end
         return found
 
+    def ends(self) -> None:
+        if self.at != len(self.data):
+            raise IndexError("it goes on after its end")
+
 
 @attrs.frozen
 class _NoStore:
@@ -168,8 +172,10 @@ def _decoded(reader: _Reader, settings: StoreSettings) -> Changes:
     declared, dropped, values, bodies, puts, dones = reader.unpack(_COUNTS)
     for _ in range(declared):
         queue, name, meta = reader.unpack(_DECLARED)
+        _check(queue)
         changes.declared[queue] = from_bytes(reader.bytes(name)), reader.bytes(meta)
     changes.dropped = reader.numbers("Q", dropped)
+    _check(max(changes.dropped, default=0))
     for _ in range(values):
         key, value = reader.unpack(_VALUE)
         named = from_bytes(reader.bytes(key))
@@ -177,14 +183,31 @@ def _decoded(reader: _Reader, settings: StoreSettings) -> Changes:
     shared = [changes.share(reader.bytes(size)) for size in reader.numbers("I", bodies)]
     for _ in range(puts):
         queue, count = reader.unpack(_MANY)
+        if not count:
+            raise ValueError("no messages")
+        _check(queue)
         seqs = reader.numbers("Q", count)
         lengths, sizes, indices = (reader.numbers("I", count) for _ in range(3))
         headers = map(reader.bytes, lengths)
         for seq, header, size, index in zip(seqs, headers, sizes, indices, strict=True):
             changes.put(queue, seq, header, shared[index], size=size)
+        _check(changes.puts[queue].last)
     for _ in range(dones):
         queue, count = reader.unpack(_MANY)
         ends = reader.numbers("Q", 2 * count)
-        changes.dones[queue] = list(zip(ends[::2], ends[1::2], strict=True))
+        ranges = list(zip(ends[::2], ends[1::2], strict=True))
+        for first, last in ranges:
+            if first > last:
+                raise ValueError("a range ends before it begins")
+            _check(last)
+        _check(queue)
+        changes.dones[queue] = ranges
+    reader.ends()
     changes.seal()
     return changes
+
+
+def _check(number: int) -> None:
+    """Check that a number is one that SQLite can have."""
+    if number > MAX_SEQ:
+        raise ValueError(f"{number} is too large")

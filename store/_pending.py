@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ class PendingChanges:
         self.wake = threading.Condition(self.lock)
         self.held: deque[Changes] = deque()
         self.held_bytes = 0
+        # Tickets of the last changes of each `release`.
+        self._ends: deque[int] = deque()
 
     def add(self, changes: Changes, *, hold: bool = False) -> int:
         """Add changes that readers see already; return their ticket.
@@ -58,6 +61,7 @@ class PendingChanges:
 
     def release(self, ticket: int) -> None:
         """Let go of held changes up to a ticket: they may be written."""
+        self._ends.append(ticket)
         while self.held and self.held[0].ticket <= ticket:
             changes = self.held.popleft()
             self.held_bytes -= changes.nbytes
@@ -75,8 +79,17 @@ class PendingChanges:
             self.wake.notify()
 
     def first(self, until: int, limit: int) -> list[Changes]:
-        """Return the first changes, about `limit` bytes, up to a ticket; they stay here."""
-        return _first(self.changes, until, limit)
+        """Return the first changes, about `limit` bytes, up to a ticket; they stay here.
+
+        Changes that were released at once stay together, whatever their size and `until`: only the
+        last of them has their place in the log.
+        """
+        group = _first(self.changes, until, limit)
+        if group:
+            last = group[-1].ticket
+            end = next((end for end in self._ends if end >= last), last)
+            group += islice(self.changes, len(group), len(group) + end - last)
+        return group
 
     def first_held(self, limit: int) -> list[Changes]:
         """Return the first held changes, about `limit` bytes; they stay here."""
@@ -85,7 +98,10 @@ class PendingChanges:
     def durable(self, number: int) -> None:
         """Let go of the first changes: they are durable."""
         for _ in range(number):
-            self.nbytes -= self.changes.popleft().nbytes
+            changes = self.changes.popleft()
+            self.nbytes -= changes.nbytes
+            if self._ends and self._ends[0] == changes.ticket:
+                self._ends.popleft()
         self.oldest = self.changes[0].since if self.changes else None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ._database import connect, corruption, has_sound_header, prepare, text
 from ._directory import Directory
-from ._errors import StoreDiskError
+from ._errors import StoreDiskError, StoreFormatError
 from ._log_codec import decode_changes
 from ._recovery import LOG_POSITION
 from ._sentences import trouble
@@ -68,6 +68,9 @@ class Replay:
             self._place.mark()
             found = self._db.execute("SELECT value FROM value WHERE key = ?", (_POSITION,))
             row = found.fetchone()
+            self._queues: set[int] = {
+                ident for (ident,) in self._db.execute("SELECT id FROM queue")
+            }
             self._next_body: int = 1 + (
                 self._db.execute("SELECT max(id) FROM body").fetchone()[0] or 0
             )
@@ -96,12 +99,18 @@ class Replay:
             position: The place of the entry.
 
         Raises:
-            StoreFormatError: They are no changes.
+            StoreFormatError: They are no changes, or not of this log.
             StoreDiskError: The disk refused.
         """
         found = decode_changes(data, self._settings)
         if not found:
             return
+        for changes in found:
+            self._queues |= changes.declared.keys()
+            for queue in changes.puts.keys() - self._queues:
+                msg = f"the log has messages for a queue {queue}, but not what declared it"
+                raise StoreFormatError(msg)
+            self._queues.difference_update(changes.dropped)
         found[-1].values[LOG_POSITION] = self.position = position
         self._changes += found
         self._nbytes += len(data)

@@ -20,7 +20,9 @@ class StoreStatistics:
     log_bytes: int
     """Size of the write-ahead log."""
     pending_bytes: int
-    """Bytes committed and not durable yet."""
+    """Bytes committed that are not on the disk yet."""
+    unlogged_bytes: int
+    """Of these, those that a log does not have yet (`StoreSettings.logged`)."""
     commits: int
     """`Changes` committed."""
     transactions: int

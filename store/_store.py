@@ -322,6 +322,7 @@ class Store:
                 free_bytes=writer.free_pages * PAGE_BYTES,
                 log_bytes=self._directory.log_bytes(),
                 pending_bytes=self.ahead(),
+                unlogged_bytes=self._pending.held_bytes,
                 commits=self._pending.ticket,
                 transactions=writer.transactions,
                 fsync_seconds=writer.seconds,

@@ -21,12 +21,19 @@ from tests.transports.peers import SECONDS, fetch
 class RelayProcess:
     """`clearfunds relay` in a process of its own, on the same store and port each time."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, nats: str | None = None) -> None:
         self.port = lasting_port()
+        #: Where its temporary directories are.
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir(exist_ok=True)
         self._argv = [
             *("relay", "--http", "127.0.0.1:0"),
             *("--listen", f"mqtt+tcp://127.0.0.1:{self.port}"),
-            *("--store", str(directory / "store")),
+            *(
+                ("--store", str(directory / "store"))
+                if nats is None
+                else ("--store", "nats", "--cluster", nats, "--name", "r", "--disk-limit", "8MiB")
+            ),
             *options,
         ]
         self._log = directory / "log"
@@ -47,7 +54,14 @@ class RelayProcess:
 
     def _open(self) -> subprocess.Popen[str]:
         with self._log.open("a") as log:
-            return forks.start(*self._argv, stdout=subprocess.PIPE, stderr=log, text=True)
+            environment = {**os.environ, "TMPDIR": str(self.temporary)}
+            return forks.start(
+                *self._argv, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+
+    async def page(self, path: str) -> str:
+        """Return a page."""
+        return await fetch(f"{self._http}{path}")
 
     async def ledger(self) -> dict[str, Any]:
         """Return its books; see that they balance."""
@@ -81,16 +95,23 @@ class RelayProcess:
     async def stop(self) -> None:
         """End it as one does; it has to leave nothing behind."""
         assert await self._end(signal.SIGTERM) == 0, self.log
+        assert list(self.temporary.iterdir()) == []
 
-    async def _end(self, number: int) -> int:
+    async def ended(self) -> int:
+        """Wait until it ends by itself; return its exit status."""
         process = self._process
         assert process is not None
-        process.send_signal(number)
         status = await trio.to_thread.run_sync(process.wait)
         assert process.stdout is not None
         process.stdout.close()
         self._process = None
         return status
+
+    async def _end(self, number: int) -> int:
+        process = self._process
+        assert process is not None
+        process.send_signal(number)
+        return await self.ended()
 
     @property
     def pid(self) -> int:
@@ -103,9 +124,17 @@ class RelayProcess:
 
 
 @asynccontextmanager
-async def relay_process(directory: Path, *options: str) -> AsyncGenerator[RelayProcess]:
-    """Let there be a relay, and none at the end."""
-    relay = RelayProcess(directory, *options)
+async def relay_process(
+    directory: Path, *options: str, nats: str | None = None
+) -> AsyncGenerator[RelayProcess]:
+    """Let there be a relay, and none at the end.
+
+    Args:
+        directory: A folder for its files.
+        options: Options of `clearfunds relay`.
+        nats: The servers whose JetStream has its store; None: a directory is its store.
+    """
+    relay = RelayProcess(directory, *options, nats=nats)
     try:
         await relay.start()
         yield relay

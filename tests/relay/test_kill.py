@@ -8,17 +8,23 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.nats_servers import nats_server, needs_nats
 from tests.relay.faithful import Life, Load, mixed
 from tests.relay.relay_process import relay_process
 from tests.transports.peers import until
 
 
-async def rounds(directory: Path, number: int, seed: int, *options: str) -> Load:
+async def rounds(
+    directory: Path, number: int, seed: int, *options: str, nats: str | None = None
+) -> Load:
     """Kill it so many times under load; return what was seen, when all has come to rest."""
     chance = random.Random(seed)
     load = Load(seed)
     mixed(load)
-    async with relay_process(directory, *options) as relay, trio.open_nursery() as nursery:
+    async with (
+        relay_process(directory, *options, nats=nats) as relay,
+        trio.open_nursery() as nursery,
+    ):
         load.life = Life(relay.port)
         load.start(nursery)
         await until(lambda: load.confirmed)
@@ -43,6 +49,26 @@ async def test_killed_under_load(tmp_path: Path) -> None:
     assert len(load.confirmed) > 100
     assert sum(each.again for each in load.subscribers) > 10
     assert all(each.safe for each in load.subscribers)
+
+
+@needs_nats
+async def test_killed_under_load_with_its_store_in_jetstream(tmp_path: Path) -> None:
+    """It takes some seconds each time: its lease has to expire."""
+    with nats_server(tmp_path) as server:
+        load = await rounds(tmp_path, 2, 1, nats=server.url)
+    assert len(load.confirmed) > 100
+    assert sum(each.again for each in load.subscribers) > 3
+    assert all(each.safe for each in load.subscribers)
+
+
+@needs_nats
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10))
+async def test_killed_under_load_with_its_store_in_jetstream_again_and_again(
+    tmp_path: Path, seed: int
+) -> None:
+    with nats_server(tmp_path) as server:
+        await rounds(tmp_path, 10, seed, nats=server.url)
 
 
 @pytest.mark.long
