@@ -71,11 +71,12 @@ class Lease:
         """Whether the others know that this relay is there, as far as it can tell."""
         return self._revision is not None and self._clock() - self.renewed_at < SECONDS
 
-    async def take(self, ask: Callable[[], object] = lambda: None) -> None:
+    async def take(self, ask: Callable[[], object] | None = None) -> None:
         """Take the lease; the relay is not one of the cluster until `keep` says so.
 
         Args:
-            ask: Asks a relay that stands in for this one to give the name back.
+            ask: Asks a relay that stands in for this one to give the name back, while this waits
+                for it, or for the lease to expire; None: it does not wait.
 
         Raises:
             ClusterError: Another relay has this name.
@@ -89,7 +90,7 @@ class Lease:
                 break
             except WrongSequenceError:
                 # The last life of this relay, whose lease has not expired yet; or another relay.
-                if self._clock() > deadline:
+                if ask is None or self._clock() > deadline:
                     msg = (
                         f"another relay of the cluster has the name {self.name!r}; give this one "
                         "another --name"
@@ -99,10 +100,11 @@ class Lease:
             await trio.sleep(RETRY_SECONDS)
         self.renewed_at = began
         self.life = self._revision = life
+        self._holding = trio.CancelScope()
 
     async def hold(self) -> None:
         """Renew the lease, without being one of the cluster, until it is lost or handed over."""
-        with trio.CancelScope() as self._holding:
+        with self._holding:
             await self._keep(self._value(0))
 
     def hand_over(self, bucket: KeyValue) -> None:

@@ -41,10 +41,6 @@ snapshot, the next one, and what is written meanwhile."""
 _LOCK: Final = "lock"
 
 
-def _nobody() -> None:
-    """Ask nobody."""
-
-
 @contextmanager
 def _temporary(settings: ClusterSettings) -> Generator[Path]:
     """Have a temporary directory for the length of a block; it is locked as long as it is used."""
@@ -133,7 +129,7 @@ async def open_replicated_shelves(
                 state = await patiently(partial(open_state, js, settings))
                 lease = Lease(state, settings.name, returns=True)
                 ask = partial(ask_back, nats, settings.cluster, settings.name)
-                await patiently(partial(lease.take, _nobody if stands_in else ask))
+                await patiently(partial(lease.take, None if stands_in else ask))
                 async with holding(lease):
                     await trio.to_thread.run_sync(_sweep, settings)
                     log = StoreLog(js, log_settings, lease)

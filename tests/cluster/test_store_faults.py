@@ -38,6 +38,7 @@ class Client:
     """A client of paho's that goes to the next relay when its connection ends."""
 
     def __init__(self, name: str, ports: list[int], at: int) -> None:
+        self.name = name
         self._ports = ports
         self._at = at
         self.connected = threading.Event()
@@ -202,7 +203,14 @@ class Traffic:
             writer.end()
         await until(lambda: not any(each.under_way for each in self.writers), 60)
         wanted = {(each.topic, number) for each in self.writers for number in each.confirmed}
-        await until(lambda: all(wanted <= each.got.keys() for each in self.readers), 60)
+
+        def missing() -> dict[str, list[tuple[str, int]]]:
+            lost = {each.name: sorted(wanted - each.got.keys()) for each in self.readers}
+            return {name: some for name, some in lost.items() if some}
+
+        with trio.move_on_after(30):
+            await until(lambda: not missing(), 60)
+        assert not missing()
 
     def twice(self) -> set[tuple[str, int]]:
         """Return what some reader has got twice with QoS 2."""
