@@ -249,7 +249,7 @@ class StoreLog:
         except NotFoundError:
             await self._js.create_stream(config)
             return
-        if set(found.subjects) != set(config.subjects):
+        if set(found.subjects or ()) != set(config.subjects or ()):
             msg = (
                 f"stream {config.name} of JetStream is not the store of relay {self.settings.relay}"
             )
