@@ -32,7 +32,7 @@ class RelayProcess:
             *(
                 ("--store", str(directory / "store"))
                 if nats is None
-                else ("--store", "nats", "--cluster", nats, "--name", "r", "--disk-limit", "8MiB")
+                else ("--store", "nats", "--cluster", nats, "--name", "r", "--disk-limit", "128MiB")
             ),
             *options,
         ]

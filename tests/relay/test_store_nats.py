@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,10 @@ async def test_a_second_relay_of_that_name_is_refused(server: NatsServer, tmp_pa
         await relay.stop()
 
 
+def _has_confirmed(load: Load, number: int) -> bool:
+    return len(load.confirmed) > number
+
+
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(5))])
 async def test_jetstream_is_killed_again_and_again_under_load(
     seed: int, server: NatsServer, tmp_path: Path
@@ -237,13 +242,12 @@ async def test_jetstream_is_killed_again_and_again_under_load(
         load.life = Life(relay.port)
         load.start(nursery)
         for _ in range(3):
-            before = len(load.confirmed)
-            await until(lambda before=before: len(load.confirmed) > before + 20)
+            wanted = len(load.confirmed) + 20
+            await until(partial(_has_confirmed, load, wanted))
             await trio.to_thread.run_sync(server.kill)
             await trio.sleep(chance.uniform(0.0, 3.0))
             await trio.to_thread.run_sync(server.start)
-        before = len(load.confirmed)
-        await until(lambda: len(load.confirmed) > before)
+        await until(partial(_has_confirmed, load, len(load.confirmed)))
         await relay.kill()
         await relay.start()
         await load.settled()
