@@ -204,19 +204,15 @@ class Peer:
     # -- what goes --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Exchange with it until `end` is called.
+        """Exchange with it until `leave` or `end` is called.
 
-        Cancellation: as `end`.
+        Cancellation: one of the two has to be called then.
         """
-        try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    nursery.start_soon(self._ship)
-                    nursery.start_soon(self._answer)
-        finally:
-            if not self.hop.is_away:
-                self.end()
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._ship)
+                nursery.start_soon(self._answer)
 
     def leave(self) -> None:
         """Note that it has gone and may come back: keep what asks for it, in the hop.

@@ -21,7 +21,9 @@ from tests.transports.peers import SECONDS, fetch
 class RelayProcess:
     """`clearfunds relay` in a process of its own, on the same store and port each time."""
 
-    def __init__(self, directory: Path, *options: str, nats: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, *options: str, nats: str | None = None, name: str = "r"
+    ) -> None:
         self.port = lasting_port()
         #: Where its temporary directories are.
         self.temporary = directory / "tmp"
@@ -32,7 +34,16 @@ class RelayProcess:
             *(
                 ("--store", str(directory / "store"))
                 if nats is None
-                else ("--store", "nats", "--cluster", nats, "--name", "r", "--disk-limit", "128MiB")
+                else (
+                    "--store",
+                    "nats",
+                    "--cluster",
+                    nats,
+                    "--name",
+                    name,
+                    "--disk-limit",
+                    "128MiB",
+                )
             ),
             *options,
         ]
@@ -114,6 +125,11 @@ class RelayProcess:
         return await self.ended()
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not ended."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -125,7 +141,7 @@ class RelayProcess:
 
 @asynccontextmanager
 async def relay_process(
-    directory: Path, *options: str, nats: str | None = None
+    directory: Path, *options: str, nats: str | None = None, name: str = "r"
 ) -> AsyncGenerator[RelayProcess]:
     """Let there be a relay, and none at the end.
 
@@ -133,8 +149,9 @@ async def relay_process(
         directory: A folder for its files.
         options: Options of `clearfunds relay`.
         nats: The servers whose JetStream has its store; None: a directory is its store.
+        name: Its name in the cluster, with `nats`.
     """
-    relay = RelayProcess(directory, *options, nats=nats)
+    relay = RelayProcess(directory, *options, nats=nats, name=name)
     try:
         await relay.start()
         yield relay

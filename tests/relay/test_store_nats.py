@@ -209,6 +209,7 @@ async def test_a_relay_that_was_taken_for_dead_ends_with_a_sentence(
                 with trio.fail_after(SECONDS):
                     assert await one.ended() == 1
                 assert "another relay has taken over the store of r" in one.log
+                assert "another relay of the cluster has the name 'r'" in one.log
                 assert "Traceback" not in one.log
                 assert list(one.temporary.iterdir()) == []
                 broker = Broker(two.port, 32, "d")

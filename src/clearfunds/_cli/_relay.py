@@ -28,7 +28,7 @@ from ._log_rate import LINES_A_SECOND, LimitedHandler, keep_summing_up
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import RUNNING, Options
 from ._reloading import reload_at_sighup, reloads_of
-from ._running import alone, run_async, tell
+from ._running import run_async, tell
 from ._tls_options import Tls
 from ._token_options import TokenOptions
 from ._types import Count, OptionalCount
@@ -135,6 +135,12 @@ def relay(
     let_go_of_large(MMAP_THRESHOLD if settings.cluster is None else CLUSTER_MMAP_THRESHOLD)
     try:
         return run_async(partial(_serve, serve, limited), settings, companion)
+    except ListenURLError as error:
+        raise UsageError(str(error)) from error
+    except BrokenPipeError:
+        raise
+    except (OSError, TransportError, StoreError, PipelineError) as error:
+        raise CommandFailedError(str(error)) from error
     finally:
         if limited is not None:
             limited.flush()
@@ -190,15 +196,7 @@ async def _serve(
         if limited is not None:
             nursery.start_soon(keep_summing_up, limited)
         nursery.start_soon(reload_at_sighup, reloads_of(settings))
-        try:
-            addresses: RelayAddresses = await nursery.start(serving)
-        except Exception as error:
-            cause = alone(error)
-            if isinstance(cause, ListenURLError):
-                raise UsageError(str(cause)) from error
-            if isinstance(cause, OSError | TransportError | StoreError | PipelineError):
-                raise CommandFailedError(str(cause)) from error
-            raise
+        addresses: RelayAddresses = await nursery.start(serving)
         for listening in addresses.listening:
             tell(listening=listening)
         if addresses.http is not None:
