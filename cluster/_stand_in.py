@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
@@ -145,4 +145,8 @@ def _weight(relay: str, name: str) -> bytes:
 
 
 def innermost(exc: BaseException) -> BaseException:
-    return innermost(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
+    """Return an exception, or the first one in the nest of groups that it is."""
+    if isinstance(exc, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        return innermost(group.exceptions[0])
+    return exc

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 import trio
@@ -554,7 +554,8 @@ class _Told(trio.TaskStatus[RelayAddresses]):
 def _taken(exc: BaseException) -> BaseException | None:
     """Return the error that another relay has this one's store now (`cluster`); None: it is not."""
     if isinstance(exc, BaseExceptionGroup):
-        return _taken(exc.exceptions[0]) if exc.split(StoreTakenError)[1] is None else None
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        return _taken(group.exceptions[0]) if group.split(StoreTakenError)[1] is None else None
     return exc if isinstance(exc, StoreTakenError) else None
 
 
