@@ -158,9 +158,8 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (
     "access",
     "accounts",
+    "cluster",
     "dataspace",
-    "persistence",
-    "ranges",
     "transports",
     "persistence",
     "ranges",

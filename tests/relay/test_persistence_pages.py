@@ -107,7 +107,7 @@ async def test_who_is_in_the_way_when_the_disk_budget_is_spent_and_what_comes_ne
 async def test_trouble_and_alarms_are_named(tmp_path: Path) -> None:
     async with running(store=str(tmp_path / "store"), http="127.0.0.1:0") as relay:
         shelves: Any = relay.relay.persistence
-        shelves._note_trouble("cannot write to the store: the disk is full")
+        shelves.note_trouble("disk", "cannot write to the store: the disk is full")
         relay.ledger.alarms["disk"] = True
         relay.relay.mqtt.account.halt("disk")
         async with connected(relay.port, "pub") as publisher:
@@ -123,7 +123,7 @@ async def test_trouble_and_alarms_are_named(tmp_path: Path) -> None:
                 "for an alarm: the disk is nearly full; nobody who publishes is read until that "
                 "is over."
             )
-            shelves._note_trouble(None)
+            shelves.note_trouble("disk", None)
             relay.ledger.alarms["disk"] = False
             relay.relay.mqtt.account.resume("disk")
         page = await look(relay)
@@ -143,7 +143,7 @@ async def test_no_session_ends_because_the_disk_is_in_trouble(tmp_path: Path) ->
             await client.subscribe(broker.topic)
         await broker.publish(numbered(3))
         shelves: Any = relay.relay.persistence
-        shelves._note_trouble("cannot write: the disk is full")
+        shelves.note_trouble("disk", "cannot write: the disk is full")
         async with connected(relay.port, "pub") as publisher:
             for n in range(1, 21):
                 await publisher.publish(broker.topic, b"x", 1, packet_id=n)
@@ -159,7 +159,7 @@ async def test_no_session_ends_because_the_disk_is_in_trouble(tmp_path: Path) ->
             (holder,) = (each for each in page["holders"] if each["name"] == first)
             assert what_next(holder) == "is waited for"
             assert page["incidents"] == []
-            shelves._note_trouble(None)
+            shelves.note_trouble("disk", None)
             for n in range(1, 21):
                 await publisher.expect(PubAck(n))
         async with broker.visit(present=True) as client:

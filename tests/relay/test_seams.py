@@ -409,9 +409,9 @@ async def test_trouble_with_the_disk_that_one_cannot_be_told_of(
             await victim.subscribe("t", qos=1)
             seam.armed = True
             shelves: Any = relay.relay.persistence
-            shelves._note_trouble("the disk is full")
+            shelves.note_trouble("disk", "the disk is full")
             await victim.gone()
-            shelves._note_trouble(None)
+            shelves.note_trouble("disk", None)
         seam.armed = False
         await forget_victim(relay.port)
 
