@@ -74,6 +74,7 @@ class Pages:
         collectors: Further collectors for `/metrics`, such as a `RelayCollector`.
         persistence: The collector for persistent sessions and the store, if there are any.
         whose: The program that they are about, in a sentence.
+        more: Further pages, by path.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class Pages:
         collectors: Iterable[Collector] = (),
         persistence: PersistenceCollector | None = None,
         whose: str = "The relay",
+        more: Mapping[str, Handler] | None = None,
     ) -> None:
         self._ledger = ledger
+        self._more = more or {}
         self._whose = whose
         # A registry refuses two collectors that would serve the same name.
         registry = CollectorRegistry()
@@ -131,6 +134,7 @@ class Pages:
         """The pages by path, for `serve_http`."""
         return {
             **self._live.handlers(),
+            **self._more,
             "/metrics": self.metrics,
             "/metrics/detailed": self.detailed,
             "/ledger.json": self.ledger_json,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..accounts import Account
     from ..cluster import Cluster, ClusterSettings
     from ..dataspace import Dataspace
+    from ..pages import Handler
     from ..persistence import Shelves
     from ..store import StoreSettings
     from ..transports._flusher import Flusher
@@ -90,6 +91,14 @@ def collector_of(cluster: Cluster) -> Collector:
     from ..cluster import ClusterCollector
 
     return ClusterCollector(cluster)
+
+
+def page_of_hops(cluster: Cluster) -> Handler:
+    """Return the page `/hops.json`."""
+    # Imported here: it needs h11, which only the [relay] extra brings.
+    from ..cluster._hops_page import hops_page
+
+    return hops_page(cluster)
 
 
 def name_of_host() -> str:

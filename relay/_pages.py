@@ -13,6 +13,7 @@ import trio
 from ..accounts import Limit
 from ..transports._input import INPUT_ACCOUNT
 from ..transports._listener import ListenError, ListenURLError
+from ._clustering import page_of_hops
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -186,6 +187,7 @@ def _pages(relay: Relay) -> Pages:
             relay.mqtt.groups,
             getattr(relay.persistence, "log", None),
         ),
+        more=None if relay.cluster is None else {"/hops.json": page_of_hops(relay.cluster)},
     )
 
 

@@ -3,6 +3,10 @@
 No I/O: a transport carries the shipments and receipts.
 """
 
+from ._books import Comparison as Comparison
+from ._books import HopBooks as HopBooks
+from ._books import LandingBooks as LandingBooks
+from ._books import compare as compare
 from ._hop import Hop as Hop
 from ._hop import RemoteHolder as RemoteHolder
 from ._hop import via as via

@@ -37,6 +37,7 @@ from ...accounts import (
     Outcome,
     StuckPolicy,
 )
+from ._books import HopBooks
 from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment
 
 logger = logging.getLogger("clearfunds.dataspace")
@@ -113,13 +114,14 @@ class Hop(LoanQueue):
         relay: The other relay's name.
         epoch: As above.
         is_away: Whether the other relay has gone, and may come back.
+        given_up_items: Items that are written off here and may still be there.
     """
 
     __slots__ = (
         "_asking", "_carried", "_confirms", "_identities", "_last_receipt", "_life", "_next",
         "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_shipments",
-        "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch", "is_away",
-        "on_ready", "relay",
+        "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
+        "given_up_items", "is_away", "on_ready", "relay",
     )  # fmt: skip
 
     kind = "hop"
@@ -158,6 +160,7 @@ class Hop(LoanQueue):
         self._identities: dict[int, Identity] = {}
         self._carried = 0
         self.is_away = False
+        self.given_up_items = 0
         self._unreceived_items = 0
         self._unreceived_bytes = 0
         self._remote: dict[str, RemoteHolder] = {}
@@ -217,6 +220,11 @@ class Hop(LoanQueue):
     def out(self) -> dict[int, LoanedItem[list[Any]]]:
         """Return the loans of parcels that were sent and have not ended, by number."""
         return dict(self._out)
+
+    def books(self) -> HopBooks:
+        """Return what is owed for here, and is there or on its way."""
+        out = {number: loan.items for number, loan in self._out.items()}
+        return HopBooks(self.epoch, self._next, out, self.given_up_items)
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -345,6 +353,7 @@ class Hop(LoanQueue):
         if self._life:
             lost = [number for number in self._out if number < self._received]
             items = sum(self._end_one(number, Outcome.WRITTEN_OFF) for number in lost)
+            self.given_up_items += items
             logger.warning(
                 "relay %s has restarted: %d items that it had received, and not finished, are "
                 "written off",
@@ -500,7 +509,7 @@ class Hop(LoanQueue):
         """See `Holder.give_up`: what has not been received is written off; what comes goes on."""
         for number in list(self._out if self.is_away else self._unreceived):
             self._take_off(number)
-            self._end_one(number, Outcome.WRITTEN_OFF)
+            self.given_up_items += self._end_one(number, Outcome.WRITTEN_OFF)
         self._received = self._next
         self.settle_all(Outcome.WRITTEN_OFF)
         self.settled()

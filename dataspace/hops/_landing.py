@@ -36,6 +36,7 @@ from ...accounts import (
 from ...accounts._loop import checkpoint
 from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
+from ._books import LandingBooks
 from ._hop import Hop
 from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment, ranges_of
 
@@ -318,6 +319,11 @@ class Landing:
     def unsettled(self) -> dict[int, Parcel]:
         """Return the parcels that have come and are not settled, by number."""
         return {number: each.parcel for number, each in self._landed.items()}
+
+    def books(self) -> LandingBooks:
+        """Return what is here and not settled."""
+        unsettled = {number: each.parcel.items for number, each in self._landed.items()}
+        return LandingBooks(self._epoch, self._next, unsettled)
 
     # -- shipments --------------------------------------------------------------------------------
 

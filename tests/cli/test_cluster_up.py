@@ -22,6 +22,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from clearfunds._cli import run
 from clearfunds.transports.mqtt import MqttClient, open_mqtt
 from tests import forks
 from tests.cli.conftest import SECONDS
@@ -105,6 +106,7 @@ async def test_two_relays_their_page_and_their_end() -> None:
             await reader.subscribe("news/#", qos=1)
             await crosses(writer, reader)
             await shows(cluster.page, one, two)
+            assert await trio.to_thread.run_sync(run, ["audit", "--cluster", cluster.page]) == 0
         cluster.process.send_signal(signal.SIGINT)
         status, told = cluster.end()
         assert status == 0, told

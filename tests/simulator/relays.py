@@ -13,7 +13,7 @@ import trio
 
 from clearfunds.accounts import Account, Ledger, Limit, LoanedItem
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, TopicFilter
-from clearfunds.dataspace.hops import Hop, Landing, Receipt, Seen, Shipment, via
+from clearfunds.dataspace.hops import Hop, Landing, Receipt, Seen, Shipment, compare, via
 
 TICK = 0.1
 """Seconds between two receipts."""
@@ -229,6 +229,8 @@ class World:
             assert (loan.account.name, loan.items, loan.bytes) == (
                 parcel.origin, parcel.items, parcel.nbytes,
             )  # fmt: skip
+        found = compare(hop.books(), landing.books())
+        assert found is None or not found.faults
 
     def is_quiet(self) -> bool:
         """Whether nobody owes anything."""

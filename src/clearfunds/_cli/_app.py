@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "pub": "Publish MQTT messages.",
     "sub": "Subscribe over MQTT and print messages.",
     "top": "Monitor a relay: outstanding work, slow consumers, blocked publishers.",
+    "audit": "Check that the books of a relay, or of a whole cluster, balance.",
     "trace": "Trace an account's next event to its last subscriber.",
     "mint": "Make keys and sturdyrefs for Syndicate clients.",
     "passwd": "Set passwords of MQTT users, in a relay's password file.",
