@@ -81,8 +81,8 @@ class Setup:
 
 
 @contextlib.contextmanager
-def set_up() -> Generator[Setup]:
-    """Run a NATS server and two relays for the length of a block.
+def set_up(*options: str) -> Generator[Setup]:
+    """Run a NATS server and two relays, with further options, for the length of a block.
 
     Raises:
         ServerError: One of them does not start.
@@ -99,7 +99,9 @@ def set_up() -> Generator[Setup]:
         where = f"--cluster=nats://127.0.0.1:{port}"
         one, two = (
             stack.enter_context(
-                Relay(name, ("mqtt",), options=(where, f"--name={name}")).running(scratch, None)
+                Relay(name, ("mqtt",), options=(where, f"--name={name}", *options)).running(
+                    scratch, None
+                )
             )
             for name in ("r1", "r2")
         )

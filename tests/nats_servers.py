@@ -87,15 +87,17 @@ def nats_server(folder: Path, more: str = "", *, jetstream: bool = True) -> Gene
 
 
 @contextlib.contextmanager
-def nats_cluster(folder: Path, count: int = 3) -> Generator[list[NatsServer]]:
-    """Run a cluster for the length of a block."""
+def nats_cluster(
+    folder: Path, count: int = 3, *, advertise: bool = True
+) -> Generator[list[NatsServer]]:
+    """Run a cluster for the length of a block; whether its servers tell clients of each other."""
+    told = "" if advertise else ", no_advertise: true"
     routes = [lasting_port() for _ in range(count)]
     listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
     servers = [
         NatsServer(
             folder,
-            f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}], '
-            "no_advertise: true }",
+            f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}]{told} }}',
             f"n{number}",
         )
         for number, port in enumerate(routes)

@@ -99,12 +99,17 @@ async def test_a_killed_relay_is_noticed_and_its_clients_are_served_by_another(
             open_mqtt("127.0.0.1", one.port, client_id="writer") as writer,
         ):
             await reader.subscribe("t")
-            await trio.sleep(0.5)  # and so the other relay knows
+            while True:  # until the other relay knows
+                await writer.publish("t", b"probe")
+                with trio.move_on_after(0.1):
+                    assert await reader.publication()
+                    break
             two.stop_for_now()
+            await writer.publish("t", b"lost")
+            await writer.flush()
             with trio.fail_after(NOTICED):
-                while not await owes_for(one, "r1"):
-                    await writer.publish("t", b"lost")
-                    await writer.flush()
+                while not await owes_for(one, "r1"):  # noqa: ASYNC110
+                    await trio.sleep(0.02)
             began = trio.current_time()
             await two.kill()
             while await owes_for(one, "r1"):  # noqa: ASYNC110

@@ -227,7 +227,7 @@ async def test_what_is_confirmed_is_there_whatever_dies_hangs_or_is_cut_off(
     more than that.
     """
     chance = Random(seed)
-    with nats_cluster(tmp_path) as servers:
+    with nats_cluster(tmp_path, advertise=False) as servers:
         async with relays(tmp_path, servers) as (found, own_ways):
             traffic = Traffic(found)
             try:
