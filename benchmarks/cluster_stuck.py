@@ -39,6 +39,8 @@ RATE: Final = 250.0
 """Messages a second of each of the others."""
 STUCK_RATE: Final = 400.0
 STUCK_BYTES: Final = 10_000
+POLL: Final = 0.1
+"""Seconds between two looks at the page of relay r1."""
 PROFILES: Final = ("balanced", "lossless", "live")
 _STAMP: Final = struct.Struct(">d")
 
@@ -196,12 +198,15 @@ def measure(profile: str, seconds: float) -> Result:
             time.sleep(2)
             load.phase = before = Phase()
             memory = sum(resident_kib(relay.pid) for relay in setup.relays)
-            time.sleep(seconds)
+            page = setup.relays[0].page
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends:
+                blame(page)  # so that both phases have this load
+                time.sleep(POLL)
             load.stop_reading()
             load.phase = after = Phase()
             ends = time.monotonic() + 2 * seconds
             waits_since = named = None
-            page = setup.relays[0].page
             while time.monotonic() < ends:
                 waits, is_named = blame(page)
                 now = time.monotonic()
@@ -209,7 +214,7 @@ def measure(profile: str, seconds: float) -> Result:
                     waits_since = now
                 if is_named and named is None and waits_since is not None:
                     named = now - waits_since
-                time.sleep(0.05)
+                time.sleep(POLL)
             memory = sum(resident_kib(relay.pid) for relay in setup.relays) - memory
         finally:
             load.close()
