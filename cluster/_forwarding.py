@@ -79,6 +79,8 @@ class _Request:
     """The request to serve a client."""
 
     link: int
+    number: int
+    """That of the two relays' lives: see `Peer`."""
     peer: str
     listener: str
     voucher: Voucher
@@ -88,6 +90,7 @@ class _Request:
         voucher = self.voucher
         head = {
             "link": self.link,
+            "number": self.number,
             "peer": self.peer,
             "listener": self.listener,
             "verified": voucher.is_verified,
@@ -106,13 +109,15 @@ class _Request:
         text, _, first = data.partition(b"\n")
         try:
             head: Any = json.loads(text)
-            link, expires_in = head["link"], head["expires_in"]
-            if type(link) is not int or not isinstance(expires_in, float | int | None):
-                raise TypeError("its number or its time has a wrong type")
+            link, number, expires_in = head["link"], head["number"], head["expires_in"]
+            if type(link) is not int or type(number) is not int:
+                raise TypeError("a number has a wrong type")
+            if not isinstance(expires_in, float | int | None):
+                raise TypeError("its time has a wrong type")
             voucher = Voucher(
                 bool(head["verified"]), expires_in, base64.b64decode(head["last"], validate=True)
             )
-            return cls(link, str(head["peer"]), str(head["listener"]), voucher, first)
+            return cls(link, number, str(head["peer"]), str(head["listener"]), voucher, first)
         except (ValueError, TypeError, LookupError, RecursionError, binascii.Error) as exc:
             msg = f"this is no request to serve a client: {exc!r}"
             raise RemoteProtocolError(msg) from exc
@@ -344,7 +349,12 @@ class OutwardBridge(_Bridge):
         """Ask the other relay; return why it does not serve the client."""
         passage = self._passage
         request = _Request(
-            self._end.link, passage.link.peer, passage.listener, passage.voucher, passage.first
+            self._end.link,
+            self.peer.number,
+            passage.link.peer,
+            passage.listener,
+            passage.voucher,
+            passage.first,
         )
         try:
             answer = await self._nats.request(
@@ -476,11 +486,19 @@ class Forwarding:
         bridge = table.get((relay, frame.link))
         if bridge is not None:
             bridge.receive(frame, trio.current_time())
-        elif frame.kind is not Kind.END and self._place is not None:
+        elif frame.kind is not Kind.END and self._place is not None and self._is_there:
             last = Frame(Kind.END, not frame.by_opener, frame.link, 0, 0, b"it has ended")
             self._say(f"{SUBJECT}.{self._place.cluster}.{relay}.{self._place.name}", last.encode())
 
+    @property
+    def _is_there(self) -> bool:
+        """Whether this relay is the one of its name: another may stand in for it, and answers."""
+        lease = self._cluster.lease
+        return lease is not None and lease.is_held
+
     def _take_request(self, relay: str, message: Message) -> None:
+        if not self._is_there:
+            return
         try:
             why = self._serve(relay, _Request.of(message.payload))
         except (RemoteProtocolError, OSError) as exc:
@@ -503,6 +521,8 @@ class Forwarding:
         peer = self._cluster.peers.get(relay)
         if peer is None or place is None or nursery is None:
             return f"relay {relay} is not known here"
+        if request.number != peer.number:
+            return f"relay {relay} means another life of one of the two"
         if mqtt.stopping:
             return "it stops"
         if len(mqtt.admission) >= mqtt.admission.limit:
