@@ -30,7 +30,7 @@ from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
 from ._companion import Companion, Place
 from ._errors import ClusterError
-from ._interest import Interest, page_of_all, read_page
+from ._interest import Interest, read_page
 from ._lease import MARKER_SECONDS, PREFIX, Lease, read_lease
 from ._patiently import RETRY_SECONDS, patiently
 from ._peer import Peer
@@ -168,7 +168,7 @@ class Cluster:
         self._open = open_account
         self._close = close_account
         self._router = RunRouter(dataspace)
-        self._interest = Interest(dataspace.routes)
+        self._interest = Interest(dataspace.routes, returns=shelves is not None)
         self._shelves = shelves
         # What has come from each relay, over its lives.
         self._seen: dict[str, Seen] = {}
@@ -181,6 +181,8 @@ class Cluster:
         self._left: dict[str, float] = {}
         self._sees_since = math.inf
         self._pages: dict[str, dict[int, tuple[int, frozenset[str]]]] = {}
+        # Those whose next life wants what their pages say, each with the revision of the last one.
+        self._returning: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<Cluster {self.settings.cluster}: {len(self.peers)} other relays>"
@@ -224,7 +226,7 @@ class Cluster:
                         for companion in self.companions:
                             await nursery.start(companion.run, place)
                         await nursery.start(self._live, js)
-                        nursery.start_soon(self._watch_away)
+                        nursery.start_soon(self._watch_away, js)
                         is_joined = True
                         yield
                         nursery.cancel_scope.cancel()
@@ -350,6 +352,7 @@ class Cluster:
                 self._leave(peer)
             self._lives.clear()
             self._pages.clear()
+            self._returning.clear()
             await lease.release()
 
     async def _keep(self, lease: Lease, life: trio.CancelScope) -> None:
@@ -378,26 +381,28 @@ class Cluster:
                             # Those whose lease has expired while this was not watching.
                             for name in {*self._lives, *self._pages} - (there or set()):
                                 self._note_lease(name)
+                                if name in self._returning and name not in self.away:
+                                    self._expect(name)
                             there = None
                             if not started:
                                 started = True
                                 task_status.started()
                         elif self._note(change, there):
-                            await self._clear_pages(js, bucket, change)
+                            name = change.key[len(PREFIX) :]
+                            await self._clear_pages(js, bucket, name, change.revision)
             except TransportError as exc:
                 if not started:
                     raise
                 logger.warning("the cluster's bucket cannot be read, trying again: %s", exc)
             await trio.sleep(RETRY_SECONDS)
 
-    async def _clear_pages(self, js: JetStream, bucket: KeyValue, gone: Entry) -> None:
+    async def _clear_pages(self, js: JetStream, bucket: KeyValue, name: str, before: int) -> None:
         """Delete the filters of a relay that has gone, but not those of its next life."""
-        name = gone.key[len(PREFIX) :]
         try:
             await js.purge_stream(
                 f"KV_{bucket.bucket}",
                 subject=f"$KV.{bucket.bucket}.{FILTERS}{name}.*",
-                before=gone.revision,
+                before=before,
             )
         except TransportError as exc:
             logger.debug("the filters of relay %s are not deleted: %s", name, exc)
@@ -415,7 +420,7 @@ class Cluster:
                     return False
                 if not entry.is_there:
                     self._note_lease(name)
-                    return there is None
+                    return there is None and name not in self._returning
                 life, returns = read_lease(entry.value)
                 self._note_lease(name, life, returns=returns)
                 if there is not None:
@@ -423,9 +428,13 @@ class Cluster:
             elif key.startswith(FILTERS):
                 name, _, number = key[len(FILTERS) :].rpartition(".")
                 if name != me and entry.is_there:
-                    page = int(number), *read_page(entry.value)
-                    self._pages.setdefault(name, {})[page[0]] = page[1:]
-                    self._tell_page(name, *page)
+                    life, returns, filters = read_page(entry.value)
+                    self._pages.setdefault(name, {})[int(number)] = life, filters
+                    if returns:
+                        self._returning[name] = entry.revision
+                    else:
+                        self._returning.pop(name, None)
+                    self._tell_page(name, int(number), life, filters)
         except ValueError as exc:
             logger.error("the cluster's bucket has %s = %r: %s", key, entry.value[:100], exc)
         return False
@@ -437,7 +446,8 @@ class Cluster:
         if peer is not None:
             self._leave(peer)
         if life is None:
-            self._pages.pop(name, None)
+            if name not in self._returning:
+                self._pages.pop(name, None)
             if self._lives.pop(name, None) is None:
                 return
             self._note_left(name)
@@ -458,12 +468,20 @@ class Cluster:
         if len(left) > MAX_LEFT:
             del left[next(iter(left))]
 
-    def _meet(self, name: str, *, returns: bool) -> None:
+    def _expect(self, name: str) -> None:
+        """Keep for a relay that was away before this one came."""
+        peer = self._new_peer(name, returns=True)
+        for number, (_, filters) in self._pages[name].items():
+            peer.wants(number, filters)
+        peer.leave()
+        self.away[name] = peer
+
+    def _new_peer(self, name: str, *, returns: bool) -> Peer:
         assert self.lease is not None
-        peer = self.peers[name] = Peer(
+        return Peer(
             name,
             self.settings.name,
-            max(self.lease.life, self._lives[name]),
+            max(self.lease.life, self._lives.get(name, 0)),
             nats=self._nats,
             subject=f"{SUBJECT}.{self.settings.cluster}.{name}.{self.settings.name}",
             ledger=self._ledger,
@@ -476,6 +494,9 @@ class Cluster:
             seen=self._seen_of(name),
             flush=self._flush,
         )
+
+    def _meet(self, name: str, *, returns: bool) -> None:
+        peer = self.peers[name] = self._new_peer(name, returns=returns)
         before = self.away.pop(name, None)
         if before is not None:
             peer.take_over(before)
@@ -512,7 +533,7 @@ class Cluster:
         else:
             peer.end()
 
-    async def _watch_away(self) -> NoReturn:
+    async def _watch_away(self, js: JetStream) -> NoReturn:
         """Give up what is kept for relays that do not come back in time."""
         while True:
             await trio.sleep(LOOK_SECONDS)
@@ -527,10 +548,15 @@ class Cluster:
                         extra={"event": "not_back", "relay": peer.name, "items": items},
                     )  # fmt: skip
                     peer.end()
+                    before = self._returning.pop(peer.name, None)
+                    self._pages.pop(peer.name, None)
+                    if before is not None:
+                        bucket = KeyValue(js, f"{SUBJECT}-{self.settings.cluster}")
+                        await self._clear_pages(js, bucket, peer.name, before + 1)
 
     def _tell_page(self, name: str, number: int, life: int, filters: frozenset[str]) -> None:
         peer = self.peers.get(name)
-        if peer is not None and life == self._lives[name]:
+        if peer is not None and (life == self._lives[name] or name in self._returning):
             peer.wants(number, filters)
 
     # -- what comes -------------------------------------------------------------------------------
@@ -565,7 +591,7 @@ class Cluster:
                         await bucket.put(key, page)
                     except LocalProtocolError as exc:
                         logger.warning("this relay asks the others for everything: %s", exc)
-                        page = page_of_all(life)
+                        page = interest.page_of_all(life)
                     except TransportError as exc:
                         logger.warning("the filters of this relay cannot be told: %s", exc)
                         await trio.sleep(RETRY_SECONDS)

@@ -27,12 +27,14 @@ class Interest:
 
     Args:
         routes: The relay's routes; from now on they tell of each change.
+        returns: Whether the next relay of that name has subscribers for the same.
 
     Attributes:
         on_change: Called when a page has changed.
     """
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, *, returns: bool = False) -> None:
+        self._returns = returns
         self.on_change: Callable[[], object] = lambda: None
         self._counts: dict[str, int] = {}
         self._pages: list[set[str]] = [set() for _ in range(PAGES)]
@@ -84,32 +86,31 @@ class Interest:
         filters: Any = sorted(self._pages[number])
         if len(self._counts) > MAX_FILTERS:
             filters = (ALL,) if not number else ()
-        data = _encoded(life, filters)
-        return data if len(data) <= MAX_PAGE_BYTES else page_of_all(life)
+        data = self._encoded(life, filters)
+        return data if len(data) <= MAX_PAGE_BYTES else self.page_of_all(life)
+
+    def page_of_all(self, life: int) -> bytes:
+        """Return a page that asks for everything."""
+        return self._encoded(life, (ALL,))
+
+    def _encoded(self, life: int, filters: Any) -> bytes:
+        page = {"life": life, "returns": self._returns, "filters": filters}
+        return json.dumps(page).encode()
 
 
-def page_of_all(life: int) -> bytes:
-    """Return a page that asks for everything."""
-    return _encoded(life, (ALL,))
-
-
-def _encoded(life: int, filters: Any) -> bytes:
-    return json.dumps({"life": life, "filters": filters}).encode()
-
-
-def read_page(data: bytes) -> tuple[int, frozenset[str]]:
-    """Return the life and the filters of a page.
+def read_page(data: bytes) -> tuple[int, bool, frozenset[str]]:
+    """Return the life of a page, whether its relay returns, and its filters.
 
     Raises:
         ValueError: It is none.
     """
     try:
         values = json.loads(data)
-        life, filters = values["life"], values["filters"]
+        life, returns, filters = values["life"], values["returns"], values["filters"]
     except (TypeError, LookupError, RecursionError) as exc:
         msg = f"no page of filters: {exc!r}"
         raise ValueError(msg) from exc
-    if type(life) is not int or type(filters) is not list:
-        msg = "no page of filters: its life or its filters are missing"
+    if (type(life), type(returns), type(filters)) != (int, bool, list):
+        msg = "no page of filters: a part has a wrong type"
         raise ValueError(msg)
-    return life, frozenset(str(each) for each in cast("list[object]", filters))
+    return life, returns, frozenset(str(each) for each in cast("list[object]", filters))

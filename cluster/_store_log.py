@@ -222,8 +222,7 @@ class StoreLog:
         except StreamFullError:
             async with self._lifted():
                 await self._take()
-        directory = folder / "copy"
-        await self._restore(directory, settings)
+        directory = await patiently(partial(self._restore, folder, settings))
         await patiently(self._sweep)
         return directory
 
@@ -334,7 +333,9 @@ class StoreLog:
             if is_old and (self.manifest is None or ident != self.manifest.ident):
                 await self._js.purge_stream(stream, subject=subject)
 
-    async def _restore(self, directory: Path, settings: StoreSettings) -> None:
+    async def _restore(self, folder: Path, settings: StoreSettings) -> Path:
+        """Make a directory of what the log has, and return it; a new one at each try."""
+        directory = folder / f"copy-{secrets.token_hex(4)}"
         manifest = self.manifest
         snapshot = None
         if manifest is not None:
@@ -345,6 +346,7 @@ class StoreLog:
         ) as replay:
             self.nbytes = await self._replay(replay, 0 if manifest is None else manifest.position)
             await trio.to_thread.run_sync(replay.write)
+        return directory
 
     async def _fetch(self, manifest: Manifest, path: Path) -> None:
         """Write the pieces of a snapshot to a file."""

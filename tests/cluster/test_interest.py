@@ -29,7 +29,7 @@ class Told:
     def filters(self) -> set[str]:
         """Write what has changed, and return what all pages say."""
         for number in self.interest.changed():
-            life, self.pages[number] = read_page(self.interest.page(number, 7))
+            life, _, self.pages[number] = read_page(self.interest.page(number, 7))
             assert life == 7
         return set[str]().union(*self.pages.values())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,22 @@ async def test_a_relay_that_does_not_come_back_is_given_up(
             with trio.fail_after(20):
                 await writer.publish("news/a", b"1", qos=1)
         await until(lambda: "relay r1 has not come back within 2 s" in one.log)
+
+
+async def test_a_relay_that_comes_knows_what_one_that_is_away_wants(
+    own_nats: NatsServer, tmp_path: Path
+) -> None:
+    async with pair(tmp_path, own_nats, "--no-stand-in") as (one, two):
+        await subscribe(two.port, "archive")
+        await two.kill()
+        await until(lambda: "relay r1 has left" in one.log)
+        await one.stop()
+        await one.start()
+        async with (
+            open_mqtt("127.0.0.1", one.port, client_id="newsroom") as writer,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(partial(writer.publish, "news/a", b"1", qos=1))
+            await two.start()
+        async with kept(one.port, "archive") as client:
+            assert await receives(client, 1) == [1]
