@@ -251,11 +251,6 @@ class Cluster:
         serves = self.forwarding is not None and bool(self.forwarding.served)
         return serves or any(len(peer.hop) or peer.hop.queue for peer in self.peers.values())
 
-    @property
-    def may_be_stood_in_for(self) -> bool:
-        """Whether another relay can have this one's store."""
-        return self._shelves is not None and self._shelves.log is not None
-
     def away_since(self, relay: str) -> float | None:
         """Return since when a relay has been away, as this one has seen it; None: it is there."""
         if relay in self.peers:

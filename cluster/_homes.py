@@ -177,13 +177,6 @@ class Homes:
             return Move.WAIT, why
         return Move.TAKE, f"relay {home.relay} has left"
 
-    def may_be_elsewhere(self, guest: Guest) -> bool:
-        """Whether another relay may stand in for this one now, and serve the client's session."""
-        lease = self._cluster.lease
-        if not self._cluster.may_be_stood_in_for or (lease is not None and lease.is_held):
-            return False
-        return self.is_here(guest)
-
     def is_here(self, guest: Guest) -> bool:
         """Whether this relay has a client's session."""
         return token_of(guest.key) in self._mine
@@ -483,8 +476,6 @@ class Visit:
                 if guest.keeps:
                     self._claim()
                 homes.take(guest, home, why)
-            if homes.may_be_elsewhere(guest):
-                raise self._refusal("this relay is cut off, and another one may have its session")
             if not guest.keeps:
                 return None
             self._claim()

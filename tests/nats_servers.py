@@ -35,7 +35,7 @@ class NatsServer:
         self.url = f"nats://127.0.0.1:{self.port}"
         self._log = folder / f"{name}.log"
         self._config = folder / f"{name}.conf"
-        store = f'jetstream {{ store_dir: "{folder / name}", max_file: 2GB, max_mem: 64MB }}'
+        store = f'jetstream {{ store_dir: "{folder / name}", max_file: 4GB, max_mem: 64MB }}'
         self._config.write_text(
             f'server_name: {name}\nlisten: "127.0.0.1:{self.port}"\n'
             f"{store if jetstream else ''}\n{more}\n"

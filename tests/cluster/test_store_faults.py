@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
-from urllib.error import URLError
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -261,7 +260,7 @@ async def audit(relay: RelayProcess) -> None:
         while True:
             try:
                 return await relay.audit()
-            except URLError:
+            except OSError:
                 await trio.sleep(0.1)
 
 
