@@ -73,7 +73,7 @@ async def pages(name: str, other: str, **said: Any) -> AsyncGenerator[str]:
     hop = {"epoch": 1, "next": 5, "given_up_items": 0, "out": said.get("out", [])}
     landing = {"epoch": 1, "next": 5, "unsettled": said.get("unsettled", [])}
     hops = {"relay": name, "relays": {other: {"away": False, "hop": hop, "landing": landing}}}
-    ledger = {
+    ledger: dict[str, Any] = {
         "accounts": [],
         "totals": {"debt": {"items": 0}},
         "audit": {"balanced": said.get("balanced", True)},

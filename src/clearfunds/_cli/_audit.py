@@ -125,6 +125,7 @@ async def _look(visitors: Mapping[str, Visitor], *, whole: bool) -> list[Books]:
 
 
 async def _books(url: str, visitor: Visitor, *, whole: bool) -> Books:
+    page: Any
     try:
         page = await fetch_json(f"{url}/hops.json", visitor=visitor)
     except PageStatusError as error:
