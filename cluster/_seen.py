@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..accounts import Confirm
 from ..dataspace.hops import Identity, LandedConfirm, Landing, Seen
-from ..persistence._writes import Writes, nowhere
+from ..persistence._writes import Writes, Written, nowhere
 
 if TYPE_CHECKING:
     from ..persistence import Shelves
@@ -105,7 +105,7 @@ class StoredConfirm(LandedConfirm, Writes):
     def written(self, where: str = "", put: Callable[[str, bytes], object] = nowhere) -> Confirm:
         self._is_written = True
         self._has_come()
-        return _Written(self)
+        return Written(self)
 
     def written_is_taken(self) -> None:
         """Note that a holder that has written its message, or the identity, is durable."""
@@ -116,21 +116,3 @@ class StoredConfirm(LandedConfirm, Writes):
         if not self._unwritten and self._is_written:
             self.expected += 1
             self._store(self.identity, self.written_is_taken)
-
-
-class _Written:
-    """The confirm of a holder that has written its message."""
-
-    __slots__ = ("_confirm",)
-
-    def __init__(self, confirm: StoredConfirm) -> None:
-        self._confirm = confirm
-
-    def expect(self) -> None:
-        self._confirm.expect()
-
-    def taken(self) -> None:
-        self._confirm.written_is_taken()
-
-    def refused(self, reason: str) -> None:
-        self._confirm.refused(reason)

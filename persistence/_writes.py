@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from typing import Protocol
 
 from ..accounts import Confirm
 
@@ -31,3 +32,41 @@ class Writes(abc.ABC):
         Returns:
             The confirm for that holder to use from now on, in place of this.
         """
+
+
+class TakesWritten(Protocol):
+    """A confirm that tells holders that have written their message from the others."""
+
+    def expect(self) -> None:
+        """See `Confirm.expect`."""
+        ...
+
+    def written_is_taken(self) -> None:
+        """Note that a holder that has written its message is responsible."""
+        ...
+
+    def refused(self, reason: str) -> None:
+        """See `Confirm.refused`."""
+        ...
+
+
+class Written:
+    """The confirm of a holder that has written its message.
+
+    Args:
+        of: The confirm that it was before.
+    """
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: TakesWritten) -> None:
+        self._of = of
+
+    def expect(self) -> None:
+        self._of.expect()
+
+    def taken(self) -> None:
+        self._of.written_is_taken()
+
+    def refused(self, reason: str) -> None:
+        self._of.refused(reason)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ....accounts import Confirm, CountedConfirm
-from ....persistence._writes import Writes, nowhere
+from ....persistence._writes import Writes, Written, nowhere
 from ..._errors import RemoteProtocolError
 from ..._outlet import nobody
 from ..codec._packets import PubAck, PubRec
@@ -148,7 +148,7 @@ class IdentifierAck(PublisherAck, Writes):
 
     def written(self, where: str = "", put: Callable[[str, bytes], object] = nowhere) -> Confirm:
         self._has_come()
-        return _WrittenAck(self)
+        return Written(self)
 
     def written_is_taken(self) -> None:
         """Note that a holder that has written its message is responsible."""
@@ -187,24 +187,6 @@ class IdentifierAck(PublisherAck, Writes):
         if not self._identifier_durable:
             self._identifier_durable = True
             self.expected -= 1
-
-
-class _WrittenAck:
-    """The confirm of a holder that has written its message, for an `IdentifierAck`."""
-
-    __slots__ = ("_ack",)
-
-    def __init__(self, ack: IdentifierAck) -> None:
-        self._ack = ack
-
-    def expect(self) -> None:
-        self._ack.expect()
-
-    def taken(self) -> None:
-        self._ack.written_is_taken()
-
-    def refused(self, reason: str) -> None:
-        self._ack.refused(reason)
 
 
 class PublisherAcks:
