@@ -30,6 +30,7 @@ from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
 from ._companion import Companion, Place
 from ._errors import ClusterError
+from ._following import follow
 from ._interest import Interest, read_page
 from ._lease import MARKER_SECONDS, PREFIX, Lease, read_lease
 from ._patiently import RETRY_SECONDS, patiently
@@ -366,30 +367,29 @@ class Cluster:
         bucket: KeyValue,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> NoReturn:
-        started = False
-        while True:
-            try:
-                there: set[str] | None = set()
-                async with bucket.watch() as changes:
-                    async for change in changes:
-                        if change is None:
-                            # Those whose lease has expired while this was not watching.
-                            for name in {*self._lives, *self._pages} - (there or set()):
-                                self._note_lease(name)
-                                if name in self._returning and name not in self.away:
-                                    self._expect(name)
-                            there = None
-                            if not started:
-                                started = True
-                                task_status.started()
-                        elif self._note(change, there):
-                            name = change.key[len(PREFIX) :]
-                            await self._clear_pages(js, bucket, name, change.revision)
-            except TransportError as exc:
-                if not started:
-                    raise
-                logger.warning("the cluster's bucket cannot be read, trying again: %s", exc)
-            await trio.sleep(RETRY_SECONDS)
+        # The relays that this look has found, until it has found all.
+        there: set[str] | None = None
+
+        def begin() -> None:
+            nonlocal there
+            there = set()
+
+        async def note(entry: Entry) -> None:
+            if self._note(entry, there):
+                name = entry.key[len(PREFIX) :]
+                await self._clear_pages(js, bucket, name, entry.revision)
+
+        async def whole() -> None:
+            # Those whose lease has expired while this was not watching.
+            nonlocal there
+            for name in {*self._lives, *self._pages} - (there or set()):
+                self._note_lease(name)
+                if name in self._returning and name not in self.away:
+                    self._expect(name)
+            there = None
+
+        trouble = "the cluster's bucket cannot be read, trying again"
+        await follow(bucket, trouble, begin=begin, note=note, whole=whole, task_status=task_status)
 
     async def _clear_pages(self, js: JetStream, bucket: KeyValue, name: str, before: int) -> None:
         """Delete the filters of a relay that has gone, but not those of its next life."""

@@ -29,6 +29,7 @@ from ..access._tenants import printable
 from ..transports import TransportError
 from ..transports.mqtt.server._homes import Guest, UnavailableError
 from ..transports.nats import WrongSequenceError, open_bucket
+from ._following import follow
 from ._patiently import JOIN_SECONDS, RETRY_SECONDS, patiently
 from ._wake import Wake
 
@@ -129,6 +130,9 @@ class Homes:
         self._forwarding = forwarding
         self.me = cluster.settings.name
         self._value = json.dumps({"relay": self.me, "durable": sessions.outlives}).encode()
+        # Tokens that this look at the bucket has found, until it has found all; whether one has.
+        self._there: set[str] | None = None
+        self._has_looked = False
         # What the bucket says, and this relay's own sessions: both by token.
         self._homes: dict[str, Home] = {}
         self._mine = {token_of(key): key for key in sessions.by_id}
@@ -287,7 +291,15 @@ class Homes:
             )
         )
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._watch, bucket)
+            watch = partial(
+                follow,
+                bucket,
+                "the homes of sessions cannot be read, trying again",
+                begin=self._begin_look,
+                note=self._take_entry,
+                whole=self._all_noted,
+            )
+            await nursery.start(watch)
             nursery.start_soon(self._settle_all, bucket)
             with trio.move_on_after(JOIN_SECONDS) as patience:
                 for event in list(self._unsettled.values()):
@@ -296,32 +308,20 @@ class Homes:
                 logger.warning("%d sessions are not in the cluster yet", len(self._unsettled))
             task_status.started()
 
-    async def _watch(
-        self, bucket: KeyValue, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> NoReturn:
-        started = False
-        while True:
-            there: set[str] | None = set()
-            try:
-                async with bucket.watch() as changes:
-                    async for entry in changes:
-                        if entry is not None:
-                            if there is not None:
-                                there.add(entry.key)
-                            self._note(entry, begins=not started)
-                            continue
-                        for token in self._homes.keys() - (there or set()):
-                            del self._homes[token]
-                        there = None
-                        await self._reconcile()
-                        if not started:
-                            started = True
-                            task_status.started()
-            except TransportError as exc:
-                if not started:
-                    raise
-                logger.warning("the homes of sessions cannot be read, trying again: %s", exc)
-            await trio.sleep(RETRY_SECONDS)
+    def _begin_look(self) -> None:
+        self._there = set()
+
+    async def _take_entry(self, entry: Entry) -> None:
+        if self._there is not None:
+            self._there.add(entry.key)
+        self._note(entry, begins=not self._has_looked)
+
+    async def _all_noted(self) -> None:
+        for token in self._homes.keys() - (self._there or set()):
+            del self._homes[token]
+        self._there = None
+        await self._reconcile()
+        self._has_looked = True
 
     async def _reconcile(self) -> None:
         """Compare this relay's sessions with the bucket, when that has been read."""

@@ -24,6 +24,7 @@ from ..dataspace import Publication
 from ..transports import LocalProtocolError, TransportError
 from ..transports.mqtt.server._persistent_retained import decode_retained, encode_retained
 from ..transports.nats import WrongSequenceError, open_bucket
+from ._following import follow
 from ._patiently import RETRY_SECONDS, patiently
 from ._wake import Wake
 
@@ -59,6 +60,8 @@ class Retained:
         self._topics: dict[str, str] = {}
         # Topics that are here when it begins to look, by key.
         self._mine: dict[str, str] = {}
+        # Keys that this look has found, until it has found all.
+        self._there: set[str] | None = None
         self._wake = Wake()
         self._is_applying = False
         self._store = retained.on_change
@@ -85,38 +88,33 @@ class Retained:
             partial(open_bucket, place.js, name, marker_ttl=MARKER_SECONDS, replicas=replicas)
         )
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._watch, bucket)
+            watch = partial(
+                follow,
+                bucket,
+                "retained messages of other relays cannot be read",
+                begin=self._begin_look,
+                note=self._note,
+                whole=self._all_noted,
+            )
+            await nursery.start(watch)
             nursery.start_soon(self._write, bucket)
             task_status.started()
 
     # -- what the others have changed -------------------------------------------------------------
 
-    async def _watch(
-        self, bucket: KeyValue, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> NoReturn:
-        started = False
-        while True:
-            there: set[str] | None = set()
-            self._mine = {key_of(each.topic): each.topic for each in self._retained.matching("#")}
-            try:
-                async with bucket.watch() as changes:
-                    async for entry in changes:
-                        if entry is None:
-                            self._add_missing(there or set())
-                            self._mine.clear()
-                            there = None
-                            if not started:
-                                started = True
-                                task_status.started()
-                            continue
-                        if there is not None:
-                            there.add(entry.key)
-                        self._apply(entry)
-            except TransportError as exc:
-                if not started:
-                    raise
-                logger.warning("retained messages of other relays cannot be read: %s", exc)
-            await trio.sleep(RETRY_SECONDS)
+    def _begin_look(self) -> None:
+        self._there = set()
+        self._mine = {key_of(each.topic): each.topic for each in self._retained.matching("#")}
+
+    async def _note(self, entry: Entry) -> None:
+        if self._there is not None:
+            self._there.add(entry.key)
+        self._apply(entry)
+
+    async def _all_noted(self) -> None:
+        self._add_missing(self._there or set())
+        self._mine.clear()
+        self._there = None
 
     def _add_missing(self, there: set[str]) -> None:
         """Have written what this relay has, and the bucket does not know of."""
