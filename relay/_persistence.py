@@ -7,9 +7,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..access._admission import Admission
 from ..accounts import Account, Ledger, Limit, StuckPolicy
+from ..dataspace.exchanges import PREFIX as AMQP_PREFIX
+from ..dataspace.exchanges import QueueMaker
 from ..persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
 from ..persistence._range_disk import PREFIX as SUBSCRIPTION_PREFIX
 from ..persistence._sink_disk import PREFIX as SINK_PREFIX
@@ -27,6 +30,9 @@ from ..transports.mqtt.server._server import MqttServer
 from ._clustering import replicated_shelves
 from ._parts import Parts
 from ._settings import RelaySettings
+
+if TYPE_CHECKING:
+    from ..transports.amqp import AmqpServer
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -131,6 +137,43 @@ def _at_rest(
     name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
     place = "disk" if on_disk else "ram"
     return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
+
+
+def has_queues(persistence: Shelves | RamShelves) -> bool:
+    """Whether the store has exchanges, queues or bindings of AMQP."""
+    return isinstance(persistence, Shelves) and bool(persistence.store.values(AMQP_PREFIX))
+
+
+def persist_queues(
+    amqp: AmqpServer, mqtt: MqttServer, persistence: Shelves | RamShelves, parts: Parts
+) -> None:
+    """Make the virtual hosts of `amqp`, and restore what they have in the store.
+
+    It shares the clock, the checks of passwords and the over-limit policies with MQTT.
+    """
+    settings, sessions = amqp.settings, mqtt.persistent_sessions
+    assert sessions is not None
+    amqp.log_ins, amqp.over_limits, amqp.wall = mqtt.log_ins, mqtt.over_limits, mqtt.wall
+    keeper = persistence if isinstance(persistence, Shelves) else None
+
+    def make_queues(host: str) -> QueueMaker:
+        return QueueMaker(
+            amqp.ledger,
+            above=None if keeper is None else sessions.at_rest_of_tenant(host),
+            limit=Limit(items=None, bytes=settings.queue_disk_limit),
+            keeper=keeper,
+            backing=parts.backing,
+            patience=settings.patience,
+            policy=settings.undroppable_policy,
+            wall=amqp.wall,
+        )
+
+    amqp.open_hosts(
+        make_queues,
+        keeper=keeper,
+        replicated=settings.store == REPLICATED,
+        values=None if keeper is None else keeper.store.values(AMQP_PREFIX),
+    )
 
 
 def has_subscriptions(persistence: Shelves | RamShelves) -> bool:

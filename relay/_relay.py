@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -62,8 +63,10 @@ from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
 from ._persistence import (
     REPLICATED,
+    has_queues,
     has_subscriptions,
     open_persistence,
+    persist_queues,
     persist_sessions,
     store_directory,
     subscription_server,
@@ -79,14 +82,15 @@ if TYPE_CHECKING:
     from ..persistence import RamShelves
     from ..ranges.server import SubscriptionServer
     from ..sockets._layer import Connected
+    from ..transports.amqp import AmqpServer
     from ..transports.syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")
 
-PROTOCOLS = ("mqtt", "syndicate", "subscribe")
+PROTOCOLS = ("mqtt", "syndicate", "subscribe", "amqp")
 
-_EXTRA: Final = ("h11", "preserves", "wsproto")
-"""Packages that Syndicate and WebSocket need; only the [relay] extra brings them."""
+_EXTRA: Final = ("h11", "pamqp", "preserves", "wsproto")
+"""Packages that Syndicate, AMQP and WebSocket need; only the [relay] extra brings them."""
 
 MQTT_SUBPROTOCOL: Final = "mqtt"
 """[MQTT-6.0.0-4]."""
@@ -128,6 +132,7 @@ class Relay:
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes publications whether they can be read or not.
+        amqp: Its AMQP side; None if nothing listens for that, and the store has no queues of it.
         input: The book of its peers' unfinished input.
         busy_poll: Keeps the loop awake; None: nothing does.
         notices: Sends notices about throttled clients; None: nothing does.
@@ -191,7 +196,7 @@ class Relay:
                 self.mqtt, persistence, admission, make=parts.subscription
             )
         self.syndicate: SyndicateServer | None = None
-        if _wants_syndicate(urls):
+        if _wants(urls, "syndicate"):
             # Imported here: only the [relay] extra brings its dependencies.
             from ..transports.syndicate._server import SyndicateServer
 
@@ -206,11 +211,22 @@ class Relay:
                 user=settings.user_input_limit,
             ),
         )
+        self.amqp: AmqpServer | None = None
+        if _wants(urls, "amqp") or has_queues(persistence):
+            # Imported here: only the [relay] extra brings its dependencies.
+            from ..transports.amqp import AmqpServer
+
+            self.amqp = AmqpServer(
+                self.dataspace, flusher, server, settings, admission, self.tree,
+                version=version("clearfunds"),
+            )  # fmt: skip
         for side in self.sides:
             side.authority = self.authority
             side.input = self.input
             if parts.on_side is not None:
                 parts.on_side(side)
+        if self.amqp is not None:
+            persist_queues(self.amqp, self.mqtt, persistence, parts)
         self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         after = settings.throttled_after
@@ -245,7 +261,7 @@ class Relay:
 
     @property
     def _all_sides(self) -> tuple[Server[Any, Any] | None, ...]:
-        return self.mqtt, self.syndicate, self.readers
+        return self.mqtt, self.syndicate, self.readers, self.amqp
 
     @property
     def unflushed(self) -> list[str]:
@@ -289,6 +305,18 @@ class Relay:
         if self.readers is not None:
             counts["subscribe"] = TransportCounts(
                 subscriptions=len(self.readers.subscriptions), **_session_counts(self.readers)
+            )
+        if self.amqp is not None:
+            hosts = self.amqp.hosts.values()
+            counts["amqp"] = TransportCounts(
+                messages_unroutable_total=sum(host.unrouted for host in hosts),
+                messages_delivered_total=sum(host.routed for host in hosts),
+                subscriptions=sum(
+                    len(declared.queue.consumers)
+                    for host in hosts
+                    for declared in host.queues.values()
+                ),
+                **_session_counts(self.amqp),
             )
         return counts
 
@@ -342,6 +370,9 @@ class Relay:
         if url.protocol == "subscribe":
             assert self.readers is not None
             return partial(self.readers.handle, listener=listener.label)
+        if url.protocol == "amqp":
+            assert self.amqp is not None
+            return partial(self.amqp.handle, listener=listener.label)
         assert self.syndicate is not None
         return partial(
             self.syndicate.handle,
@@ -356,6 +387,8 @@ class Relay:
             side.partings.finish()
         if self.readers is not None:
             self.readers.close()
+        if self.amqp is not None:
+            self.amqp.close_hosts()
         if self.mqtt.persistent_sessions is not None:
             self.mqtt.persistent_sessions.close()
         self.tree.close_all()
@@ -421,7 +454,9 @@ def check_relay(settings: RelaySettings) -> list[ListenURL]:
         check_exporter()
     if any(url.is_websocket for url in urls):
         _check_extra("WebSocket", "..transports.websocket")
-    if _wants_syndicate(urls):
+    if _wants(urls, "amqp"):
+        _check_extra("AMQP", "..transports.amqp")
+    if _wants(urls, "syndicate"):
         _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
     return urls
@@ -473,8 +508,8 @@ def _check_syndicate_policy(settings: RelaySettings) -> None:
         raise ListenURLError(msg)
 
 
-def _wants_syndicate(urls: Sequence[ListenURL]) -> bool:
-    return any(url.protocol == "syndicate" for url in urls)
+def _wants(urls: Sequence[ListenURL], protocol: str) -> bool:
+    return any(url.protocol == protocol for url in urls)
 
 
 async def serve_relay(
