@@ -268,7 +268,7 @@ class ConnectionInput:
             end = len(buffer)
             if self.state is State.HEADER:
                 return self._greeting()
-            if end - at < FRAME_BYTES:
+            if end - at < FRAME_HEAD.size:
                 if self.state is not State.CLOSED and end > at:
                     self._check_kind(buffer[at])
                 return NEED_DATA
