@@ -260,6 +260,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         """Wait, not for long, until the client has agreed to the end of the connection."""
         incoming = self._incoming
         incoming.state = State.CLOSING
+        self._deadline_after = None  # it is over in any case
         self._server.flusher.flush_now()
         with (
             trio.move_on_after(LINGER_SECONDS),
