@@ -14,7 +14,7 @@ import attrs
 
 from ..queues import Overflow, QueueSettings
 from ._errors import HostError, precondition_failed
-from ._tables import Table, encode_table, is_integer, shown, type_name, value_key
+from ._tables import Table, is_integer, shown, type_name, value_key
 
 MAX_MILLISECONDS: Final = 10 * 365 * 24 * 3_600 * 1_000
 """Ten years: RabbitMQ's MAX_EXPIRY_TIMER."""
@@ -287,7 +287,7 @@ def inequivalent(what: str, name: str, current: str, received: str) -> HostError
 
 
 def _one(value: object) -> str:
-    return encode_table({"": value}) if isinstance(value, list | dict) else shown(value)
+    return shown(value)
 
 
 def _with_type(table: Table, name: str) -> str:

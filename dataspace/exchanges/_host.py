@@ -136,7 +136,7 @@ class VirtualHost(Definitions):
 
         Raises:
             HostError: NOT_FOUND; ACCESS_REFUSED for an internal exchange; PRECONDITION_FAILED if
-                `CC` or `BCC` is no array.
+                `CC` or `BCC` is no array, or too long.
         """
         if b"CC" in message.properties or message.headers is not None:
             message = self._with_copies(message)
@@ -173,6 +173,11 @@ class VirtualHost(Definitions):
         if "CC" not in headers and "BCC" not in headers:
             return message
         more_keys = (*_keys_of(headers, "CC"), *_keys_of(headers, "BCC"))
+        most = self.limits.copies
+        if len(more_keys) > most:
+            raise precondition_failed(
+                f"invalid message: {len(more_keys)} routing keys in CC and BCC; at most {most}"
+            )
         if "BCC" in headers:
             rest = {name: value for name, value in headers.items() if name != "BCC"}
             message = self.properties.with_headers(message, rest)
