@@ -198,9 +198,15 @@ class Bench:
         """Take all that is ready in a queue."""
         queue = self.host.queues[name].queue
         events: list[Message] = []
-        while (delivery := queue.get(Channel("test"))) is not None:
-            events.append(delivery.event)
-            delivery.ack()
+        while True:
+            delivery = queue.get(Channel("test"))
+            if delivery is not None:
+                events.append(delivery.event)
+                delivery.ack()
+            elif queue.waiting and self.keeper is not None:
+                self.keeper.sync()
+            else:
+                break
         self.ledger.audit()
         return events
 

@@ -168,10 +168,10 @@ def test_the_publisher_pays_for_each_copy_until_it_is_acked(bench: Bench) -> Non
 def test_a_turn_that_fails_publishes_nothing(bench: Bench) -> None:
     bench.queue("a", ("amq.topic", "#"))
     before = bench.host.statistics()
-    with pytest.raises(HostError), bench.publisher.turn() as turn:
+    with pytest.raises(HostError), bench.publisher.turn() as turn:  # noqa: PT012
         bench.host.publish(turn, "amq.topic", Message("amq.topic", "k", b"", b"m"))
         bench.host.publish(turn, "missing", Message("missing", "k", b"", b"m"))
-    with pytest.raises(ZeroDivisionError), bench.publisher.turn() as turn:
+    with pytest.raises(ZeroDivisionError), bench.publisher.turn() as turn:  # noqa: PT012
         bench.host.publish(turn, "amq.topic", Message("amq.topic", "k", b"", b"m"))
         turn.act(lambda _: 1 // 0)  # type: ignore[arg-type, return-value]
     bench.ledger.audit()
