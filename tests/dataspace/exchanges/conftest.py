@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -151,10 +152,11 @@ class Bench:
         )
 
     def queue(self, name: str, *bindings: tuple[Any, ...], **more: Any) -> DeclaredQueue:
-        """Declare a queue with bindings (exchange, key, arguments)."""
+        """Declare a queue with bindings (exchange, and perhaps key and arguments)."""
         declared = self.host.declare_queue(name, **more)
+        bind: Any = partial(self.host.bind_queue, by=more.get("exclusive_to"))
         for binding in bindings:
-            self.host.bind_queue(name, *binding, by=more.get("exclusive_to"))
+            bind(name, *binding)
         return declared
 
     def publish(
