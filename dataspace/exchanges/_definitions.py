@@ -401,11 +401,8 @@ class Definitions(Topology):
             destination = self.find_queue(stored.destination)
         self._add_binding(source.bind(destination, stored.key, stored.arguments))
 
-    def close(self) -> None:
-        """End the queues in this process, and leave what is stored: the process ends. Idempotent.
-
-        Consumers are told.
-        """
+    def close_queues(self) -> None:
+        """End the queues in this process, and leave what is stored. For the host. Idempotent."""
         for declared in list(self.queues.values()):
             declared.queue.close()
             declared.queue.account.close()

@@ -110,8 +110,8 @@ class Exchange(abc.ABC):
         self.alternate = alternate
         self.bindings: dict[tuple[Destination, str, str], Binding] = {}
         self.incoming: dict[Binding, None] = {}
-        self.onward = 0
-        self.nbytes = nbytes
+        self.onward: int = 0
+        self.nbytes: int = nbytes
 
     def __repr__(self) -> str:
         return f"<{self.kind} exchange {self.name}: {len(self.bindings)} bindings>"

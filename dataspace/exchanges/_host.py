@@ -19,6 +19,7 @@ from typing import Final, cast
 import attrs
 
 from ...accounts import Account, Turn
+from ...accounts._cooperative import run_to_end
 from .._dataspace import Dataspace
 from ..queues import DeadLetter
 from ._arguments import QueueArguments
@@ -307,6 +308,18 @@ class VirtualHost(Definitions):
             if not number % TICKED_A_STEP:
                 yield
         return due
+
+    def tick(self, now: float) -> float:
+        """Do `tick_in_steps` in one step."""
+        return run_to_end(self.tick_in_steps(now))
+
+    def close(self) -> None:
+        """End the host in this process, and leave what is stored: the process ends. Idempotent.
+
+        Consumers are told. Its account may be closed then.
+        """
+        self.topics.close()
+        self.close_queues()
 
     def statistics(self) -> HostStatistics:
         """Return statistics of the host."""

@@ -110,7 +110,7 @@ def value_key(value: object, depth: int = MAX_DEPTH) -> Hashable:
     if isinstance(value, Mapping):
         pairs = cast("Table", value).items()
         return (dict, frozenset((name, value_key(v, depth - 1)) for name, v in pairs))
-    return value
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def is_integer(value: object) -> bool:

@@ -60,7 +60,7 @@ class Topology(abc.ABC):
         self.account = account
         self.exchanges: dict[str, Exchange] = {}
         self.limits = limits
-        self.definition_bytes = 0
+        self.definition_bytes: int = 0
         self.bindings = 0
         self._keeper = keeper
         self._prefix = host_prefix(name)

@@ -238,6 +238,7 @@ def test_the_process_ends(bench: Bench) -> None:
     bench.host.close()
     bench.host.close()
     bench.ledger.audit()
+    assert not bench.account.standing().items
     assert worker.ends == ["queue b is closed"]
     assert not bench.publisher.debt_items
     assert not bench.disk.debt_items

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -135,7 +135,7 @@ class Hosts(RuleBasedStateMachine):
                 line.append(here.alternate)
         return found
 
-    def remove(self, gone: Any) -> None:
+    def remove(self, gone: Callable[[B], bool]) -> None:
         """Remove bindings, and exchanges that go with their last ones."""
         removed = [binding for binding in self.bindings if gone(binding)]
         self.bindings = [binding for binding in self.bindings if not gone(binding)]
@@ -341,8 +341,8 @@ class Hosts(RuleBasedStateMachine):
         for name, here in self.queues.items():
             assert len(host.queues[name].queue) == len(here.messages)
         keys = {b.key for b in self.bindings if b.source == "amq.topic"}
-        assert set(host.topics._observed) == keys
-        assert not host.topics._own
+        assert set(host.topics._observed) == keys  # pyright: ignore[reportPrivateUsage]
+        assert not host.topics._own  # pyright: ignore[reportPrivateUsage]
         self.bench.ledger.audit()
 
     def teardown(self) -> None:

@@ -60,7 +60,7 @@ def test_it_finds_what_recursion_finds(
         pattern, value = data.draw(st.sampled_from(left))
         index.remove(pattern, value)
         there[pattern, value] -= 1
-    assert index._root.is_empty
+    assert index._root.is_empty  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
