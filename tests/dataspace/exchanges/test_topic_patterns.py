@@ -114,8 +114,11 @@ def test_caches_share_a_budget() -> None:
         assert budget.nbytes <= 10 * (RESULT_BYTES + 20)
     assert most > 5 * RESULT_BYTES
     assert one.matching("a" * 255) == ("x",)
+    assert one.matching("a.99") == ("x",)
     one.add("a.*", "y")
     assert set(one.matching("a.99")) == {"x", "y"}
+    one.remove("#", "x")
+    assert one.matching("a.99") == ("y",)
     one.forget()
     other.forget()
     assert budget.nbytes == 0

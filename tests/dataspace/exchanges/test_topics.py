@@ -194,6 +194,14 @@ def test_exchanges_behind_it(bench: Bench) -> None:
     assert bench.reached() == {"a": ["m", "without"]}
 
 
+def test_only_topics_that_match_the_whole_key_have_a_recipient(bench: Bench) -> None:
+    bench.queue("a", ("amq.topic", "a.#.b"))
+    route_of = bench.dataspace.route_of
+    assert [len(route_of(topic).plain.holders) for topic in ("a/b", "a/x/b", "a/x", "b")] == [
+        1, 1, 0, 0
+    ]  # fmt: skip
+
+
 def test_a_binding_that_ends(bench: Bench) -> None:
     bench.queue("a", ("amq.topic", "a"), ("amq.topic", "a", {"x": 1}))
     bench.queue("b", ("amq.topic", "a"), ("amq.topic", ""), ("amq.topic", "a*"))
@@ -298,6 +306,15 @@ def test_by_way_of_other_exchanges(bench: Bench) -> None:
         assert bench.publish("x", "a.b")
         assert bench.publish("y", "a.c", headers={"CC": ["a.d"], "BCC": ["a.d"]})
         assert [each.topic for each in got(mailbox)] == ["a/b", "a/c", "a/d"]
+
+
+def test_other_exchanges_do_not_lead_there(bench: Bench) -> None:
+    bench.host.declare_exchange("x", "fanout")
+    bench.host.bind_exchange("x", "amq.direct", "a")
+    with bench.dataspace.subscribed(bench.account, TopicFilter("#")) as mailbox:
+        assert not bench.publish("", "a")
+        assert not bench.publish("amq.direct", "a", headers={"CC": ["a.b"]})
+        assert got(mailbox) == []
 
 
 @pytest.mark.rule(4)
