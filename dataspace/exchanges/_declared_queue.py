@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
@@ -25,18 +25,23 @@ if TYPE_CHECKING:
     from ._keeping import Keeper
     from ._tables import Table
 
-QUEUE_BYTES = 6_000
+QUEUE_BYTES = 4_500
 """The memory of an empty queue besides its name and its arguments (measured)."""
 
 
 class HostQueue(Queue):
     """A queue of a virtual host.
 
+    Publishers to a queue without consumers wait, as long as it takes: only a limit that its clients
+    have set makes it drop messages.
+
     Attributes:
         on_consumer: Called before a consumer is added; None: nobody wants to know.
     """
 
     __slots__ = ("on_consumer",)
+
+    keeps_backlog: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **more: Any) -> None:
         self.on_consumer: Callable[[], object] | None = None

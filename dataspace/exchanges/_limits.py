@@ -19,6 +19,9 @@ DEFAULT_MAX_BINDINGS: Final = 100_000
 DEFAULT_DEFINITION_BYTES: Final = 64 << 20
 """For names, keys and arguments: 640 bytes a binding with all of them."""
 
+DEFAULT_MAX_COPIES: Final = 1_000
+"""Of the sender-selected distribution; RabbitMQ takes what fits into a frame, 26,000."""
+
 MAX_NAME_BYTES: Final = 255
 """AMQP 0-9-1, section 4.2.5.3: a short string."""
 
@@ -33,5 +36,7 @@ class HostLimits:
     """Most exchanges, those that are always there not counted."""
     bindings: int = DEFAULT_MAX_BINDINGS
     """Most bindings, those of the default exchange not counted."""
+    copies: int = DEFAULT_MAX_COPIES
+    """Most further routing keys of one message: its headers `CC` and `BCC`."""
     definition_bytes: int = DEFAULT_DEFINITION_BYTES
     """Most memory for the names, keys and arguments of all of them, in bytes (an estimate)."""

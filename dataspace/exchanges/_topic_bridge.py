@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import attrs
 
-from ...accounts import Account, Outcome, QuotaExceededError, Recipient, Turn
+from ...accounts import Account, Outcome, QuotaExceededError, Recipient, Turn, hold_all
 from .._dataspace import Dataspace, Observation
 from .._events import Batch, Publication
 from .._topics import TopicFilter
@@ -208,6 +208,12 @@ class TopicBridge(Recipient):
                 with self._account.turn() as turn:
                     self._dataspace.unobserve(turn, observed.observation)
 
+    def close(self) -> None:
+        """End all observations. Idempotent."""
+        for key, observed in list(self._observed.items()):
+            observed.bindings = 1
+            self.unbound(key)
+
     def _allows(self, pattern: str | None, topic: str) -> bool:
         """Whether queues may get a topic, which has to match the whole of a key.
 
@@ -226,13 +232,13 @@ class TopicBridge(Recipient):
         """See `Recipient.hold`: pass publications on to queues, and keep none."""
         if type(item) is Batch:
             for publication in item.events():
-                self._pass_on(account, publication, now)
+                self._pass_on(account, publication)
         elif id(item) not in self._own:
-            self._pass_on(account, item, now)
+            self._pass_on(account, item)
         # Children before parent (rule 3).
         account.repay(items, nbytes, Outcome.DELIVERED)
 
-    def _pass_on(self, account: Account, publication: Publication, now: float) -> None:
+    def _pass_on(self, account: Account, publication: Publication) -> None:
         try:
             expiration: float | None = None
             if publication.expires is not None:
@@ -241,15 +247,15 @@ class TopicBridge(Recipient):
                 publication, AMQ_TOPIC, key_of(publication.topic[len(self._prefix) :]), expiration
             )
             queues = self._queues_of(message)
+            if not queues:
+                return
+            size = message.nbytes
+            account.borrow(len(queues), size * len(queues))
+            self._touched.update(dict.fromkeys(queues))
+            self.received += 1
+            hold_all(account, queues, message, 1, size)
         except Exception:  # in the middle of a commit, which cannot fail any more
-            logger.exception("a publication on %s does not reach queues", publication.topic)
-            return
-        self.received += bool(queues)
-        size = message.nbytes
-        for queue in queues:
-            account.borrow(1, size)
-            queue.hold(account, message, 1, size, now)
-            self._touched[queue] = None
+            logger.exception("a publication on %s does not reach all queues", publication.topic)
 
     def ready(self) -> None:
         """See `Recipient.ready`."""
