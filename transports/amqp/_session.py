@@ -747,6 +747,11 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     # -- being blocked -----------------------------------------------------------------------------
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is not read; one that is refused stands in line for funds, and is read."""
+        return self._waiting
+
     def say_blocked(self, reason: str) -> None:
         """Tell the client that it is not read, and why."""
         if self.wants_blocked and not self.is_blocked and not self.outlet.unsent:
