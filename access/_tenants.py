@@ -346,6 +346,11 @@ class TenantRules:
         found = list(self._topics.matching(topic))
         return bool(found) and not self._is_one_of(peer, found)
 
+    def may_use(self, tenant: str, topic: str) -> bool:
+        """Whether a topic belongs to no tenant, or to this one; "": peers without one."""
+        found = list(self._topics.matching(topic))
+        return not found or any(each.tenant.name == tenant for each in found)
+
     def is_all_others(self, peer: Peer, topic_filter: str) -> bool:
         """Whether certainly every topic that matches a filter is others'; see `is_others`."""
         about = [

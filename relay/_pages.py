@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from ..accounts import Account
-    from ..pages import Access, Pages
+    from ..pages import Access, Handler, Pages
     from ._relay import Relay
     from ._settings import RelaySettings
 
@@ -171,6 +171,7 @@ def _pages(relay: Relay) -> Pages:
             RelayCollector(relay.counts),
             UnsentCollector(relay.socks),
             *_sink_collectors(relay),
+            *_queues_collectors(relay),
             AdmissionCollector(
                 relay.admission,
                 lambda: relay.mqtt.log_ins.delayed,
@@ -187,8 +188,30 @@ def _pages(relay: Relay) -> Pages:
             relay.mqtt.groups,
             getattr(relay.persistence, "log", None),
         ),
-        more=None if relay.cluster is None else {"/hops.json": page_of_hops(relay.cluster)},
+        more=_more(relay),
     )
+
+
+def _more(relay: Relay) -> dict[str, Handler]:
+    """Return the pages that only some relays have."""
+    found: dict[str, Handler] = {}
+    if relay.cluster is not None:
+        found["/hops.json"] = page_of_hops(relay.cluster)
+    if relay.amqp is not None:
+        # Imported here: a relay without this page need not import it.
+        from ._queues_page import queues_page
+
+        found["/queues.json"] = queues_page(relay.amqp.hosts)
+    return found
+
+
+def _queues_collectors(relay: Relay) -> list[Collector]:
+    if relay.amqp is None:
+        return []
+    # Imported here: a relay without this page need not import it.
+    from ._queues_collector import QueuesCollector
+
+    return [QueuesCollector(relay.amqp.hosts)]
 
 
 def _sink_collectors(relay: Relay) -> list[Collector]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..access._admission import Admission
 from ..accounts import Account, Ledger, Limit, StuckPolicy
+from ..dataspace.exchanges import PREFIX as AMQP_PREFIX
 from ..persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
 from ..persistence._range_disk import PREFIX as SUBSCRIPTION_PREFIX
 from ..persistence._sink_disk import PREFIX as SINK_PREFIX
@@ -131,6 +132,23 @@ def _at_rest(
     name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
     place = "disk" if on_disk else "ram"
     return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
+
+
+@asynccontextmanager
+async def open_ram_beside(
+    persistence: Shelves | RamShelves, flusher: Flusher
+) -> AsyncGenerator[RamShelves]:
+    """Open shelves in RAM for queues that are in no store, for as long as the block lasts."""
+    if isinstance(persistence, RamShelves):
+        yield persistence
+        return
+    async with open_ram_shelves(flusher) as ram:
+        yield ram
+
+
+def has_virtual_hosts(persistence: Shelves | RamShelves) -> bool:
+    """Whether there are durable queues or exchanges of AMQP."""
+    return isinstance(persistence, Shelves) and bool(persistence.store.values(AMQP_PREFIX))
 
 
 def has_subscriptions(persistence: Shelves | RamShelves) -> bool:

@@ -63,7 +63,9 @@ from ._parts import Parts, PartsMaker
 from ._persistence import (
     REPLICATED,
     has_subscriptions,
+    has_virtual_hosts,
     open_persistence,
+    open_ram_beside,
     persist_sessions,
     store_directory,
     subscription_server,
@@ -79,14 +81,15 @@ if TYPE_CHECKING:
     from ..persistence import RamShelves
     from ..ranges.server import SubscriptionServer
     from ..sockets._layer import Connected
+    from ..transports.amqp.server import AmqpServer
     from ..transports.syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")
 
-PROTOCOLS = ("mqtt", "syndicate", "subscribe")
+PROTOCOLS = ("mqtt", "syndicate", "subscribe", "amqp")
 
-_EXTRA: Final = ("h11", "preserves", "wsproto")
-"""Packages that Syndicate and WebSocket need; only the [relay] extra brings them."""
+_EXTRA: Final = ("h11", "pamqp", "preserves", "wsproto")
+"""Packages that AMQP, Syndicate and WebSocket need; only the [relay] extra brings them."""
 
 MQTT_SUBPROTOCOL: Final = "mqtt"
 """[MQTT-6.0.0-4]."""
@@ -128,6 +131,7 @@ class Relay:
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes publications whether they can be read or not.
+        amqp: Its AMQP side; None if nothing listens for that, and its store has nothing of it.
         input: The book of its peers' unfinished input.
         busy_poll: Keeps the loop awake; None: nothing does.
         notices: Sends notices about throttled clients; None: nothing does.
@@ -141,6 +145,7 @@ class Relay:
         settings: RelaySettings,
         flusher: Flusher,
         persistence: Shelves | RamShelves,
+        ram: RamShelves,
         make_parts: PartsMaker | None = None,
     ) -> None:
         self.settings = settings
@@ -198,6 +203,12 @@ class Relay:
             self.syndicate = SyndicateServer(
                 self.dataspace, flusher, server, settings, admission=admission, tree=self.tree
             )
+        self.amqp: AmqpServer | None = None
+        if any(url.protocol == "amqp" for url in urls) or has_virtual_hosts(persistence):
+            # Imported here: only the [relay] extra brings its dependencies.
+            from ._amqp import amqp_server
+
+            self.amqp = amqp_server(self.mqtt, persistence, ram, settings, admission)
         self.input = InputBook(
             self.ledger,
             InputLimits(
@@ -245,7 +256,7 @@ class Relay:
 
     @property
     def _all_sides(self) -> tuple[Server[Any, Any] | None, ...]:
-        return self.mqtt, self.syndicate, self.readers
+        return self.mqtt, self.syndicate, self.readers, self.amqp
 
     @property
     def unflushed(self) -> list[str]:
@@ -289,6 +300,10 @@ class Relay:
         if self.readers is not None:
             counts["subscribe"] = TransportCounts(
                 subscriptions=len(self.readers.subscriptions), **_session_counts(self.readers)
+            )
+        if self.amqp is not None:
+            counts["amqp"] = TransportCounts(
+                subscriptions=self.amqp.consumers, **_session_counts(self.amqp)
             )
         return counts
 
@@ -342,6 +357,9 @@ class Relay:
         if url.protocol == "subscribe":
             assert self.readers is not None
             return partial(self.readers.handle, listener=listener.label)
+        if url.protocol == "amqp":
+            assert self.amqp is not None
+            return partial(self.amqp.handle, listener=listener.label)
         assert self.syndicate is not None
         return partial(
             self.syndicate.handle,
@@ -356,6 +374,8 @@ class Relay:
             side.partings.finish()
         if self.readers is not None:
             self.readers.close()
+        if self.amqp is not None:
+            self.amqp.hosts.close()
         if self.mqtt.persistent_sessions is not None:
             self.mqtt.persistent_sessions.close()
         self.tree.close_all()
@@ -421,6 +441,8 @@ def check_relay(settings: RelaySettings) -> list[ListenURL]:
         check_exporter()
     if any(url.is_websocket for url in urls):
         _check_extra("WebSocket", "..transports.websocket")
+    if any(url.protocol == "amqp" for url in urls):
+        _check_extra("AMQP", "..transports.amqp.server")
     if _wants_syndicate(urls):
         _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
@@ -572,8 +594,9 @@ async def _serve(
     async with (
         open_flusher() as flusher,
         open_persistence(settings, flusher, stands_in=stands_in) as persistence,
+        open_ram_beside(persistence, flusher) as ram,
     ):
-        relay = Relay(settings, flusher, persistence, make_parts)
+        relay = Relay(settings, flusher, persistence, ram, make_parts)
         if relay.cluster is not None and settings.stand_in and settings.store == REPLICATED:
             stand_in(relay.cluster, settings, lambda of, stop: _serve(of, [], stop, stands_in=True))
         async with (companion or nothing)(relay.ledger) as collector:
@@ -613,6 +636,8 @@ async def _run(
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)
+        if relay.amqp is not None:
+            keep_going("keeping the time of virtual hosts", relay.amqp.hosts.run)
         if relay.mqtt.over_limits.is_used:
             keep_going("refusing above limits", relay.mqtt.over_limits.run)
         if relay.notices is not None:

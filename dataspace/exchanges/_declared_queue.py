@@ -126,7 +126,10 @@ class QueueMaker:
         ledger: The ledger of their loans.
         above: The account above theirs; None: none. Its limit is the disk budget of all.
         limit: The disk budget of each; None: as any account.
-        keeper: The store of durable queues; None: all are in RAM.
+        keeper: The store of durable queues; None: none is in a store.
+        ram: The shelves in RAM of the other queues, whose messages come to rest there; None: they
+            have none.
+        above_ram: The account above those of queues in RAM; None: as the others.
         backing: Their paging policy.
         patience: See `Holder`.
         more: As `Queue`: `policy` and `wall`.
@@ -139,6 +142,8 @@ class QueueMaker:
         above: Account | None = None,
         limit: Limit | None = None,
         keeper: Keeper | None = None,
+        ram: Keeper | None = None,
+        above_ram: Account | None = None,
         backing: BackingFactory = SteadyBacking,
         patience: float = DEFAULT_PATIENCE,
         **more: Any,
@@ -147,6 +152,8 @@ class QueueMaker:
         self._above = above
         self._limit = limit
         self._keeper = keeper
+        self._ram = ram
+        self._above_ram = above if above_ram is None else above_ram
         self._backing = backing
         self._patience = patience
         self._more = more
@@ -174,6 +181,9 @@ class QueueMaker:
             on_deleted: Called when it is deleted; its account and its shelf are gone then.
         """
         keeper = self._keeper if settings.durable else None
+        above = self._above
+        if keeper is None:
+            keeper, above = self._ram, self._above_ram
         shelf = None if keeper is None else keeper.shelf(place)
 
         def deleted(queue: Queue) -> None:
@@ -186,7 +196,7 @@ class QueueMaker:
         queue = kind(
             self.ledger,
             name,
-            account=self.ledger.open(place, limit=self._limit, parent=self._above),
+            account=self.ledger.open(place, limit=self._limit, parent=above),
             settings=settings,
             shelf=shelf,
             backing=self._backing,
