@@ -171,7 +171,6 @@ def _pages(relay: Relay) -> Pages:
             RelayCollector(relay.counts),
             UnsentCollector(relay.socks),
             *_sink_collectors(relay),
-            *_queues_collectors(relay),
             AdmissionCollector(
                 relay.admission,
                 lambda: relay.mqtt.log_ins.delayed,
@@ -187,6 +186,7 @@ def _pages(relay: Relay) -> Pages:
             store,
             relay.mqtt.groups,
             getattr(relay.persistence, "log", None),
+            None if relay.amqp is None else relay.amqp.hosts,
         ),
         more=_more(relay),
     )
@@ -203,15 +203,6 @@ def _more(relay: Relay) -> dict[str, Handler]:
 
         found["/queues.json"] = queues_page(relay.amqp.hosts)
     return found
-
-
-def _queues_collectors(relay: Relay) -> list[Collector]:
-    if relay.amqp is None:
-        return []
-    # Imported here: a relay without this page need not import it.
-    from ._queues_collector import QueuesCollector
-
-    return [QueuesCollector(relay.amqp.hosts)]
 
 
 def _sink_collectors(relay: Relay) -> list[Collector]:

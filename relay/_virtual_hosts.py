@@ -16,6 +16,7 @@ import trio
 from ..accounts import NO_LIMIT, Account, Limit
 from ..accounts._cooperative import with_pauses
 from ..dataspace.exchanges import PREFIX, HostQueue, QueueMaker, VirtualHost
+from ..dataspace.queues import QueueSums
 from ..persistence import RamShelves, Shelves
 from ..transports._scheduler import SLICE_SECONDS
 from ._persistence import RAM_ACCOUNT, REPLICATED
@@ -74,6 +75,7 @@ class VirtualHosts:
         if self._store is not None:
             limit = Limit(items=None, bytes=settings.kept_limit)
             self._kept = ledger.open(RAM_ACCOUNT, limit=limit, at_rest="ram")
+        self._makers: list[QueueMaker] = []
         self.by_name = {DEFAULT_HOST: self._make(DEFAULT_HOST, tree.server)}
         for name, account in tree.tenants.items():
             self.by_name[name] = self._make(name, account)
@@ -97,6 +99,7 @@ class VirtualHosts:
             patience=settings.patience,
             wall=mqtt.wall,
         )
+        self._makers.append(maker)
         may_use = partial(rules.may_use, tenant) if mqtt.authority.default == "tenant" else None
         return VirtualHost(
             name,
@@ -117,11 +120,19 @@ class VirtualHosts:
         own = DEFAULT_HOST if tenant is None else tenant.name
         return self.by_name[own] if name in (own, DEFAULT_HOST) else None
 
-    def queues(self) -> Generator[tuple[str, HostQueue]]:
-        """Yield the queues of all hosts, each with the name of its host."""
-        for name, host in self.by_name.items():
+    @property
+    def ended(self) -> QueueSums:
+        """The counts of the queues that were deleted."""
+        found = QueueSums()
+        for maker in self._makers:
+            found.add_sums(maker.ended)
+        return found
+
+    def queues(self) -> Generator[HostQueue]:
+        """Yield the queues of all hosts."""
+        for host in self.by_name.values():
             for declared in host.queues.values():
-                yield name, declared.queue
+                yield declared.queue
 
     async def run(self) -> NoReturn:
         """Do what is due by time in the queues, until cancelled."""

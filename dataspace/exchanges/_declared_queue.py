@@ -16,6 +16,7 @@ from ..queues import (
     Queue,
     QueueInUseError,
     QueueSettings,
+    QueueSums,
     SteadyBacking,
 )
 from ._message import Message
@@ -133,6 +134,9 @@ class QueueMaker:
         backing: Their paging policy.
         patience: See `Holder`.
         more: As `Queue`: `policy` and `wall`.
+
+    Attributes:
+        ended: The counts of the queues that were deleted.
     """
 
     def __init__(
@@ -157,6 +161,7 @@ class QueueMaker:
         self._backing = backing
         self._patience = patience
         self._more = more
+        self.ended = QueueSums()
 
     def make(
         self,
@@ -190,6 +195,7 @@ class QueueMaker:
             if keeper is not None:
                 keeper.drop(shelf)
             queue.account.close()
+            self.ended.add_past(queue)
             on_deleted(queue)
 
         kind = SingleActiveQueue if single_active else HostQueue

@@ -44,7 +44,7 @@ class Place:
 
     @classmethod
     def parse(cls, uri: str) -> Place:
-        """Parse a URI; without a user it is `guest`, without a virtual host `/`, as clients have it.
+        """Parse a URI; by default the user is `guest`, and the virtual host `/`, as for clients.
 
         Raises:
             UsageError: It is none.
