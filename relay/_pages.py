@@ -186,7 +186,7 @@ def _pages(relay: Relay) -> Pages:
             store,
             relay.mqtt.groups,
             getattr(relay.persistence, "log", None),
-            None if relay.amqp is None else relay.amqp.hosts,
+            relay.queues,
         ),
         more=_more(relay),
     )
@@ -201,7 +201,7 @@ def _more(relay: Relay) -> dict[str, Handler]:
         # Imported here: a relay without this page need not import it.
         from ._queues_page import queues_page
 
-        found["/queues.json"] = queues_page(relay.amqp.hosts)
+        found["/queues.json"] = queues_page(relay.amqp)
     return found
 
 

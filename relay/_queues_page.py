@@ -17,26 +17,26 @@ from ..pages._json import compact
 
 if TYPE_CHECKING:
     from ..dataspace.exchanges import DeclaredQueue, HostQueue
-    from ._virtual_hosts import VirtualHosts
+    from ..transports.amqp import AmqpServer
 
 SHOWN: Final = 5
 """Accounts that owe for messages of a queue, at most: those that owe most."""
 
 
-def queues_page(hosts: VirtualHosts) -> Handler:
-    """Return the page of these virtual hosts."""
+def queues_page(amqp: AmqpServer) -> Handler:
+    """Return the page of the virtual hosts of a relay's AMQP side."""
 
     async def page(request: Request) -> Response:
         del request
-        return Response(_pieces(hosts), content_type="application/json")
+        return Response(_pieces(amqp), content_type="application/json")
 
     return page
 
 
-async def _pieces(hosts: VirtualHosts) -> AsyncGenerator[bytes]:
+async def _pieces(amqp: AmqpServer) -> AsyncGenerator[bytes]:
     yield b'{"queues":['
     is_first = True
-    for host in list(hosts.by_name.values()):
+    for host in list(amqp.hosts.values()):
         for declared in list(host.queues.values()):
             if declared.queue.deleted:
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -62,10 +63,12 @@ from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
 from ._persistence import (
     REPLICATED,
+    HostQueues,
+    has_queues,
     has_subscriptions,
-    has_virtual_hosts,
     open_persistence,
     open_ram_beside,
+    persist_queues,
     persist_sessions,
     store_directory,
     subscription_server,
@@ -81,7 +84,7 @@ if TYPE_CHECKING:
     from ..persistence import RamShelves
     from ..ranges.server import SubscriptionServer
     from ..sockets._layer import Connected
-    from ..transports.amqp.server import AmqpServer
+    from ..transports.amqp import AmqpServer
     from ..transports.syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")
@@ -89,7 +92,7 @@ logger = logging.getLogger("clearfunds.relay")
 PROTOCOLS = ("mqtt", "syndicate", "subscribe", "amqp")
 
 _EXTRA: Final = ("h11", "pamqp", "preserves", "wsproto")
-"""Packages that AMQP, Syndicate and WebSocket need; only the [relay] extra brings them."""
+"""Packages that Syndicate, AMQP and WebSocket need; only the [relay] extra brings them."""
 
 MQTT_SUBPROTOCOL: Final = "mqtt"
 """[MQTT-6.0.0-4]."""
@@ -131,7 +134,8 @@ class Relay:
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes publications whether they can be read or not.
-        amqp: Its AMQP side; None if nothing listens for that, and its store has nothing of it.
+        amqp: Its AMQP side; None if nothing listens for that, and the store has no queues of it.
+        queues: The queues of that; likewise.
         input: The book of its peers' unfinished input.
         busy_poll: Keeps the loop awake; None: nothing does.
         notices: Sends notices about throttled clients; None: nothing does.
@@ -196,19 +200,13 @@ class Relay:
                 self.mqtt, persistence, admission, make=parts.subscription
             )
         self.syndicate: SyndicateServer | None = None
-        if _wants_syndicate(urls):
+        if _wants(urls, "syndicate"):
             # Imported here: only the [relay] extra brings its dependencies.
             from ..transports.syndicate._server import SyndicateServer
 
             self.syndicate = SyndicateServer(
                 self.dataspace, flusher, server, settings, admission=admission, tree=self.tree
             )
-        self.amqp: AmqpServer | None = None
-        if any(url.protocol == "amqp" for url in urls) or has_virtual_hosts(persistence):
-            # Imported here: only the [relay] extra brings its dependencies.
-            from ._amqp import amqp_server
-
-            self.amqp = amqp_server(self.mqtt, persistence, ram, settings, admission)
         self.input = InputBook(
             self.ledger,
             InputLimits(
@@ -217,11 +215,23 @@ class Relay:
                 user=settings.user_input_limit,
             ),
         )
+        self.amqp: AmqpServer | None = None
+        if _wants(urls, "amqp") or has_queues(persistence):
+            # Imported here: only the [relay] extra brings its dependencies.
+            from ..transports.amqp import AmqpServer
+
+            self.amqp = AmqpServer(
+                self.dataspace, flusher, server, settings, admission, self.tree,
+                version=version("clearfunds"),
+            )  # fmt: skip
         for side in self.sides:
             side.authority = self.authority
             side.input = self.input
             if parts.on_side is not None:
                 parts.on_side(side)
+        self.queues: HostQueues | None = None
+        if self.amqp is not None:
+            self.queues = persist_queues(self.amqp, self.mqtt, persistence, ram, parts)
         self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         after = settings.throttled_after
@@ -302,8 +312,16 @@ class Relay:
                 subscriptions=len(self.readers.subscriptions), **_session_counts(self.readers)
             )
         if self.amqp is not None:
+            hosts = self.amqp.hosts.values()
             counts["amqp"] = TransportCounts(
-                subscriptions=self.amqp.consumers, **_session_counts(self.amqp)
+                messages_unroutable_total=sum(host.unrouted for host in hosts),
+                messages_delivered_total=sum(host.routed for host in hosts),
+                subscriptions=sum(
+                    len(declared.queue.consumers)
+                    for host in hosts
+                    for declared in host.queues.values()
+                ),
+                **_session_counts(self.amqp),
             )
         return counts
 
@@ -375,7 +393,9 @@ class Relay:
         if self.readers is not None:
             self.readers.close()
         if self.amqp is not None:
-            self.amqp.hosts.close()
+            self.amqp.close_hosts()
+        if self.queues is not None:
+            self.queues.close()
         if self.mqtt.persistent_sessions is not None:
             self.mqtt.persistent_sessions.close()
         self.tree.close_all()
@@ -441,9 +461,9 @@ def check_relay(settings: RelaySettings) -> list[ListenURL]:
         check_exporter()
     if any(url.is_websocket for url in urls):
         _check_extra("WebSocket", "..transports.websocket")
-    if any(url.protocol == "amqp" for url in urls):
-        _check_extra("AMQP", "..transports.amqp.server")
-    if _wants_syndicate(urls):
+    if _wants(urls, "amqp"):
+        _check_extra("AMQP", "..transports.amqp")
+    if _wants(urls, "syndicate"):
         _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
     return urls
@@ -495,8 +515,8 @@ def _check_syndicate_policy(settings: RelaySettings) -> None:
         raise ListenURLError(msg)
 
 
-def _wants_syndicate(urls: Sequence[ListenURL]) -> bool:
-    return any(url.protocol == "syndicate" for url in urls)
+def _wants(urls: Sequence[ListenURL], protocol: str) -> bool:
+    return any(url.protocol == protocol for url in urls)
 
 
 async def serve_relay(
@@ -636,8 +656,6 @@ async def _run(
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)
-        if relay.amqp is not None:
-            keep_going("keeping the time of virtual hosts", relay.amqp.hosts.run)
         if relay.mqtt.over_limits.is_used:
             keep_going("refusing above limits", relay.mqtt.over_limits.run)
         if relay.notices is not None:

@@ -449,6 +449,36 @@ class SyndicateSettings:
 
 
 @attrs.frozen(kw_only=True, slots=False)
+class AmqpSettings:
+    """Limits for AMQP clients, and for what they declare in one virtual host."""
+
+    # As RabbitMQ's channel_max, frame_max and heartbeat.
+    max_channels: Count = attrs.field(default=2_047, validator=Between(1, 65_535))
+    """Channels of one AMQP connection (channel_max)."""
+    max_frame_size: Size = attrs.field(default=131_072, validator=Between(4_096, 1 << 30))
+    """Maximum size of an AMQP frame, in bytes (frame_max); for a whole message see
+    --max-packet-size."""
+    heartbeat: Count = attrs.field(default=60, validator=Between(0, 65_535))
+    """AMQP heartbeat interval proposed to clients, in seconds; 0: none."""
+    # The largest prefetch count that basic.qos can ask for.
+    max_unacked: Count = 65_535
+    """Unacknowledged deliveries of one AMQP consumer with no prefetch limit of its own."""
+    # As `HostLimits`, with the precedents.
+    max_queues: Count = 10_000
+    """Queues of one virtual host."""
+    max_exchanges: Count = 1_000
+    """Exchanges of one virtual host."""
+    max_bindings: Count = 100_000
+    """Bindings of one virtual host."""
+    max_definition_bytes: Size = 64 << 20
+    """Memory of one virtual host for names, keys and arguments, in bytes."""
+    # As `reader_disk_limit`.
+    queue_disk_limit: Size | None = 512 << 20
+    """Disk quota of one AMQP queue, in bytes; when it is full, messages count against their
+    publishers. none: no quota of its own."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
 class ServerSettings(
     ListenerSettings,
     DebtSettings,
@@ -456,6 +486,7 @@ class ServerSettings(
     PeerSettings,
     PersistenceSettings,
     SyndicateSettings,
+    AmqpSettings,
 ):
     """The settings of servers of all protocols; each reads those that concern it."""
 

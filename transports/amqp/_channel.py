@@ -1,0 +1,579 @@
+"""One open channel: what its client asks of it, and what it is told.
+
+Rules of this file:
+1. A method either takes effect and is answered, or raises `AmqpError` and has changed nothing but
+   what its text says. The session closes the channel then, or the connection.
+2. Confirms are noted here, and sent when the session flushes (`say_confirms`): after a read, and
+   after the store has reported what is durable.
+3. What a client acknowledges has to have been sent to it: otherwise one that reads nothing could
+   have anything kept for it.
+
+Source: AMQP 0-9-1, the classes exchange, queue and basic; rabbit_channel.erl of RabbitMQ 3.10.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
+from pamqp.commands import Channel as ChannelClass
+
+from ...dataspace.exchanges import AMQ_TOPIC, HostError, Message
+from ...dataspace.queues import Channel as DeliveryChannel
+from ...dataspace.queues import (
+    Confirms,
+    Delivery,
+    PrefetchWindow,
+    QueueDeletedError,
+    QueueInUseError,
+    UnknownTagError,
+)
+from ._consuming import ChannelConsumer, ConsumerWindow
+from ._frames import (
+    ack_frame,
+    content_frames,
+    declare_ok_frame,
+    get_ok_frame,
+    method_frame,
+    nack_frame,
+    named_frame,
+    return_frame,
+)
+from ._properties import PLAIN, Facts
+from ._replies import NO_METHOD, AmqpError, Code
+
+if TYPE_CHECKING:
+    from pamqp import base
+
+    from ...accounts import Account
+    from ...dataspace.exchanges import DeclaredQueue
+    from ._connection import Ack, Publish
+    from ._session import AmqpSession
+
+TAG_PREFIX: Final = "amq.ctag-"
+"""The beginning of consumer tags that the server makes; as RabbitMQ."""
+
+TAG_BYTES: Final = 16
+"""Random bytes in such a tag, as RabbitMQ."""
+
+_CONSUME_OK: Final = (60, 21)
+_CANCEL: Final = (60, 30)
+_CANCEL_OK: Final = (60, 31)
+_PUBLISH: Final = (60, 40)
+
+
+class NotYet(Exception):  # noqa: N818 (it is no error)
+    """A method cannot be answered before something has happened; it has had no effect.
+
+    Attributes:
+        ready: Whether that has happened.
+    """
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        super().__init__()
+        self.ready = ready
+
+
+class ServerChannel:
+    """One open channel of a connection.
+
+    Args:
+        session: The connection.
+        number: Its number there.
+
+    Attributes:
+        number: See above.
+        session: See above.
+        confirms: The confirms of its publications; None: it has not asked for any.
+        deliveries: The deliveries to acknowledge, by tag.
+        closed: Whether it is closed.
+    """
+
+    __slots__ = (
+        "_consumers", "_cut_off", "_prefetch", "_queue", "_sent_upto", "_sent_in",
+        "closed", "confirms", "deliveries", "number", "session",
+    )  # fmt: skip
+
+    def __init__(self, session: AmqpSession, number: int) -> None:
+        self.session = session
+        self.number = number
+        self.confirms: Confirms | None = None
+        self.deliveries = DeliveryChannel(f"{session.name} channel {number}")
+        self.closed = False
+        self._cut_off = False
+        self._consumers: dict[str, ChannelConsumer] = {}
+        # Per consumer, for those that begin from now on; 0: as many as are allowed.
+        self._prefetch = 0
+        # The queue that was declared last: "" stands for it.
+        self._queue = ""
+        # No tag above this had been sent when the session read what it handles now.
+        self._sent_upto = 0
+        self._sent_in = -1
+
+    def __repr__(self) -> str:
+        return f"<ServerChannel {self.number}: {len(self._consumers)} consumers>"
+
+    @property
+    def unacked(self) -> int:
+        """The number of deliveries to acknowledge."""
+        return len(self.deliveries)
+
+    @property
+    def consumers(self) -> int:
+        """The number of its consumers."""
+        return len(self._consumers)
+
+    # -- publishing --------------------------------------------------------------------------------
+
+    def publish(self, said: Publish) -> None:
+        """Publish a message, in a turn of the connection's account."""
+        session = self.session
+        if said.immediate:
+            raise AmqpError(Code.NOT_IMPLEMENTED, "immediate=true", _PUBLISH)
+        facts = session.facts_of(said.properties)
+        properties = said.properties
+        if facts is not PLAIN:
+            properties = self._checked(facts, properties)
+        message = Message(
+            said.exchange, said.routing_key, properties, said.body,
+            facts.persistent, facts.expiration, None, facts.priority,
+        )  # fmt: skip
+        nbytes = message.nbytes
+        host, account = session.host, session.account
+        assert account is not None
+        if said.exchange == AMQ_TOPIC:
+            session.check_topic(said.routing_key)
+        session.count_publication()
+        confirms = self.confirms
+        try:
+            if confirms is None:
+                with account.turn(nbytes=nbytes) as turn:
+                    routed = host.publish(turn, said.exchange, message)
+            else:
+                with (
+                    confirms.begin() as confirm,
+                    account.turn(nbytes=nbytes, confirm=confirm) as turn,
+                ):
+                    routed = host.publish(turn, said.exchange, message)
+        except HostError as exc:
+            raise fault_of(exc, _PUBLISH) from None
+        if said.mandatory and not routed:
+            self._return(message)
+
+    def refuse(self, reason: str) -> None:
+        """Refuse a publication on a channel with confirms: nack it."""
+        assert self.confirms is not None
+        with self.confirms.begin() as confirm:
+            confirm.expect()
+            confirm.refused(reason)
+
+    def shed(self) -> None:
+        """Drop a publication: its confirm says nothing of that."""
+        if self.confirms is not None:
+            with self.confirms.begin():
+                pass
+
+    def _checked(self, facts: Facts, properties: bytes) -> bytes:
+        """Check properties that the server heeds; return those to hand on."""
+        session = self.session
+        if facts.bad_expiration is not None:
+            raise AmqpError(
+                Code.PRECONDITION_FAILED, f"invalid expiration '{facts.bad_expiration}'", _PUBLISH
+            )
+        if facts.user_id is not None and facts.user_id != session.user:
+            raise AmqpError(
+                Code.PRECONDITION_FAILED,
+                f"user_id property set to '{facts.user_id}' but authenticated user was "
+                f"'{session.user}'",
+                _PUBLISH,
+            )
+        return properties
+
+    def _return(self, message: Message) -> None:
+        """Send back a mandatory message that reaches nobody."""
+        session = self.session
+        frame = return_frame(self.number, Code.NO_ROUTE, message.exchange, message.routing_key)
+        content = content_frames(self.number, message.properties, message.body, session.frame_size)
+        session.send(b"".join((frame, *content)))
+
+    def say_confirms(self) -> None:
+        """Send the confirms that are due."""
+        confirms = self.confirms
+        if confirms is None or self.closed:
+            return
+        send, number = self.session.send, self.number
+        for answer in confirms.flush():
+            frame = nack_frame if answer.refused else ack_frame
+            send(frame(number, answer.number, answer.multiple))
+
+    # -- acknowledging -----------------------------------------------------------------------------
+
+    def ack(self, said: Ack) -> None:
+        """Acknowledge deliveries."""
+        tag = self._settled(said.tag, said.multiple, (60, 80))
+        if tag is not None:
+            self.deliveries.ack(tag, multiple=said.multiple)
+
+    def _nack(self, said: Basic.Nack) -> None:
+        tag = self._settled(said.delivery_tag, said.multiple, (60, 120))
+        if tag is not None:
+            self.deliveries.nack(tag, multiple=said.multiple, requeue=said.requeue)
+
+    def _reject(self, said: Basic.Reject) -> None:
+        tag = self._settled(said.delivery_tag, False, (60, 90))
+        if tag is not None:
+            self.deliveries.reject(tag, requeue=said.requeue)
+
+    def _settled(self, tag: int, multiple: bool, method: tuple[int, int]) -> int | None:
+        """Return the tag to settle, which is outstanding and was sent; None: there is nothing."""
+        unacked = self.deliveries.unacked
+        session = self.session
+        if self._sent_in != session.reads:
+            self._sent_in = session.reads
+            self._sent_upto = self._find_sent()
+        if not tag and multiple:
+            if self._sent_upto >= self.deliveries.last_tag:
+                return 0
+            return max((each for each in unacked if each <= self._sent_upto), default=None)
+        if tag not in unacked or tag > self._sent_upto:
+            raise AmqpError(Code.PRECONDITION_FAILED, f"unknown delivery tag {tag}", method)
+        return tag
+
+    def _find_sent(self) -> int:
+        """Return the last tag that has been sent, or is being sent."""
+        outlet = self.session.outlet
+        last = self.deliveries.last_tag
+        if not outlet.unsent:
+            return last
+        unsent = {id(loan) for loan in outlet.unbegun()}
+        tags = (tag for tag, each in self.deliveries.unacked.items() if id(each.loan) in unsent)
+        return min(tags, default=last + 1) - 1
+
+    def _recover(self, said: Basic.Recover | Basic.RecoverAsync) -> None:
+        if not said.requeue:
+            raise AmqpError(Code.NOT_IMPLEMENTED, "requeue=false", (60, said.index & 0xFFFF))
+        self.deliveries.recover()
+        if isinstance(said, Basic.Recover):
+            self._answer(Basic.RecoverOk())
+
+    # -- consuming ---------------------------------------------------------------------------------
+
+    def _qos(self, said: Basic.Qos) -> None:
+        if said.prefetch_size:
+            raise AmqpError(
+                Code.NOT_IMPLEMENTED, f"prefetch_size!=0 ({said.prefetch_size})", (60, 10)
+            )
+        count = said.prefetch_count
+        if said.global_:
+            self._share_window(count)
+        else:
+            self._prefetch = count
+        self._answer(Basic.QosOk())
+
+    def _share_window(self, count: int) -> None:
+        """Limit what all consumers on the channel have together."""
+        window = self.deliveries.window
+        if window is None:
+            if not count:
+                return
+            window = PrefetchWindow(count)
+            for delivery in self.deliveries.unacked.values():
+                if delivery.consumer is not None:
+                    window.take(delivery.message.size)
+            self.deliveries.window = window
+        window.resize(count)
+
+    def _consume(self, said: Basic.Consume) -> None:
+        session = self.session
+        tag = said.consumer_tag
+        method = (60, 20)
+        if tag in self._consumers:
+            raise AmqpError(Code.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method)
+        if said.arguments and said.arguments.get("x-priority"):
+            raise AmqpError(
+                Code.PRECONDITION_FAILED,
+                "consumers have no priorities here: leave out the argument 'x-priority'",
+                method,
+            )
+        session.check_consumers(method)
+        if not tag:
+            random = base64.urlsafe_b64encode(secrets.token_bytes(TAG_BYTES)).rstrip(b"=")
+            tag = TAG_PREFIX + random.decode()
+        declared = self._find(said.queue, method)
+        made = ChannelConsumer(tag, self.number, session.outlet, session.room, session.frame_size)
+        # Before its first deliveries.
+        if not said.nowait:
+            session.send(named_frame(self.number, _CONSUME_OK, tag))
+        most = session.max_unacked
+        window = ConsumerWindow(min(self._prefetch or most, most), session.room)
+        self._consumers[tag] = made
+        try:
+            made.consumer = declared.queue.consume(
+                made.deliver_for_good if said.no_ack else made.deliver,
+                window=window, channel=self.deliveries, no_ack=said.no_ack,
+                exclusive=said.exclusive, on_cancelled=partial(self._consumer_ended, tag),
+            )  # fmt: skip
+        except QueueInUseError:
+            self._consumers.pop(tag, None)
+            what = session.host.what("queue", declared.name)
+            raise AmqpError(Code.ACCESS_REFUSED, f"{what} in exclusive use", method) from None
+        except QueueDeletedError as exc:
+            self._consumers.pop(tag, None)
+            raise AmqpError(Code.PRECONDITION_FAILED, str(exc), method) from None
+
+    def _consumer_ended(self, tag: str, why: str) -> None:
+        """Tell the client that a consumer gets nothing more: its queue has ended it."""
+        if self._consumers.pop(tag, None) is None or self.closed:
+            return
+        if self.deliveries.closed:
+            # It has acknowledged nothing while publishers waited for that (rule 11).
+            if not self._cut_off:
+                self._cut_off = True
+                text = f"delivery acknowledgement on channel {self.number} timed out: {why}"
+                self.session.close_channel(
+                    self, AmqpError(Code.PRECONDITION_FAILED, text, NO_METHOD)
+                )
+        elif self.session.wants_cancel:
+            self.session.send_later(named_frame(self.number, _CANCEL, tag, b"\1"))
+
+    def _cancel(self, said: Basic.Cancel) -> None:
+        made = self._consumers.pop(said.consumer_tag, None)
+        # Before its queue goes, perhaps: a consumer is not told twice.
+        if not said.nowait:
+            self.session.send(named_frame(self.number, _CANCEL_OK, said.consumer_tag))
+        if made is not None and made.consumer is not None:
+            made.consumer.cancel()
+
+    def _get(self, said: Basic.Get) -> None:
+        session = self.session
+        method = (60, 70)
+        declared = self._find(said.queue, method)
+        if not said.no_ack and len(self.deliveries) >= session.max_unacked:
+            text = f"{len(self.deliveries)} deliveries on the channel are not acknowledged"
+            raise AmqpError(Code.PRECONDITION_FAILED, text, method)
+        queue = declared.queue
+        try:
+            delivery = queue.get(self.deliveries, no_ack=said.no_ack)
+        except QueueDeletedError as exc:
+            raise AmqpError(Code.PRECONDITION_FAILED, str(exc), method) from None
+        if delivery is None:
+            if queue.waiting:
+                raise NotYet(lambda: queue.deleted or not queue.waiting)
+            session.send(method_frame(self.number, Basic.GetEmpty()))
+            return
+        self._send_got(delivery, len(queue), no_ack=said.no_ack)
+
+    def _send_got(self, delivery: Delivery, left: int, *, no_ack: bool) -> None:
+        session = self.session
+        message: Message = delivery.event
+        delivery.event = None
+        frame = get_ok_frame(
+            self.number, delivery.tag, delivery.redelivered, message.exchange,
+            message.routing_key, left,
+        )  # fmt: skip
+        content = content_frames(self.number, message.properties, message.body, session.frame_size)
+        if no_ack:
+            session.send(b"".join((frame, *content)))
+        else:
+            delivery.loan.item = [frame, *content]
+            session.outlet.forward(delivery.loan)
+
+    # -- exchanges and queues ----------------------------------------------------------------------
+
+    def _find(self, name: str, method: tuple[int, int]) -> DeclaredQueue:
+        host, session = self.session.host, self.session
+        return host.find_queue(self._named(name, method), session)
+
+    def _named(self, name: str, method: tuple[int, int]) -> str:
+        """Return a queue's name; "" is the one that was declared last on this channel."""
+        if name:
+            return name
+        if not self._queue:
+            raise AmqpError(Code.NOT_FOUND, "no previously declared queue", method)
+        return self._queue
+
+    def _declare_exchange(self, said: Exchange.Declare) -> None:
+        session = self.session
+        if said.passive:
+            session.host.check_exchange(said.exchange)
+        else:
+            arguments = said.arguments or {}
+            if arguments.get("alternate-exchange") == AMQ_TOPIC:
+                session.check_way_to_topics("an alternate exchange", (40, 10))
+            session.host.declare_exchange(
+                said.exchange, said.exchange_type, durable=said.durable,
+                auto_delete=said.auto_delete, internal=said.internal, arguments=arguments,
+            )  # fmt: skip
+        self._answer(Exchange.DeclareOk(), nowait=said.nowait, durable=said.durable)
+
+    def _delete_exchange(self, said: Exchange.Delete) -> None:
+        self.session.host.delete_exchange(said.exchange, if_unused=said.if_unused)
+        self._answer(Exchange.DeleteOk(), nowait=said.nowait, durable=True)
+
+    def _bind_exchange(self, said: Exchange.Bind) -> None:
+        session = self.session
+        if said.source == AMQ_TOPIC:
+            session.check_binding(said.routing_key, (40, 30))
+        if said.destination == AMQ_TOPIC:
+            session.check_way_to_topics("a binding", (40, 30))
+        session.host.bind_exchange(
+            said.destination, said.source, said.routing_key, said.arguments or {}
+        )
+        self._answer(Exchange.BindOk(), nowait=said.nowait, durable=True)
+
+    def _unbind_exchange(self, said: Exchange.Unbind) -> None:
+        self.session.host.unbind_exchange(
+            said.destination, said.source, said.routing_key, said.arguments or {}
+        )
+        self._answer(Exchange.UnbindOk(), nowait=said.nowait, durable=True)
+
+    def _declare_queue(self, said: Queue.Declare) -> None:
+        session = self.session
+        if said.passive:
+            declared = session.host.find_queue(self._named(said.queue, (50, 10)), session)
+        else:
+            arguments = said.arguments or {}
+            if arguments.get("x-dead-letter-exchange") == AMQ_TOPIC:
+                session.check_dead_letters(arguments.get("x-dead-letter-routing-key"))
+            declared = session.host.declare_queue(
+                said.queue, durable=said.durable,
+                exclusive_to=session if said.exclusive else None,
+                auto_delete=said.auto_delete, arguments=arguments, by=session,
+            )  # fmt: skip
+        self._queue = declared.name
+        if not said.nowait:
+            queue = declared.queue
+            frame = declare_ok_frame(self.number, declared.name, len(queue), len(queue.consumers))
+            if declared.durable and not said.passive:
+                session.send_when_durable(frame)
+            else:
+                session.send(frame)
+
+    def _bind_queue(self, said: Queue.Bind) -> None:
+        session = self.session
+        name, key = self._named(said.queue, (50, 20)), said.routing_key
+        if not (said.queue or key):
+            key = name
+        if said.exchange == AMQ_TOPIC:
+            session.check_binding(key, (50, 20))
+        session.host.bind_queue(name, said.exchange, key, said.arguments or {}, session)
+        self._answer(Queue.BindOk(), nowait=said.nowait, durable=True)
+
+    def _unbind_queue(self, said: Queue.Unbind) -> None:
+        session = self.session
+        name, key = self._named(said.queue, (50, 50)), said.routing_key
+        if not (said.queue or key):
+            key = name
+        session.host.unbind_queue(name, said.exchange, key, said.arguments or {}, session)
+        self._answer(Queue.UnbindOk(), durable=True)
+
+    def _purge_queue(self, said: Queue.Purge) -> None:
+        session = self.session
+        count = session.host.purge_queue(self._named(said.queue, (50, 30)), session)
+        self._answer(Queue.PurgeOk(count), nowait=said.nowait)
+
+    def _delete_queue(self, said: Queue.Delete) -> None:
+        session = self.session
+        count = session.host.delete_queue(
+            self._named(said.queue, (50, 40)),
+            if_unused=said.if_unused, if_empty=said.if_empty, by=session,
+        )  # fmt: skip
+        self._answer(Queue.DeleteOk(count), nowait=said.nowait, durable=True)
+
+    # -- the channel itself ------------------------------------------------------------------------
+
+    def handle(self, method: base.Frame) -> None:
+        """Handle any method but basic.publish, basic.ack and channel.close.
+
+        Raises:
+            AmqpError: The channel, or the connection, has to be closed.
+            NotYet: It has to be handled again later.
+        """
+        try:
+            _HANDLERS[type(method)](self, method)
+        except HostError as exc:
+            raise fault_of(exc, (method.index >> 16, method.index & 0xFFFF)) from None
+        except UnknownTagError as exc:
+            raise AmqpError(
+                Code.PRECONDITION_FAILED, str(exc), (method.index >> 16, method.index & 0xFFFF)
+            ) from None
+
+    def _flow(self, said: ChannelClass.Flow) -> None:
+        if not said.active:
+            raise AmqpError(Code.NOT_IMPLEMENTED, "active=false", (20, 20))
+        self._answer(ChannelClass.FlowOk(True))
+
+    def _select_confirms(self, said: Confirm.Select) -> None:
+        if self.confirms is None:
+            self.confirms = Confirms(partial(self.session.confirms_due, self))
+        self._answer(Confirm.SelectOk(), nowait=said.nowait)
+
+    def _refuse_transaction(self, said: base.Frame) -> None:
+        raise AmqpError(
+            Code.NOT_IMPLEMENTED,
+            f"{said.name}: there are no transactions here; use confirms (confirm.select)",
+            (said.index >> 16, said.index & 0xFFFF),
+        )
+
+    def _nothing(self, said: base.Frame) -> None:
+        """Take an answer that the server need not have."""
+
+    def _answer(self, method: base.Frame, *, nowait: bool = False, durable: bool = False) -> None:
+        """Send an answer, unless the client wants none; when all definitions are `durable`."""
+        if nowait:
+            return
+        frame = method_frame(self.number, method)
+        if durable:
+            self.session.send_when_durable(frame)
+        else:
+            self.session.send(frame)
+
+    def close(self, *, failed: bool) -> None:
+        """End its consumers, and put back what is not acknowledged. Idempotent.
+
+        `failed`: this counts towards the delivery limits.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self.confirms is not None:
+            self.confirms.close()
+        self._consumers.clear()
+        self.deliveries.close(failed=failed)
+
+
+def fault_of(exc: HostError, method: tuple[int, int]) -> AmqpError:
+    """Return what a client is told about a request that its virtual host refuses."""
+    return AmqpError(Code(exc.reason.value), exc.text, method)
+
+
+_HANDLERS: Final[dict[type[Any], Callable[[ServerChannel, Any], None]]] = {
+    Basic.Nack: ServerChannel._nack,
+    Basic.Reject: ServerChannel._reject,
+    Basic.Recover: ServerChannel._recover,
+    Basic.RecoverAsync: ServerChannel._recover,
+    Basic.Qos: ServerChannel._qos,
+    Basic.Consume: ServerChannel._consume,
+    Basic.Cancel: ServerChannel._cancel,
+    Basic.CancelOk: ServerChannel._nothing,
+    Basic.Get: ServerChannel._get,
+    Exchange.Declare: ServerChannel._declare_exchange,
+    Exchange.Delete: ServerChannel._delete_exchange,
+    Exchange.Bind: ServerChannel._bind_exchange,
+    Exchange.Unbind: ServerChannel._unbind_exchange,
+    Queue.Declare: ServerChannel._declare_queue,
+    Queue.Bind: ServerChannel._bind_queue,
+    Queue.Unbind: ServerChannel._unbind_queue,
+    Queue.Purge: ServerChannel._purge_queue,
+    Queue.Delete: ServerChannel._delete_queue,
+    ChannelClass.Flow: ServerChannel._flow,
+    ChannelClass.FlowOk: ServerChannel._nothing,
+    Confirm.Select: ServerChannel._select_confirms,
+    Tx.Select: ServerChannel._refuse_transaction,
+    Tx.Commit: ServerChannel._refuse_transaction,
+    Tx.Rollback: ServerChannel._refuse_transaction,
+}
