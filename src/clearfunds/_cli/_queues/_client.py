@@ -119,7 +119,7 @@ class Client:
             CommandFailedError: The broker refuses.
         """
         done = await self._ask(commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk)
-        return done.message_count
+        return done.message_count or 0
 
     async def check(self, queue: str) -> int:
         """Return how many messages of a queue are ready.
@@ -128,7 +128,7 @@ class Client:
             CommandFailedError: There is none, or it is another connection's own.
         """
         asked = commands.Queue.Declare(queue=queue, passive=True)
-        return (await self._ask(asked, commands.Queue.DeclareOk)).message_count
+        return (await self._ask(asked, commands.Queue.DeclareOk)).message_count or 0
 
     async def confirm(self) -> None:
         """Have the broker confirm what is published from now on."""
@@ -148,7 +148,7 @@ class Client:
         body = bytearray()
         while len(body) < header.body_size:
             body += cast("ContentBody", await self._next()).value
-        return Got(answer.delivery_tag, header, bytes(body), answer.message_count)
+        return Got(answer.delivery_tag or 0, header, bytes(body), answer.message_count or 0)
 
     async def publish(self, queue: str, got: Got) -> None:
         """Publish a message into a queue, and wait until the broker confirms it.
