@@ -220,11 +220,7 @@ class Traffic:
 async def test_what_is_confirmed_is_there_whatever_dies_hangs_or_is_cut_off(
     seed: int, tmp_path: Path
 ) -> None:
-    """Ten rounds: `kill -9`, SIGSTOP for 10 s, or a cut, of a relay or a NATS server.
-
-    What a relay's own publishers had under way when it failed may come twice (docs/cluster.md): no
-    more than that.
-    """
+    """Ten rounds: `kill -9`, SIGSTOP for 10 s, or a cut, of a relay or a NATS server."""
     chance = Random(seed)
     with nats_cluster(tmp_path, advertise=False) as servers:
         async with relays(tmp_path, servers) as (found, own_ways):
@@ -245,11 +241,8 @@ async def test_what_is_confirmed_is_there_whatever_dies_hangs_or_is_cut_off(
                     for each in found:
                         await audit(each)
                 await traffic.end()
-                assert len(traffic.twice()) <= ROUNDS * len(found) * IN_FLIGHT / 2
-                print(
-                    f"seed {seed}: {sum(each.sent for each in traffic.writers)} published, "
-                    f"{len(traffic.twice())} of QoS 2 twice"
-                )
+                assert not traffic.twice()
+                print(f"seed {seed}: {sum(each.sent for each in traffic.writers)} published")
             finally:
                 await trio.to_thread.run_sync(traffic.stop)
 
