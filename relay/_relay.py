@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
@@ -34,6 +34,7 @@ from ..dataspace import (
 )
 from ..persistence import Shelves
 from ..store import StoreTakenError
+from ..transports import TransportError
 from ..transports._accept_pace import AcceptPace
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
@@ -49,6 +50,7 @@ from ..transports._listener import (
     ListenURLError,
     open_listeners,
 )
+from ..transports._one_error import first_of
 from ..transports._otel_export import check_exporter, open_provider
 from ..transports._server import Server
 from ..transports.mqtt.server._server import MqttServer
@@ -96,6 +98,9 @@ _EXTRA: Final = ("h11", "pamqp", "preserves", "wsproto")
 
 MQTT_SUBPROTOCOL: Final = "mqtt"
 """[MQTT-6.0.0-4]."""
+
+AGAIN_SECONDS: Final = 0.5
+"""Seconds before a relay begins anew, in which the one that has its store may end."""
 
 SERVER_ACCOUNT = "server"
 """The account above all connections' accounts."""
@@ -560,17 +565,23 @@ async def serve_relay(
                 listener.keep_alive(settings.tcp_keep_alive)
         ending = trio.Event() if stop is None else stop
         told = _Told(task_status)
+        expected: tuple[type[Exception], ...] = (StoreTakenError,)
         while True:
             try:
                 return await _serve(settings, listeners, ending, told, companion, make_parts)
-            except (StoreTakenError, BaseExceptionGroup) as exc:
-                why = _taken(exc)
+            except (StoreTakenError, TransportError, BaseExceptionGroup) as exc:
+                why = first_of(exc, expected)
                 if why is None:
                     raise
                 logger.error(
                     "%s; its connections end, and it begins anew", why,
                     extra={"event": "store_taken"},
                 )  # fmt: skip
+            # It was one of its cluster: a server of NATS that does not answer now will do so again.
+            expected = (StoreTakenError, TransportError)
+            with trio.move_on_after(AGAIN_SECONDS):
+                await ending.wait()
+                return RelayReport(())
             if told.addresses is not None and told.addresses.http is not None:
                 # With the port that it has had, if any was to do.
                 settings = attrs.evolve(settings, http=told.addresses.http)
@@ -591,14 +602,6 @@ class _Told(trio.TaskStatus[RelayAddresses]):
         if self.addresses is None and value is not None:
             self.addresses = value
             self._status.started(value)
-
-
-def _taken(exc: BaseException) -> BaseException | None:
-    """Return the error that another relay has this one's store now (`cluster`); None: it is not."""
-    if isinstance(exc, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", exc)
-        return _taken(group.exceptions[0]) if group.split(StoreTakenError)[1] is None else None
-    return exc if isinstance(exc, StoreTakenError) else None
 
 
 async def _serve(
