@@ -126,7 +126,6 @@ def _version(value: object, table: Table) -> str | None:
 _CHECKS: Final[Mapping[str, _Check]] = {
     "x-expires": _expires,
     "x-message-ttl": _milliseconds,
-    "x-dead-letter-exchange": _text,
     "x-dead-letter-routing-key": _dead_letter_key,
     "x-dead-letter-strategy": _one_of(
         "at-most-once", "at-least-once", wrong="invalid_dlx_strategy"
@@ -184,6 +183,11 @@ def read_arguments(
     """
     if "x-queue-type" in table:
         _check("x-queue-type", _queue_type, what, table)
+    exchange = table.get("x-dead-letter-exchange")
+    if "x-dead-letter-exchange" in table and not isinstance(exchange, str):
+        raise precondition_failed(
+            f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {what}"
+        )
     kind = table.get("x-queue-type", CLASSIC)
     if kind not in ARGUMENTS:
         raise _invalid("x-queue-type", what, '"streams are not supported; use another queue type"')

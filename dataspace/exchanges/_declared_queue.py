@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ._keeping import Keeper
     from ._tables import Table
 
-QUEUE_BYTES = 6_000
+QUEUE_BYTES = 4_500
 """The memory of an empty queue besides its name and its arguments (measured)."""
 
 

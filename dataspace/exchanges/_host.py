@@ -19,20 +19,22 @@ from typing import Final, cast
 import attrs
 
 from ...accounts import Account, Turn
+from ...accounts._cooperative import run_to_end
 from .._dataspace import Dataspace
 from ..queues import DeadLetter
 from ._arguments import QueueArguments
 from ._dead_lettering import dead_letter
 from ._declared_queue import DeclaredQueue, HostQueue, QueueMaker
-from ._definitions import DEFAULT_EXCHANGE, Definitions
+from ._definitions import Definitions
 from ._errors import access_refused, not_found, precondition_failed
-from ._exchange import Binding, Exchange, Kind
+from ._exchange import Binding, Exchange, Headers, Kind
 from ._keeping import Keeper
 from ._limits import HostLimits
 from ._message import Message
 from ._properties import PlainProperties, Properties
 from ._tables import Table, type_name
 from ._topic_bridge import AMQ_TOPIC, TopicBridge
+from ._topology import DEFAULT_EXCHANGE
 
 TICKED_A_STEP: Final = 64
 """Queues that are ticked before other tasks may run: a millisecond's worth."""
@@ -155,7 +157,8 @@ class VirtualHost(Definitions):
 
     def _publish(self, turn: Turn, source: Exchange, message: Message) -> bool:
         if source.is_plain and not message.more_keys and source is not self._amq_topic:
-            headers = partial(self.properties.headers, message)
+            is_read = source.kind is Kind.HEADERS
+            headers: Headers = partial(self.properties.headers, message) if is_read else dict
             found = cast("Iterable[DeclaredQueue]", source.match(message.routing_key, headers))
             return self._send(turn, found, message, others=False)
         found, to_topics = self._route(source, message)
@@ -230,7 +233,7 @@ class VirtualHost(Definitions):
         turn.on_undo(partial(self._count, copies, others, -1))
 
     def _count(self, copies: int, others: bool, change: int) -> None:
-        self._copies.add(copies, change)
+        self._copies.add_copies(copies, change)
         self.published += change
         self.routed += change * copies
         if not (copies or others):
@@ -305,6 +308,18 @@ class VirtualHost(Definitions):
             if not number % TICKED_A_STEP:
                 yield
         return due
+
+    def tick(self, now: float) -> float:
+        """Do `tick_in_steps` in one step."""
+        return run_to_end(self.tick_in_steps(now))
+
+    def close(self) -> None:
+        """End the host in this process, and leave what is stored: the process ends. Idempotent.
+
+        Consumers are told. Its account may be closed then.
+        """
+        self.topics.close()
+        self.close_queues()
 
     def statistics(self) -> HostStatistics:
         """Return statistics of the host."""

@@ -51,7 +51,7 @@ def decode_table(text: str) -> dict[str, object]:
         found = _untagged(json.loads(text))
         if not isinstance(found, dict):
             raise TypeError(f"a table is a mapping, not {text[:40]}")
-    except (TypeError, KeyError, ArithmeticError, RecursionError) as exc:
+    except (TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
         msg = f"no table: {exc!r}"
         raise ValueError(msg) from exc
     return cast("dict[str, object]", found)
@@ -110,7 +110,7 @@ def value_key(value: object, depth: int = MAX_DEPTH) -> Hashable:
     if isinstance(value, Mapping):
         pairs = cast("Table", value).items()
         return (dict, frozenset((name, value_key(v, depth - 1)) for name, v in pairs))
-    return value
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def is_integer(value: object) -> bool:

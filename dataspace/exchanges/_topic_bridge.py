@@ -208,6 +208,12 @@ class TopicBridge(Recipient):
                 with self._account.turn() as turn:
                     self._dataspace.unobserve(turn, observed.observation)
 
+    def close(self) -> None:
+        """End all observations. Idempotent."""
+        for key, observed in list(self._observed.items()):
+            observed.bindings = 1
+            self.unbound(key)
+
     def _allows(self, pattern: str | None, topic: str) -> bool:
         """Whether queues may get a topic, which has to match the whole of a key.
 

@@ -16,17 +16,18 @@ set of nodes is Thompson's simulation of an automaton (1968).
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Generic, TypeVar
-
-from .._topics import LONG_TOPIC
+from typing import Any, Final, Generic, TypeVar
 
 V = TypeVar("V")
 
-NODE_BYTES: Final = 420
-"""The memory of a node that no other binding shares (measured)."""
+NODE_BYTES: Final = 410
+"""The memory of a node that no other binding shares, with its word (measured)."""
 
-CACHED_KEYS: Final = 4_096
-"""Routing keys whose results one exchange caches: about 1 MB."""
+CACHED_BYTES: Final = 4 << 20
+"""Memory for cached results: a quarter of that for the dataspace's routes, which are larger."""
+
+RESULT_BYTES: Final = 300
+"""The memory of a cached result besides its key and 8 bytes for each value (measured)."""
 
 
 class _Node(Generic[V]):
@@ -53,16 +54,58 @@ def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-class TopicPatterns(Generic[V]):
-    """Values by binding key. A value may be there more than once."""
+class CacheBudget:
+    """The memory that several tables may take for cached results. When it is used up, all go.
 
-    def __init__(self) -> None:
+    Args:
+        most: The limit in bytes.
+
+    Attributes:
+        nbytes: What they take.
+    """
+
+    def __init__(self, most: int = CACHED_BYTES) -> None:
+        self.nbytes = 0
+        self._most = most
+        self._caches: dict[TopicPatterns[Any], None] = {}
+
+    def spend(self, patterns: TopicPatterns[Any], nbytes: int) -> None:
+        """Note a new result of a table, which may forget it and all others."""
+        self._caches[patterns] = None
+        self.nbytes += nbytes
+        if self.nbytes > self._most:
+            for each in list(self._caches):
+                each.forget()
+
+    def release(self, patterns: TopicPatterns[Any], nbytes: int) -> None:
+        """Note that a table has forgotten its results."""
+        self._caches.pop(patterns, None)
+        self.nbytes -= nbytes
+
+
+class TopicPatterns(Generic[V]):
+    """Values by binding key. A value may be there more than once.
+
+    Args:
+        budget: The memory for cached results, which it shares with others.
+    """
+
+    def __init__(self, budget: CacheBudget | None = None) -> None:
         self._root: _Node[V] = _Node()
+        self._budget = CacheBudget() if budget is None else budget
         self._cache: dict[str, Collection[V]] = {}
+        self._cached_bytes = 0
+
+    def forget(self) -> None:
+        """Forget all cached results."""
+        if self._cache:
+            self._cache.clear()
+            self._budget.release(self, self._cached_bytes)
+            self._cached_bytes = 0
 
     def add(self, pattern: str, value: V) -> None:
         """Add a value under a binding key."""
-        self._cache.clear()
+        self.forget()
         node = self._root
         for word in words_of(pattern):
             node = self._below(node, word)
@@ -93,7 +136,7 @@ class TopicPatterns(Generic[V]):
         Raises:
             KeyError: If it is not there.
         """
-        self._cache.clear()
+        self.forget()
         way: list[tuple[_Node[V], str]] = []
         node = self._root
         for word in words_of(pattern):
@@ -125,11 +168,10 @@ class TopicPatterns(Generic[V]):
         """Return the values under every binding key that matches `key`, each once."""
         found = self._cache.get(key)
         if found is None:
-            found = self._find(key)
-            if len(key) <= LONG_TOPIC:
-                if len(self._cache) >= CACHED_KEYS:
-                    del self._cache[next(iter(self._cache))]
-                self._cache[key] = found
+            found = self._cache[key] = self._find(key)
+            nbytes = RESULT_BYTES + len(key) + 8 * len(found)
+            self._cached_bytes += nbytes
+            self._budget.spend(self, nbytes)
         return found
 
     def _find(self, key: str) -> Collection[V]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -34,9 +35,8 @@ class TextProperties:
     def headers(self, message: Message) -> Mapping[str, object]:
         if message.headers is not None:
             return message.headers
-        found = decode_table(message.properties.decode()).get("headers", {})
-        assert isinstance(found, dict)
-        return found
+        found: Any = decode_table(message.properties.decode()).get("headers", {})
+        return cast("Mapping[str, object]", found)
 
     def with_headers(self, message: Message, headers: Mapping[str, object]) -> Message:
         table = decode_table(message.properties.decode())
@@ -151,10 +151,11 @@ class Bench:
         )
 
     def queue(self, name: str, *bindings: tuple[Any, ...], **more: Any) -> DeclaredQueue:
-        """Declare a queue with bindings (exchange, key, arguments)."""
+        """Declare a queue with bindings (exchange, and perhaps key and arguments)."""
         declared = self.host.declare_queue(name, **more)
+        bind: Any = partial(self.host.bind_queue, by=more.get("exclusive_to"))
         for binding in bindings:
-            self.host.bind_queue(name, *binding, by=more.get("exclusive_to"))
+            bind(name, *binding)
         return declared
 
     def publish(
@@ -198,17 +199,22 @@ class Bench:
         """Take all that is ready in a queue."""
         queue = self.host.queues[name].queue
         events: list[Message] = []
-        while (delivery := queue.get(Channel("test"))) is not None:
-            events.append(delivery.event)
-            delivery.ack()
+        while True:
+            delivery = queue.get(Channel("test"))
+            if delivery is not None:
+                events.append(delivery.event)
+                delivery.ack()
+            elif queue.waiting and self.keeper is not None:
+                self.keeper.sync()
+            else:
+                break
         self.ledger.audit()
         return events
 
     def wait(self, seconds: float) -> None:
         """Let time pass, for all queues."""
         self.now += seconds
-        for _ in self.host.tick_in_steps(self.now):
-            pass
+        self.host.tick(self.now)
         self.ledger.audit()
 
     def restart(self) -> Bench:

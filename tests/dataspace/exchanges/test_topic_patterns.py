@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.dataspace.exchanges import TopicPatterns, pattern_matches
-from clearfunds.dataspace.exchanges._topic_patterns import CACHED_KEYS
+from clearfunds.dataspace.exchanges._topic_patterns import RESULT_BYTES, CacheBudget
 from tests.dataspace.conftest import STEADY
 
 
@@ -60,7 +60,7 @@ def test_it_finds_what_recursion_finds(
         pattern, value = data.draw(st.sampled_from(left))
         index.remove(pattern, value)
         there[pattern, value] -= 1
-    assert index._root.is_empty
+    assert index._root.is_empty  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,25 @@ def test_a_value_that_is_not_there_is_not_removed() -> None:
     assert index.matching("a.b") == ("x",)
 
 
-def test_the_cache_is_bounded() -> None:
-    index: TopicPatterns[str] = TopicPatterns()
-    index.add("#", "x")
-    for number in range(CACHED_KEYS + 100):
-        assert index.matching(f"a.{number}") == ("x",)
-    index.matching("a" * 300)
-    assert len(index._cache) == CACHED_KEYS
-    index.add("a.*", "y")
-    assert set(index.matching(f"a.{CACHED_KEYS}")) == {"x", "y"}
+def test_caches_share_a_budget() -> None:
+    budget = CacheBudget(10 * (RESULT_BYTES + 20))
+    one: TopicPatterns[str] = TopicPatterns(budget)
+    other: TopicPatterns[str] = TopicPatterns(budget)
+    one.add("#", "x")
+    most = 0
+    for number in range(100):
+        assert one.matching(f"a.{number}") == ("x",)
+        assert one.matching(f"a.{number}") == ("x",)
+        assert other.matching(f"a.{number}") == ()
+        most = max(most, budget.nbytes)
+        assert budget.nbytes <= 10 * (RESULT_BYTES + 20)
+    assert most > 5 * RESULT_BYTES
+    assert one.matching("a" * 255) == ("x",)
+    assert one.matching("a.99") == ("x",)
+    one.add("a.*", "y")
+    assert set(one.matching("a.99")) == {"x", "y"}
+    one.remove("#", "x")
+    assert one.matching("a.99") == ("y",)
+    one.forget()
+    other.forget()
+    assert budget.nbytes == 0
