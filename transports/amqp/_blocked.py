@@ -1,8 +1,8 @@
 """connection.blocked and connection.unblocked: a publisher hears that it is not read, and why.
 
-The reason names the account that owes too much, the holders of most of its debt, and, where a holder
-is a queue, who has its messages: "alice waits: queue jobs has 812 messages of it, held by worker-3".
-RabbitMQ says "low on memory" or "low on disk".
+The reason names the user, the holders of most of its debt and, where a holder is a queue, whose
+consumers have its messages: "alice waits for queue jobs (812 messages), held by worker-3". RabbitMQ
+says "low on memory" or "low on disk".
 
 Rules of this file:
 1. Only connections that have the capability are told, and only when they have waited for

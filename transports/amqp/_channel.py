@@ -49,10 +49,10 @@ from ._replies import NO_METHOD, AmqpError, Code
 if TYPE_CHECKING:
     from pamqp import base
 
-    from ...accounts import Account
     from ...dataspace.exchanges import DeclaredQueue
     from ._connection import Ack, Publish
     from ._session import AmqpSession
+    from ._topic_rights import TopicRights
 
 TAG_PREFIX: Final = "amq.ctag-"
 """The beginning of consumer tags that the server makes; as RabbitMQ."""
@@ -94,8 +94,17 @@ class ServerChannel:
     """
 
     __slots__ = (
-        "_consumers", "_cut_off", "_prefetch", "_queue", "_sent_upto", "_sent_in",
-        "closed", "confirms", "deliveries", "number", "session",
+        "_consumers",
+        "_cut_off",
+        "_prefetch",
+        "_queue",
+        "_sent_in",
+        "_sent_upto",
+        "closed",
+        "confirms",
+        "deliveries",
+        "number",
+        "session",
     )  # fmt: skip
 
     def __init__(self, session: AmqpSession, number: int) -> None:
@@ -127,6 +136,12 @@ class ServerChannel:
         """The number of its consumers."""
         return len(self._consumers)
 
+    @property
+    def _topics(self) -> TopicRights:
+        topics = self.session.topics
+        assert topics is not None
+        return topics
+
     # -- publishing --------------------------------------------------------------------------------
 
     def publish(self, said: Publish) -> None:
@@ -146,7 +161,7 @@ class ServerChannel:
         host, account = session.host, session.account
         assert account is not None
         if said.exchange == AMQ_TOPIC:
-            session.check_topic(said.routing_key)
+            self._topics.check_publish(said.routing_key)
         session.count_publication()
         confirms = self.confirms
         try:
@@ -403,7 +418,7 @@ class ServerChannel:
         else:
             arguments = said.arguments or {}
             if arguments.get("alternate-exchange") == AMQ_TOPIC:
-                session.check_way_to_topics("an alternate exchange", (40, 10))
+                self._topics.check_way("an alternate exchange", (40, 10))
             session.host.declare_exchange(
                 said.exchange, said.exchange_type, durable=said.durable,
                 auto_delete=said.auto_delete, internal=said.internal, arguments=arguments,
@@ -417,9 +432,9 @@ class ServerChannel:
     def _bind_exchange(self, said: Exchange.Bind) -> None:
         session = self.session
         if said.source == AMQ_TOPIC:
-            session.check_binding(said.routing_key, (40, 30))
+            self._topics.check_binding(said.routing_key, (40, 30))
         if said.destination == AMQ_TOPIC:
-            session.check_way_to_topics("a binding", (40, 30))
+            self._topics.check_way("a binding", (40, 30))
         session.host.bind_exchange(
             said.destination, said.source, said.routing_key, said.arguments or {}
         )
@@ -438,7 +453,7 @@ class ServerChannel:
         else:
             arguments = said.arguments or {}
             if arguments.get("x-dead-letter-exchange") == AMQ_TOPIC:
-                session.check_dead_letters(arguments.get("x-dead-letter-routing-key"))
+                self._topics.check_dead_letters(arguments.get("x-dead-letter-routing-key"))
             declared = session.host.declare_queue(
                 said.queue, durable=said.durable,
                 exclusive_to=session if said.exclusive else None,
@@ -459,7 +474,7 @@ class ServerChannel:
         if not (said.queue or key):
             key = name
         if said.exchange == AMQ_TOPIC:
-            session.check_binding(key, (50, 20))
+            self._topics.check_binding(key, (50, 20))
         session.host.bind_queue(name, said.exchange, key, said.arguments or {}, session)
         self._answer(Queue.BindOk(), nowait=said.nowait, durable=True)
 

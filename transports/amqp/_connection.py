@@ -24,7 +24,7 @@ import attrs
 from pamqp.commands import Basic, Channel, Connection
 
 from .._need_data import NEED_DATA, NeedData
-from ._field_tables import NAMES, MalformedError
+from ._field_tables import MalformedError
 from ._frames import (
     BASIC,
     BODY,
@@ -268,7 +268,7 @@ class ConnectionInput:
             end = len(buffer)
             if self.state is State.HEADER:
                 return self._greeting()
-            if end - at < FRAME_BYTES:
+            if end - at < FRAME_HEAD.size:
                 if self.state is not State.CLOSED and end > at:
                     self._check_kind(buffer[at])
                 return NEED_DATA
@@ -305,7 +305,7 @@ class ConnectionInput:
                 command = self._method(channel, buffer[at + 7 : after - 1])
                 if command is not None:
                     return command
-            elif kind == HEADER or kind == BODY:
+            elif kind in (HEADER, BODY):
                 publication = self._take_content(kind, channel, at + 7, after - 1)
                 if publication is not None:
                     return publication

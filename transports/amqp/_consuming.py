@@ -105,8 +105,8 @@ class ChannelConsumer:
     """
 
     __slots__ = (
-        "_channel", "_clock", "_exchange", "_fixed", "_frame_size", "_head", "_key", "_outlet", "_prefix",
-        "_room", "_tail", "consumer", "tag",
+        "_channel", "_clock", "_exchange", "_fixed", "_frame_size", "_head", "_key", "_outlet",
+        "_prefix", "_room", "_tail", "consumer", "tag",
     )  # fmt: skip
 
     def __init__(

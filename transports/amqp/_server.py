@@ -1,7 +1,7 @@
 """The AMQP side of a relay: the shared state of its connections, its virtual hosts, its confirms.
 
-A virtual host is a tenant's: that with the tenant's name. "/" is the host of all clients that belong
-to no tenant, or to the default one.
+A virtual host is a tenant's: that with the tenant's name. "/" is the host of all clients that
+belong to no tenant, or to the default one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..mqtt.server._place import Place, take_place
 from ._blocked import BlockedNotices
 from ._channel import ServerChannel
 from ._properties import BasicProperties
-from ._session import CAPABILITIES, AmqpSession
+from ._session import AmqpSession
 
 if TYPE_CHECKING:
     from ...access._tenants import Peer
@@ -43,6 +43,19 @@ ROOT: Final = "/"
 
 HOST_ACCOUNT: Final = "amqp "
 """Before the name of a virtual host: its account, which pays for bindings to amq.topic."""
+
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": False,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": False,
+}
+"""What clients may use beyond AMQP 0-9-1, by RabbitMQ's names."""
 
 CONFIRMING: Final = "confirming its publications"
 

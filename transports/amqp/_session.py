@@ -5,8 +5,8 @@ Rules of this file, beyond those of every session (`.._session`):
    client does not read.
 2. While the connection waits, what a consumer says is taken out of a bounded stretch of its input
    (rule 10, `_parked.py`).
-3. Whatever the client did wrong, it is told the reply code, and which object is closed. A soft error
-   closes a channel: what was not acknowledged there goes back to the queues.
+3. Whatever the client did wrong, it is told the reply code, and which object is closed. A soft
+   error closes a channel: what was not acknowledged there goes back to the queues.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import attrs
 import trio
 from pamqp.commands import Channel, Connection
 
-from ...access._tenants import NO_USER, Peer, printable
+from ...access._tenants import NO_USER
 from ...accounts import Account, LoanedItem, OverLimitPolicy
-from ...dataspace.exchanges import AMQ_TOPIC, topic_of
+from ...dataspace.exchanges import topic_of
 from .._errors import RemoteProtocolError
 from .._input import LOOKAHEAD_FLOOR
 from .._link import Link
@@ -49,16 +49,16 @@ from ._frames import (
     frame_of,
     method_frame,
 )
-from ._login import Login, LoginRefusedError
+from ._login import LoginRefusedError
+from ._negotiation import Negotiation, Opened
 from ._parked import Parked, channel_of, is_silent
 from ._properties import PLAIN, Facts, facts_of
 from ._replies import AmqpError, Code, Method
+from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
-    from ...access.acl import Rights
     from ...dataspace.exchanges import VirtualHost
     from ..mqtt.server._over_limit import Excess
-    from ..mqtt.server._place import Place
     from ._server import AmqpServer
 
 MISSED: Final = 2
@@ -73,23 +73,7 @@ FACTS_BYTES: Final = 64
 POLL_SECONDS: Final = 0.005
 """How often it is looked whether the disk has what a basic.get waits for."""
 
-CAPABILITIES: Final = {
-    "publisher_confirms": True,
-    "exchange_exchange_bindings": True,
-    "basic.nack": True,
-    "consumer_cancel_notify": True,
-    "connection.blocked": True,
-    "consumer_priorities": False,
-    "authentication_failure_close": True,
-    "per_consumer_qos": True,
-    "direct_reply_to": False,
-}
-
-_OPEN: Final = (10, 40)
-_TUNE_OK: Final = (10, 31)
-_START: Final = (10, 10)
 _BLOCKED: Final = (10, 60)
-_TOPIC_REFUSED: Final = (60, 40)
 
 
 @attrs.frozen(slots=True)
@@ -128,21 +112,16 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     Attributes:
         account: Who pays for what it causes; None before connection.open.
-        user: The user that the client has authenticated as; "" if it has none.
         channels: The open channels, by number.
-        frame_size: Most bytes of a frame, as negotiated; 0: any number.
         reads: How often its input was handled.
         room: The room in the outlet for deliveries.
-        wants_cancel: Whether it wants to hear that a consumer was cancelled.
-        wants_blocked: Whether it wants to hear that it is not read.
+        topics: Its rights to MQTT's topics; None before connection.open.
         is_blocked: Whether it has heard that it is not read.
     """
 
     __slots__ = (
-        "_beats_at", "_excess", "_facts", "_fault", "_heartbeat", "_host", "_incoming",
-        "_listener", "_login", "_parked", "_place", "_properties", "_rights", "_short", "channels",
-        "frame_size", "is_blocked", "peer", "reads", "room", "user", "wants_blocked",
-        "wants_cancel", "wants_close",
+        "_beats_at", "_excess", "_facts", "_fault", "_incoming", "_negotiation", "_opened",
+        "_parked", "_short", "channels", "is_blocked", "reads", "room", "topics",
     )  # fmt: skip
 
     _unacknowledged_are = "deliveries were not acknowledged"
@@ -152,33 +131,25 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         super().__init__(server, link, link.peer)
         settings = server.settings
         self.account = None
-        self.user = ""
-        self.peer: Peer | None = None
         self.channels: dict[int, ServerChannel] = {}
-        self.frame_size = MIN_FRAME_SIZE
         self.reads = 0
         self.room = OutletRoom(self.outlet)
         self.outlet.on_flowing = self.room.flows
-        self.wants_cancel = self.wants_blocked = self.wants_close = False
         self.is_blocked = False
-        self._listener = listener
         self._incoming = ConnectionInput(
             max_first_size=max(settings.max_connect_size, MIN_FRAME_SIZE),
             max_message_size=settings.max_packet_size,
         )
-        self._login = Login(server, link)
-        self._host: VirtualHost | None = None
-        self._rights: Rights | None = None
-        self._place: Place | None = None
+        self._negotiation = Negotiation(server, link, listener, self._incoming, self.send_unowed)
+        self._opened: Opened | None = None
+        self.topics: TopicRights | None = None
         self._excess: Excess | None = None
         self._facts: dict[bytes, Facts] = {}
-        self._properties: dict[str, object] = {}
         self._parked = Parked()
         # What was found behind the parked commands.
         self._fault: RemoteProtocolError | None = None
         # Who has no funds for the publication that is next, where others are refused.
         self._short: Account | None = None
-        self._heartbeat = 0
         self._beats_at = 0.0
 
     def __repr__(self) -> str:
@@ -187,8 +158,28 @@ class AmqpSession(Session["AmqpServer", Account | None]):
     @property
     def host(self) -> VirtualHost:
         """The virtual host of a connection that is open."""
-        assert self._host is not None
-        return self._host
+        assert self._opened is not None
+        return self._opened.host
+
+    @property
+    def user(self) -> str:
+        """The user that the client has authenticated as; "" if it has none."""
+        return self._negotiation.user
+
+    @property
+    def frame_size(self) -> int:
+        """Most bytes of a frame, as negotiated; 0: any number."""
+        return self._negotiation.frame_size
+
+    @property
+    def wants_cancel(self) -> bool:
+        """Whether the client wants to hear that a consumer was cancelled."""
+        return self._negotiation.wants_cancel
+
+    @property
+    def wants_blocked(self) -> bool:
+        """Whether it wants to hear that it is not read."""
+        return self._negotiation.wants_blocked
 
     @property
     def max_unacked(self) -> int:
@@ -255,7 +246,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             return
         if not isinstance(fault, AmqpError) or self._incoming.state is State.HEADER:
             return
-        if isinstance(fault, LoginRefusedError) and not self.wants_close:
+        if isinstance(fault, LoginRefusedError) and not self._negotiation.wants_close:
             return
         self._end_channels(failed=True)
         frame = close_frame(0, fault.code, fault.text, fault.method)
@@ -311,15 +302,14 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         graceful = self._incoming.state is State.CLOSED or server.stopping
         self.room.close()
         self._end_channels(failed=not graceful)
-        if self._host is not None:
-            host = self._host
+        opened, self._opened = self._opened, None
+        if opened is not None:
             with server.flusher.corked():
                 server.ledger.faults.call(
-                    self, "deleting its exclusive queues", host.connection_gone, self
+                    self, "deleting its exclusive queues", opened.host.connection_gone, self
                 )
-        if self._place is not None:
-            self._place.leave()
-            self._place = None
+            if opened.place is not None:
+                opened.place.leave()
         server.blocked.forget(self)
         left = "left" if self.account is not None else "left before it was connected"
         self._log(logging.INFO, "left", f"{self._who} {left}: {reason}", reason)
@@ -333,7 +323,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             excess.close()
 
     def _silence(self, seconds: float, allowed: float) -> str:
-        if self._login.undecided:
+        if self._negotiation.login.undecided:
             return f"its password was not checked within {allowed:g} s"
         if self.account is None:
             return f"no connection.open within {allowed:g} s"
@@ -341,14 +331,15 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     def check_deadline(self, now: float) -> None:
         """See `Session.check_deadline`; also sends heartbeats, and ends what a token allowed."""
-        login = self._login
+        login = self._negotiation.login
         if login.ends_at is not None and now >= login.ends_at:
             login.ends_at = None
             self.cut("its token has expired")
         elif not login.is_delayed:
             super().check_deadline(now)
-        if self._heartbeat and now >= self._beats_at and not self._retired:
-            self._beats_at = now + self._heartbeat / 2
+        heartbeat = self._negotiation.heartbeat
+        if heartbeat and self._opened is not None and now >= self._beats_at:
+            self._beats_at = now + heartbeat / 2
             if not self.outlet.unsent:
                 self.send(HEARTBEAT_FRAME)
                 self._server.flusher.ready()
@@ -362,11 +353,11 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._incoming.let_go()
 
     def _share(self) -> tuple[str, int | None]:
-        book, user = self._server.input, self._login.user
+        book, user = self._server.input, self._negotiation.login.user
         if self.account is None or user is None:
             return book.before_login(self._link.peer)
-        if user.is_verified and self.peer is not None and self.peer.user != NO_USER:
-            return book.of_user(self.peer.user)
+        if user.is_verified and self._opened is not None and self._opened.peer.user != NO_USER:
+            return book.of_user(self._opened.peer.user)
         return book.of_address(self._link.peer)
 
     def _drop_input(self, why: str) -> None:
@@ -421,10 +412,10 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     async def _held(self, hold: Hold) -> None:
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
-        if self._login.undecided:
-            await self._login.decide(self._read_until_it_leaves)
+        if self._negotiation.login.undecided:
+            await self._negotiation.login.decide(self._read_until_it_leaves)
             self._hold = None
-            self._tune()
+            self._negotiation.tune()
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_ahead, nursery.cancel_scope)
@@ -592,7 +583,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             if channel is not None:
                 channel.ack(command)
         elif type(command) is Greeting:
-            self._greet()
+            self._negotiation.greet()
         else:
             said = cast("Command", command)
             if not said.channel:
@@ -657,20 +648,17 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     # -- the connection ----------------------------------------------------------------------------
 
-    def _greet(self) -> None:
-        """Answer the protocol header."""
-        self._incoming.state = State.START
-        start = Connection.Start(0, 9, self._server.properties, self._login.mechanisms, "en_US")
-        self.send_unowed(method_frame(0, start))
-
     def _handle_connection(self, method: Any) -> None:
         match method:
             case Connection.StartOk():
-                self._start(method)
+                if self._negotiation.start(method):
+                    self._negotiation.tune()
+                else:
+                    self._hold = trio.Event()  # nobody sets it: see `_held`
             case Connection.TuneOk():
-                self._tuned(method)
+                self._negotiation.tuned(method)
             case Connection.Open():
-                self._open(method.virtual_host)
+                self._open(self._negotiation.open(method.virtual_host))
             case Connection.Close():
                 self._end_channels(failed=False)
                 answer = method_frame(0, Connection.CloseOk())
@@ -682,7 +670,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             case Connection.CloseOk():
                 self._incoming.close()
             case Connection.UpdateSecret():
-                self._login.renew(method.new_secret)
+                self._negotiation.login.renew(method.new_secret)
                 self.send(method_frame(0, Connection.UpdateSecretOk()))
             case _:
                 raise AmqpError(
@@ -690,82 +678,29 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                     (method.index >> 16, method.index & 0xFFFF),
                 )  # fmt: skip
 
-    def _start(self, said: Connection.StartOk) -> None:
-        properties = self._properties = cast("dict[str, object]", said.client_properties or {})
-        capabilities = properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            known = cast("dict[str, object]", capabilities)
-            self.wants_close = known.get("authentication_failure_close") is True
-            self.wants_cancel = known.get("consumer_cancel_notify") is True
-            self.wants_blocked = known.get("connection.blocked") is True
-        self._login.begin(said.mechanism, cast("bytes", said.response))
-        if self._login.undecided:
-            self._hold = trio.Event()  # nobody sets it: see `_held`
-        else:
-            self._tune()
-
-    def _tune(self) -> None:
-        """Propose limits to a client that is let in."""
-        settings = self._server.settings
-        self._incoming.state = State.TUNE
-        tune = Connection.Tune(settings.max_channels, settings.max_frame_size, settings.heartbeat)
-        self.send_unowed(method_frame(0, tune))
-
-    def _tuned(self, said: Connection.TuneOk) -> None:
-        """Take the limits that the client has chosen, which must not be above those proposed."""
-        settings = self._server.settings
-        _check_negotiated("channel_max", said.channel_max, 1, settings.max_channels)
-        _check_negotiated("frame_max", said.frame_max, MIN_FRAME_SIZE, settings.max_frame_size)
-        self.frame_size = said.frame_max
-        self._heartbeat = said.heartbeat
-        self._incoming.tuned(said.channel_max, said.frame_max)
-        self._incoming.state = State.OPENING
-
-    def _open(self, virtual_host: str) -> None:
-        """Let the client into a virtual host."""
-        server, link, user = self._server, self._link, self._login.user
-        settings = server.settings
-        assert user is not None
-        given = self._properties.get("connection_name")
-        client = given if isinstance(given, str) and given else link.peer
-        client = printable(client)[: settings.max_client_id]
-        self._properties = {}
-        self.user = user.name or ""
-        shown = printable(user.name) if user.name else NO_USER
-        peer = Peer(self._listener, shown, client)
-        host = server.host_of(virtual_host)
-        if host is None:
-            raise AmqpError(Code.NOT_ALLOWED, f"vhost {virtual_host} not found", _OPEN)
-        if host.name != server.home_of(peer):
-            raise self._refused(virtual_host, "")
-        place = server.take_place(peer, proved=user.is_verified)
-        if isinstance(place, str):
-            raise self._refused(virtual_host, f": {place}")
-        self._place = place
-        self.peer = peer
-        self._host = host
+    def _open(self, opened: Opened) -> None:
+        """Begin to serve a client that has been let in."""
+        server, negotiation = self._server, self._negotiation
+        self._opened = opened
         self._close_input()  # what it sends from now on is its user's
-        self.name = self.outlet.name = peer.name
-        limit = settings.limit_of(peer.name, client)
-        self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
+        self.name = self.outlet.name = name = opened.peer.name
+        account = self.account = opened.account
         # A client that is not read may not read either: two of them are a ring (rule 11).
-        self.outlet.owner = self.account
-        self._rights = server.rights_of(peer, client)
-        self._excess = server.excess_of(self.account, peer.name, client)
-        self._incoming.state = State.OPEN
+        self.outlet.owner = account
+        rights = server.rights_of(opened.peer, opened.client)
+        self.topics = TopicRights(
+            opened.host, negotiation.user, rights, server.authority, server.counters
+        )
+        self._excess = server.excess_of(account, name, opened.client)
         self._known = True
         now = self._last = server.ledger.clock()
-        self._beats_at = now + self._heartbeat / 2
-        self._deadline_after = MISSED * self._heartbeat or settings.idle_timeout
+        self._beats_at = now + negotiation.heartbeat / 2
+        self._deadline_after = MISSED * negotiation.heartbeat or server.settings.idle_timeout
         server.logger.info(
-            "%s connected from %s", self.name, link.peer, extra=self._fields("connected")
+            "%s connected from %s", name, self._link.peer, extra=self._fields("connected")
         )
         # Its one argument is a short string, empty and unused.
         self.send(frame_of(0, (10, 41), b"\0"))
-
-    def _refused(self, virtual_host: str, why: str) -> AmqpError:
-        text = f"access to vhost '{virtual_host}' refused for user '{self.user}'{why}"
-        return AmqpError(Code.NOT_ALLOWED, text, _OPEN)
 
     # -- for its channels --------------------------------------------------------------------------
 
@@ -809,68 +744,6 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             text = f"reached maximum ({most}) of consumers per connection (max_subscriptions)"
             raise AmqpError(Code.NOT_ALLOWED, text, method)
 
-    # -- topics ------------------------------------------------------------------------------------
-
-    def check_topic(self, key: str) -> None:
-        """Check that the client may publish to amq.topic with a routing key.
-
-        Raises:
-            AmqpError: If not.
-        """
-        rights = self._rights
-        if rights is not None:
-            topic = self.host.topics.topic_of(key)
-            if topic is not None and not rights.may_write(topic):
-                self._server.counters.rejected += 1
-                raise self._topic_refused(key, _TOPIC_REFUSED)
-
-    def check_binding(self, key: str, method: Method) -> None:
-        """Check that the client may read all that a binding of amq.topic gets.
-
-        Raises:
-            AmqpError: If not.
-        """
-        rights = self._rights
-        if rights is not None:
-            text = self.host.topics.filter_of(key)
-            if text is not None and not rights.may_read_all(text):
-                rights.denied.subscribe += 1
-                raise self._topic_refused(key, method)
-
-    def check_dead_letters(self, key: object) -> None:
-        """Check that dead letters may be published to amq.topic, with a key of their own.
-
-        Raises:
-            AmqpError: If not.
-        """
-        if self._rights is not None and self._server.authority.restricts_writing:
-            topic = topic_of(key) if isinstance(key, str) else None
-            if topic is None:
-                self.check_way_to_topics("a dead-letter exchange without a routing key", (50, 10))
-            self.check_topic(cast("str", key))
-
-    def check_way_to_topics(self, what: str, method: Method) -> None:
-        """Check that anything may lead to amq.topic: whoever publishes to it, on any topic.
-
-        Raises:
-            AmqpError: If not everybody may publish everything.
-        """
-        if self._rights is not None and self._server.authority.restricts_writing:
-            raise AmqpError(
-                Code.ACCESS_REFUSED,
-                f"{what} must not lead to exchange '{AMQ_TOPIC}' where there are rules about who "
-                "may publish to which topic: publish to it directly",
-                method,
-            )
-
-    def _topic_refused(self, key: str, method: Method) -> AmqpError:
-        return AmqpError(
-            Code.ACCESS_REFUSED,
-            f"access to topic '{key}' in exchange '{AMQ_TOPIC}' in vhost '{self.host.name}' "
-            f"refused for user '{self.user}'",
-            method,
-        )
-
     # -- being blocked -----------------------------------------------------------------------------
 
     def say_blocked(self, reason: str) -> None:
@@ -897,23 +770,3 @@ def _note_channel(exc: RemoteProtocolError, command: Received | None) -> None:
     """Note which channel an error is about, unless that is known."""
     if isinstance(exc, AmqpError) and not exc.channel and command is not None:
         exc.channel = channel_of(command)
-
-
-def _check_negotiated(field: str, said: int, least: int, most: int) -> None:
-    """Check what a client has negotiated; 0 is no limit.
-
-    Raises:
-        AmqpError: If it is not within the server's limits.
-    """
-    if said and said < least:
-        than, allowed, bound = "lower", "minimum", least
-    elif not said or said > most:
-        than, allowed, bound = "higher", "maximum", most
-    else:
-        return
-    shown = f"{said} (no limit)" if not said else str(said)
-    raise AmqpError(
-        Code.NOT_ALLOWED,
-        f"negotiated {field} = {shown} is {than} than the {allowed} allowed value ({bound})",
-        _TUNE_OK,
-    )
