@@ -44,7 +44,7 @@ def ask() -> None:
     print(sum(each.get(timeout=30) for each in [add.delay(n, n) for n in range(50)]))
     print(flaky.delay(4).get(timeout=30))
     print(add.apply_async((1, 2), countdown=0.5).get(timeout=30))
-    print([list(each.values()) for each in app.control.ping(timeout=2)])
+    print([list(each.values()) for each in app.control.ping(timeout=2) or ()])
     print(fatal.delay(sys.argv[1]).get(timeout=60))
 
 
