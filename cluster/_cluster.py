@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..persistence import Shelves
     from ._forwarding import Forwarding
     from ._homes import Homes
+    from ._outbox import Outboxes
 
 logger = logging.getLogger("clearfunds.cluster")
 
@@ -141,6 +142,7 @@ class Cluster:
         on_absence: Called with the name of a relay that has gone, or whose sessions are wanted.
         forwarding: Connections that one relay accepts and another one serves; None: there are none.
         homes: The homes of persistent sessions; likewise.
+        outboxes: What is stored before it goes to other relays; None: nothing is.
         lease: This relay's own; None before `joined`.
         rejoins: How often it was lost.
     """
@@ -162,6 +164,7 @@ class Cluster:
         self.on_absence: Callable[[str], object] = lambda _: None
         self.forwarding: Forwarding | None = None
         self.homes: Homes | None = None
+        self.outboxes: Outboxes | None = None
         self.lease: Lease | None = None
         self.rejoins = 0
         self._dataspace = dataspace
@@ -242,6 +245,8 @@ class Cluster:
             for peer in self.away.values():
                 peer.end()
             self.away.clear()
+            if self.outboxes is not None:
+                self.outboxes.close()
 
     async def drain(self) -> None:
         """Wait until no other relay has anything left to do for this one, nor this for them."""
@@ -386,6 +391,8 @@ class Cluster:
                 self._note_lease(name)
                 if name in self._returning and name not in self.away:
                     self._expect(name)
+            if self.outboxes is not None:
+                self.outboxes.forget_others({*self._lives, *self._returning})
             there = None
 
         trouble = "the cluster's bucket cannot be read, trying again"
@@ -446,6 +453,8 @@ class Cluster:
             if self._lives.pop(name, None) is None:
                 return
             self._note_left(name)
+            if name not in self._returning:
+                self._forget_outbox(name)
             logger.warning(
                 "relay %s has left the cluster",
                 name,
@@ -455,6 +464,9 @@ class Cluster:
             return
         self._lives[name] = life
         self._meet(name, returns=returns)
+
+    def _forget_outbox(self, name: str) -> int:
+        return 0 if self.outboxes is None else self.outboxes.forget(name)
 
     def _note_left(self, name: str) -> None:
         left = self._left
@@ -488,6 +500,7 @@ class Cluster:
             returns=returns,
             seen=self._seen_of(name),
             flush=self._flush,
+            outbox=None if self.outboxes is None else self.outboxes.of(name),
         )
 
     def _meet(self, name: str, *, returns: bool) -> None:
@@ -533,10 +546,13 @@ class Cluster:
         while True:
             await trio.sleep(LOOK_SECONDS)
             now = self._ledger.clock()
+            if self.outboxes is not None:
+                self.outboxes.tick(now)
             for peer in list(self.away.values()):
                 if now - peer.left_at > self.settings.patience:
                     del self.away[peer.name]
                     items = sum(loan.items for loan in peer.hop.loans())
+                    items += self._forget_outbox(peer.name)
                     logger.warning(
                         "relay %s has not come back within %g s: %d items for it are written off",
                         peer.name, self.settings.patience, items,

@@ -88,6 +88,7 @@ def _encode_shipment(message: Shipment) -> bytes:
             "parcels": parcels,
             "waiting": None if message.waiting is None else sorted(message.waiting),
             "carried": message.carried,
+            "erased": message.erased,
         },
         separators=(",", ":"),
     ).encode()
@@ -182,6 +183,7 @@ def _decode_shipment(data: bytes) -> Shipment:
         tuple(parcels),
         None if waiting is None else frozenset(_text(name) for name in waiting),
         _number(head["carried"]),
+        None if head["erased"] is None else _identity(head["erased"]),
     )
 
 
@@ -244,7 +246,9 @@ def _decode_receipt(values: Any) -> Receipt:
 
 def _identity(value: Any) -> Identity:
     epoch, number = value
-    return _number(epoch), _number(number)
+    return (-_number(-epoch) if type(epoch) is int and epoch < 0 else _number(epoch)), _number(
+        number
+    )
 
 
 def _ranges(value: Any) -> Ranges:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..dataspace import Dataspace
     from ..dataspace.hops import Receipt
     from ..transports.nats import NatsClient
+    from ._outbox import Outbox
 
 logger = logging.getLogger("clearfunds.cluster")
 
@@ -63,6 +64,7 @@ class Peer:
         returns: Whether its next life has what it has stored.
         seen: What has come from its earlier lives.
         flush: Sends the confirms of this relay's publishers.
+        outbox: Stores what has to be stored before it goes there; None: nothing has.
 
     Attributes:
         returns: As above.
@@ -90,8 +92,10 @@ class Peer:
         returns: bool,
         seen: Seen,
         flush: Callable[[], object],
+        outbox: Outbox | None = None,
     ) -> None:
         self._flush = flush
+        self._outbox = outbox
         self.returns = returns
         self.name = name
         self.number = number
@@ -110,6 +114,7 @@ class Peer:
             opens_rings=name < me,
             on_ready=self._to_ship.set,
         )
+        self.hop.outbox = outbox
         self.landing = Landing(
             ledger,
             router,
@@ -213,6 +218,8 @@ class Peer:
                 self._nursery = nursery
                 nursery.start_soon(self._ship)
                 nursery.start_soon(self._answer)
+                if self._outbox is not None and not self._scope.cancel_called:
+                    self._outbox.attach(self.hop)
 
     def leave(self) -> None:
         """Note that it has gone and may come back: keep what asks for it, in the hop.
@@ -222,6 +229,7 @@ class Peer:
         self.left_at = self._ledger.clock()
         self._scope.cancel()
         self._nursery = None
+        self._detach()
         self.hop.leave()
         self.landing.close()
 
@@ -241,9 +249,14 @@ class Peer:
         self._nursery = None
         for text in list(self._filters):
             self._unsubscribe(text)
+        self._detach()
         self.hop.close()
         self.landing.close()
         self._flush()
+
+    def _detach(self) -> None:
+        if self._outbox is not None:
+            self._outbox.detach(self.hop)
 
     async def _ship(self) -> None:
         hop, clock = self.hop, self._ledger.clock

@@ -16,6 +16,7 @@ from ..queues import (
     Queue,
     QueueInUseError,
     QueueSettings,
+    QueueSums,
     SteadyBacking,
 )
 from ._message import Message
@@ -126,10 +127,16 @@ class QueueMaker:
         ledger: The ledger of their loans.
         above: The account above theirs; None: none. Its limit is the disk budget of all.
         limit: The disk budget of each; None: as any account.
-        keeper: The store of durable queues; None: all are in RAM.
+        keeper: The store of durable queues; None: none is in a store.
+        ram: The shelves in RAM of the other queues, whose messages come to rest there; None: they
+            have none.
+        above_ram: The account above those of queues in RAM; None: as the others.
         backing: Their paging policy.
         patience: See `Holder`.
         more: As `Queue`: `policy` and `wall`.
+
+    Attributes:
+        ended: The counts of the queues that were deleted.
     """
 
     def __init__(
@@ -139,6 +146,8 @@ class QueueMaker:
         above: Account | None = None,
         limit: Limit | None = None,
         keeper: Keeper | None = None,
+        ram: Keeper | None = None,
+        above_ram: Account | None = None,
         backing: BackingFactory = SteadyBacking,
         patience: float = DEFAULT_PATIENCE,
         **more: Any,
@@ -147,9 +156,12 @@ class QueueMaker:
         self._above = above
         self._limit = limit
         self._keeper = keeper
+        self._ram = ram
+        self._above_ram = above if above_ram is None else above_ram
         self._backing = backing
         self._patience = patience
         self._more = more
+        self.ended = QueueSums()
 
     def make(
         self,
@@ -174,19 +186,23 @@ class QueueMaker:
             on_deleted: Called when it is deleted; its account and its shelf are gone then.
         """
         keeper = self._keeper if settings.durable else None
+        above = self._above
+        if keeper is None:
+            keeper, above = self._ram, self._above_ram
         shelf = None if keeper is None else keeper.shelf(place)
 
         def deleted(queue: Queue) -> None:
             if keeper is not None:
                 keeper.drop(shelf)
             queue.account.close()
+            self.ended.add_past(queue)
             on_deleted(queue)
 
         kind = SingleActiveQueue if single_active else HostQueue
         queue = kind(
             self.ledger,
             name,
-            account=self.ledger.open(place, limit=self._limit, parent=self._above),
+            account=self.ledger.open(place, limit=self._limit, parent=above),
             settings=settings,
             shelf=shelf,
             backing=self._backing,

@@ -9,11 +9,13 @@ from ._books import LandingBooks as LandingBooks
 from ._books import compare as compare
 from ._hop import Hop as Hop
 from ._hop import RemoteHolder as RemoteHolder
+from ._hop import above as above
 from ._hop import via as via
 from ._landing import IDLE_SECONDS as IDLE_SECONDS
 from ._landing import LandedConfirm as LandedConfirm
 from ._landing import Landing as Landing
 from ._landing import Seen as Seen
+from ._outbox import Sending as Sending
 from ._wire import Held as Held
 from ._wire import Identity as Identity
 from ._wire import Parcel as Parcel

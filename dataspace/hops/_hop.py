@@ -15,7 +15,9 @@ Rules of this file:
    what is stored there is on disk. What is given up is confirmed, as on one relay.
 6. Where the other relay comes back with what it has stored, what asks is kept while it is away,
    and sent to its next life, which recognises what it has.
-7. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
+7. What an outbox has stored is its own: it is sent on behalf of that, and given back to it when
+   the other relay goes.
+8. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
    never come to a later one.
 """
 
@@ -38,6 +40,7 @@ from ...accounts import (
     StuckPolicy,
 )
 from ._books import HopBooks
+from ._outbox import Outbox, Sending
 from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment
 
 logger = logging.getLogger("clearfunds.dataspace")
@@ -115,13 +118,14 @@ class Hop(LoanQueue):
         epoch: As above.
         is_away: Whether the other relay has gone, and may come back.
         given_up_items: Items that are written off here and may still be there.
+        outbox: Stores what has to be stored before it goes; None: nothing has.
     """
 
     __slots__ = (
         "_asking", "_carried", "_confirms", "_identities", "_last_receipt", "_life", "_next",
         "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_shipments",
         "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
-        "given_up_items", "is_away", "on_ready", "relay",
+        "given_up_items", "is_away", "on_ready", "outbox", "relay",
     )  # fmt: skip
 
     kind = "hop"
@@ -161,6 +165,7 @@ class Hop(LoanQueue):
         self._carried = 0
         self.is_away = False
         self.given_up_items = 0
+        self.outbox: Outbox | None = None
         self._unreceived_items = 0
         self._unreceived_bytes = 0
         self._remote: dict[str, RemoteHolder] = {}
@@ -174,19 +179,30 @@ class Hop(LoanQueue):
         progressed_at = self.progressed_at
         queue = self.queue
         confirm = self.ledger.confirming
-        if confirm is None and self.is_away:
-            account.repay(items, nbytes, Outcome.DROPPED, self)
+        outbox = self.outbox
+        if confirm is None:
+            if self.is_away:
+                account.repay(items, nbytes, Outcome.DROPPED, self)
+                return
+        elif outbox is not None and outbox.takes(item, confirm):
+            outbox.hold(account, item, items, nbytes, now)
             return
+        is_stored = isinstance(confirm, Sending)
         if not queue:
             self.on_ready()  # nobody calls `ready` after a run
-        elif queue[-1].bytes + nbytes > SHIPMENT_BYTES or (
-            confirm is not None and len(queue[-1].item) >= PARCEL_EVENTS
+        elif (
+            is_stored
+            or queue[-1].bytes + nbytes > SHIPMENT_BYTES
+            or (confirm is not None and len(queue[-1].item) >= PARCEL_EVENTS)
         ):
             queue[-1].grows_to = 0
         super().hold(account, item, items, nbytes, now)
         if confirm is not None and not self.closed:
             confirm.expect()
             self._asking.setdefault(queue[-1], []).append(confirm)
+            if isinstance(confirm, Sending):
+                queue[-1].grows_to = 0
+                self._resent[queue[-1]] = confirm.identity
         if self._asking and len(queue[-1].item) >= PARCEL_EVENTS and queue[-1] in self._asking:
             queue[-1].grows_to = 0  # so it is not split
         if self._unreceived:
@@ -194,6 +210,8 @@ class Hop(LoanQueue):
             self.progressed_at = progressed_at
 
     def ready(self) -> None:
+        if self.outbox is not None:
+            self.outbox.ready()
         self.on_ready()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
@@ -251,6 +269,7 @@ class Hop(LoanQueue):
                 queue.popleft()
                 if not loan.items:
                     _confirm(self._asking.pop(loan, ()))
+                    self._resent.pop(loan, None)
                     continue
             parcels.append(self._send(loan))
             size += loan.bytes
@@ -265,10 +284,11 @@ class Hop(LoanQueue):
         identity = self._resent.pop(loan, None)
         if identity is not None:
             self._identities[number] = identity
+        sending = _sending(confirms)
         parcel = Parcel(
             number,
-            account.name,
-            above(account),
+            account.name if sending is None else sending.origin,
+            above(account) if sending is None else sending.above,
             tuple(loan.item),
             loan.items,
             loan.bytes,
@@ -312,6 +332,7 @@ class Hop(LoanQueue):
             tuple(parcels),
             waiting,
             self._carried,
+            None if self.outbox is None else self.outbox.erased,
         )
 
     def _waiting(self) -> frozenset[str]:
@@ -388,7 +409,7 @@ class Hop(LoanQueue):
         if items:
             loan.settle(outcome=outcome)
         self._identities.pop(number, None)
-        _confirm(self._confirms.pop(number, ()))
+        _confirm(self._confirms.pop(number, ()), is_lost=outcome is Outcome.WRITTEN_OFF)
         return items
 
     def _those_in(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
@@ -452,17 +473,24 @@ class Hop(LoanQueue):
         self.is_away = True
         self._life = 0
         for number, loan in list(self._out.items()):
-            if number not in self._confirms:
+            confirms = self._confirms.get(number)
+            if confirms is None or _sending(confirms) is not None:
                 self._end_one(number, Outcome.WRITTEN_OFF)
             elif loan.holder is not self and loan.items:
                 self._taken_from(loan, number)
                 loan.held_by(self)
         for number in list(self._unreceived):
             self._take_off(number)
-        kept = [loan for loan in self.queue if loan in self._asking]
+        kept: list[LoanedItem[list[Any]]] = []
         for loan in self.queue:
-            if loan.items and loan not in self._asking:
+            confirms = self._asking.get(loan)
+            if confirms is not None and _sending(confirms) is None:
+                kept.append(loan)
+                continue
+            if loan.items:
                 loan.settle(outcome=Outcome.WRITTEN_OFF)
+            self._resent.pop(loan, None)
+            _confirm(self._asking.pop(loan, ()), is_lost=True)
         self.queue.clear()
         self.queue.extend(kept)
         self._forget_holders()
@@ -519,7 +547,7 @@ class Hop(LoanQueue):
         self._resent.clear()
         asking, self._asking = self._asking, {}
         for confirms in asking.values():
-            _confirm(confirms)
+            _confirm(confirms, is_lost=True)
 
     def close(self) -> None:
         """Close it: the other relay is no longer one of the cluster. Idempotent."""
@@ -539,9 +567,19 @@ class Hop(LoanQueue):
         self._remote.clear()
 
 
-def _confirm(confirms: Iterable[Confirm]) -> None:
+def _confirm(confirms: Iterable[Confirm], *, is_lost: bool = False) -> None:
+    """Confirm what the other relay has taken, or what is given up (rule 5) but is stored here."""
     for confirm in confirms:
-        confirm.taken()
+        if is_lost and isinstance(confirm, Sending):
+            confirm.lost()
+        else:
+            confirm.taken()
+
+
+def _sending(confirms: list[Confirm] | None) -> Sending | None:
+    """Return the event of an outbox that a parcel or a loan is, from those that it asks for."""
+    first = confirms[0] if confirms else None
+    return first if isinstance(first, Sending) else None
 
 
 def above(account: Account) -> tuple[str, ...]:

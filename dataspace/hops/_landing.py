@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import (
@@ -155,6 +156,9 @@ class Seen:
     def __init__(self, stored: Iterable[Identity] = ()) -> None:
         # Until it is taken, its confirm.
         self._known: dict[Identity, LandedConfirm | None] = dict.fromkeys(stored)
+        # Those of the other relay's outbox, mostly in order.
+        boxed = filter(_is_boxed, self._known)
+        self._boxed = dict.fromkeys(sorted(boxed, key=itemgetter(1)))
 
     def __len__(self) -> int:
         return len(self._known)
@@ -169,6 +173,8 @@ class Seen:
     def begin(self, landing: Landing, number: int, identity: Identity) -> LandedConfirm:
         """Return the confirm of a parcel that is published now."""
         confirm = self._known[identity] = self._confirm(landing, number, identity)
+        if _is_boxed(identity):
+            self._boxed[identity] = None
         return confirm
 
     def _confirm(self, landing: Landing, number: int, identity: Identity) -> LandedConfirm:
@@ -182,11 +188,25 @@ class Seen:
     def forget(self, identity: Identity) -> None:
         """Forget one that comes no more."""
         self._known.pop(identity, None)
+        self._boxed.pop(identity, None)
 
     def forget_before(self, epoch: int) -> None:
         """Forget those of earlier lives of the hop: none of them comes any more."""
-        for identity in [each for each in self._known if each[0] < epoch]:
+        for identity in [each for each in self._known if 0 < each[0] < epoch]:
             self.forget(identity)
+
+    def forget_erased(self, first: Identity) -> None:
+        """Forget what the other relay's outbox has erased, and what another one had before."""
+        while self._boxed:
+            identity = next(iter(self._boxed))
+            if identity[0] == first[0] and identity[1] >= first[1]:
+                return
+            self.forget(identity)
+
+
+def _is_boxed(identity: Identity) -> bool:
+    """Return whether an identity is that of an event of an outbox."""
+    return identity[0] < 0
 
 
 class LandedTurn(Turn):
@@ -344,6 +364,8 @@ class Landing:
         if self._is_news and shipment.floor > shipment.carried:
             self._is_news = False
             self._seen.forget_before(self._epoch)
+        if shipment.erased is not None:
+            self._seen.forget_erased(shipment.erased)
         touched: set[str] = set()
         for parcel in shipment.parcels:
             if parcel.number == self._next:
@@ -375,7 +397,9 @@ class Landing:
             number = next(iter(identities))
             if number >= self._floor:
                 return
-            self._seen.forget(identities.pop(number))
+            identity = identities.pop(number)
+            if not _is_boxed(identity):
+                self._seen.forget(identity)
 
     def _take(self, parcel: Parcel) -> bool:
         """Take a parcel; return whether it waits."""

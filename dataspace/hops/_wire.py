@@ -14,7 +14,8 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Numbers, as (first, last) each, ascending."""
 
 Identity: TypeAlias = tuple[int, int]
-"""A parcel that may be sent again by a later life of its hop: the epoch, and its number there."""
+"""A parcel that may be sent again by a later life of its hop: the epoch, and its number there; or,
+of what an outbox has stored, the number of the outbox, negative, and the event's number in it."""
 
 
 @attrs.frozen
@@ -28,7 +29,8 @@ class Parcel:
         events: The events.
         items, nbytes: How many they are, and their bytes.
         asks: Whether publishers of them wait for a confirm: see `Receipt.taken`.
-        of: The parcel as which an earlier life of the hop has sent the same events; None: none has.
+        of: The parcel as which an earlier life of the hop has sent the same events, or the event of
+            an outbox that it is; None: it is neither.
     """
 
     number: int
@@ -54,6 +56,8 @@ class Shipment:
         parcels: In the order of their numbers.
         waiting: The accounts with parcels there that a reader waits for here; None: as before.
         carried: So many parcels, the first ones, may have been sent by an earlier life of the hop.
+        erased: Events of this outbox with a lower number, and those of other ones, come no more;
+            None: it does not say.
     """
 
     epoch: int
@@ -64,6 +68,7 @@ class Shipment:
     parcels: tuple[Parcel, ...] = ()
     waiting: frozenset[str] | None = None
     carried: int = 0
+    erased: Identity | None = None
 
 
 @attrs.frozen

@@ -37,6 +37,7 @@ def runs(draw: st.DrawFn) -> Batch:
     return Batch(raw, len(packets), publications, alike=draw(st.booleans()))
 
 
+IDENTITIES = st.tuples(st.integers(-(1 << 62), 1 << 40), NUMBERS)
 PARCELS = st.builds(
     Parcel,
     NUMBERS,
@@ -46,7 +47,7 @@ PARCELS = st.builds(
     NUMBERS,
     NUMBERS,
     st.booleans(),
-    st.none() | st.tuples(NUMBERS, NUMBERS),
+    st.none() | IDENTITIES,
 )
 SHIPMENTS = st.builds(
     Shipment,
@@ -54,6 +55,7 @@ SHIPMENTS = st.builds(
     st.lists(PARCELS, max_size=4).map(tuple),
     st.none() | st.frozensets(NAMES, max_size=3),
     NUMBERS,
+    st.none() | IDENTITIES,
 )
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)
 HELD = st.builds(Held, NUMBERS, NUMBERS, NAMES, st.none() | NAMES)

@@ -6,6 +6,7 @@ off.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter, deque
@@ -32,6 +33,8 @@ SERVED: Final = 10.0
 PAUSE: Final = 0.02
 IN_FLIGHT: Final = 20
 ROUNDS: Final = 10
+SENT: Final = re.compile(r"Sending (PUBLISH|PUBREL) \(.*?(?:m|Mid: )(\d+)\)")
+"""A line of paho's log."""
 
 
 class Client:
@@ -109,6 +112,10 @@ class Writer(Client):
         self._published: deque[int] = deque()
         self._ends = threading.Event()
         self.client.on_publish = self._on_publish
+        self.client.on_log = self._on_log
+        self._released: set[int] = set()
+        #: Numbers that the client has published once more after it had released them.
+        self.anew: set[int] = set()
         self._writing = threading.Thread(target=self._write, daemon=True)
 
     def start(self) -> None:
@@ -129,6 +136,21 @@ class Writer(Client):
 
     def _on_publish(self, client: mqtt.Client, userdata: Any, mid: int, *_: Any) -> None:
         self._published.append(mid)
+
+    def _on_log(self, client: mqtt.Client, userdata: Any, level: int, line: str) -> None:
+        """Note what paho publishes anew.
+
+        When it is refused while it waits for a PUBCOMP, it forgets that there was a PUBREC, and
+        publishes the message again, without DUP (`Client._messages_reconnect_reset_out`).
+        """
+        sent = SENT.match(line)
+        if sent is None:
+            return
+        mid = int(sent[2])
+        if sent[1] == "PUBREL":
+            self._released.add(mid)
+        elif mid in self._released:
+            self.anew.add(self._numbers[mid])
 
     def end(self) -> None:
         """Publish nothing more."""
@@ -208,11 +230,13 @@ class Traffic:
         assert not missing()
 
     def twice(self) -> set[tuple[str, int]]:
-        """Return what some reader has got twice with QoS 2."""
-        return {
+        """Return what was published once with QoS 2, and some reader has got twice."""
+        anew = {(each.topic, number) for each in self.writers for number in each.anew}
+        twice = {
             key for each in self.readers for key, count in each.got.items()
             if count > 1 and key[1] % 2
         }  # fmt: skip
+        return twice - anew
 
 
 @pytest.mark.long
@@ -220,11 +244,7 @@ class Traffic:
 async def test_what_is_confirmed_is_there_whatever_dies_hangs_or_is_cut_off(
     seed: int, tmp_path: Path
 ) -> None:
-    """Ten rounds: `kill -9`, SIGSTOP for 10 s, or a cut, of a relay or a NATS server.
-
-    What a relay's own publishers had under way when it failed may come twice (docs/cluster.md): no
-    more than that.
-    """
+    """Ten rounds: `kill -9`, SIGSTOP for 10 s, or a cut, of a relay or a NATS server."""
     chance = Random(seed)
     with nats_cluster(tmp_path, advertise=False) as servers:
         async with relays(tmp_path, servers) as (found, own_ways):
@@ -245,10 +265,10 @@ async def test_what_is_confirmed_is_there_whatever_dies_hangs_or_is_cut_off(
                     for each in found:
                         await audit(each)
                 await traffic.end()
-                assert len(traffic.twice()) <= ROUNDS * len(found) * IN_FLIGHT / 2
+                assert not traffic.twice()
                 print(
                     f"seed {seed}: {sum(each.sent for each in traffic.writers)} published, "
-                    f"{len(traffic.twice())} of QoS 2 twice"
+                    f"{sum(len(each.anew) for each in traffic.writers)} of them anew by paho"
                 )
             finally:
                 await trio.to_thread.run_sync(traffic.stop)

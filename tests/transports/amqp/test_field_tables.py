@@ -109,7 +109,8 @@ def test_garbage_is_malformed_or_a_table(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "tag", ["b", "B", "s", "u", "I", "i", "l", "L", "f", "d", "t", "V", "D", "T", "S", "x", "A", "F"]
+    "tag",
+    ["b", "B", "s", "u", "I", "i", "l", "L", "f", "d", "t", "V", "D", "T", "S", "x", "A", "F"],
 )
 def test_every_type_ends_within_its_table(tag: str) -> None:
     field = b"\1n" + tag.encode()
