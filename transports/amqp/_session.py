@@ -558,18 +558,14 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if isinstance(command, Publish):
             if account.funds_are_clear():
                 return True
-            if self._excess is not None and self._passes(self._excess, command):
-                return True
+            excess = self._excess
+            if excess is not None and _policy_for(excess, command) is not OverLimitPolicy.WAIT:
+                # When what was handed over has been sent, there may be room again.
+                return not excess.handed
         elif not self.outlet.blocked or is_silent(command) or account.debt_is_clear():
             return True
         self._short = account
         return False
-
-    @staticmethod
-    def _passes(excess: Excess, command: Publish) -> bool:
-        """Whether a publication is handled though there are no funds: to be refused, or shed."""
-        # When what was handed over has been sent, there may be room again.
-        return not excess.handed and _policy_for(excess, command) is not OverLimitPolicy.WAIT
 
     def _handle(self, command: Received) -> None:
         if type(command) is Publish:

@@ -166,9 +166,7 @@ class RawClient:
         await self.log_in(user, password, **more)
         await self.expect(Connection.Tune)
         self.frame_max = frame_max
-        await self.send(
-            0, Connection.TuneOk(2047, frame_max, heartbeat), Connection.Open(host)
-        )
+        await self.send(0, Connection.TuneOk(2047, frame_max, heartbeat), Connection.Open(host))
         await self.expect(Connection.OpenOk)
         await self.open(1)
 

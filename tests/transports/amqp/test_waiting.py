@@ -12,7 +12,7 @@ from tests.transports.peers import SECONDS, until
 
 async def test_a_publisher_waits_while_its_consumers_do_not() -> None:
     """The trap of one connection for both: acknowledgements overtake publications (rule 10)."""
-    async with serving(limit_items=10, patience=60.0) as relay, client(relay) as raw:
+    async with serving(limit_items=10, kept_limit=1, patience=60.0) as relay, client(relay) as raw:
         await raw.declare("q")
         await raw.send(1, Basic.Qos(prefetch_count=5))
         await raw.expect(Basic.QosOk)
@@ -31,7 +31,7 @@ async def test_a_publisher_waits_while_its_consumers_do_not() -> None:
 
 
 async def test_a_consumer_may_come_while_its_connection_waits() -> None:
-    async with serving(limit_items=10, patience=60.0) as relay, client(relay) as raw:
+    async with serving(limit_items=10, kept_limit=1, patience=60.0) as relay, client(relay) as raw:
         await raw.open(2)
         await raw.declare("q")
         await raw.raw(b"".join(publication("q", b"%d" % n) for n in range(30)))
@@ -46,7 +46,7 @@ async def test_a_consumer_may_come_while_its_connection_waits() -> None:
 
 
 async def test_other_channels_of_a_waiting_connection_go_on() -> None:
-    async with serving(limit_items=10, patience=60.0) as relay, client(relay) as raw:
+    async with serving(limit_items=10, kept_limit=1, patience=60.0) as relay, client(relay) as raw:
         await raw.open(2)
         await raw.declare("q")
         await raw.raw(b"".join(publication("q", b"%d" % n) for n in range(30)))
@@ -68,7 +68,7 @@ async def test_other_channels_of_a_waiting_connection_go_on() -> None:
 
 
 async def test_an_error_behind_what_waits_is_found_in_its_turn() -> None:
-    async with serving(limit_items=10, patience=60.0) as relay, client(relay) as raw:
+    async with serving(limit_items=10, kept_limit=1, patience=60.0) as relay, client(relay) as raw:
         await raw.declare("q")
         await raw.raw(b"".join(publication("q", b"%d" % n) for n in range(30)))
         await until(lambda: session(relay).account.waiting)  # type: ignore[union-attr]
@@ -81,7 +81,7 @@ async def test_an_error_behind_what_waits_is_found_in_its_turn() -> None:
 
 
 async def test_a_soft_error_while_it_waits_drops_what_its_channel_has_not_published() -> None:
-    async with serving(limit_items=10, patience=60.0) as relay, client(relay) as raw:
+    async with serving(limit_items=10, kept_limit=1, patience=60.0) as relay, client(relay) as raw:
         await raw.declare("q")
         await raw.raw(b"".join(publication("q", b"%d" % n) for n in range(30)))
         await until(lambda: session(relay).account.waiting)  # type: ignore[union-attr]
@@ -97,7 +97,7 @@ async def test_a_soft_error_while_it_waits_drops_what_its_channel_has_not_publis
 
 
 async def test_a_client_that_leaves_while_it_waits_has_published_all() -> None:
-    async with serving(limit_items=10, patience=60.0) as relay:
+    async with serving(limit_items=10, kept_limit=1, patience=60.0) as relay:
         async with client(relay) as raw:
             await raw.declare("q")
             await raw.raw(b"".join(publication("q", b"%d" % n) for n in range(30)))
@@ -111,7 +111,7 @@ async def test_a_client_that_leaves_while_it_waits_has_published_all() -> None:
 
 async def test_a_publisher_hears_that_it_is_blocked_and_by_whom() -> None:
     async with (
-        serving(limit_items=10, patience=60.0) as relay,
+        serving(limit_items=10, kept_limit=1, patience=60.0) as relay,
         client(relay, user="alice") as raw,
         client(relay, user="bob", connection_name="worker-3") as worker,
     ):
@@ -133,7 +133,9 @@ async def test_a_publisher_hears_that_it_is_blocked_and_by_whom() -> None:
 
 async def test_above_the_limit_publications_are_nacked_or_shed() -> None:
     rules = (PublicationPolicy("orders", "#", "refuse"), PublicationPolicy("sensor", "#", "shed"))
-    async with serving(limit_items=10, patience=60.0, publication_policy=rules) as relay:
+    async with serving(
+        limit_items=10, kept_limit=1, patience=60.0, publication_policy=rules
+    ) as relay:
         async with client(relay, connection_name="orders") as raw:
             await raw.declare("q")
             await raw.confirm()
@@ -166,7 +168,7 @@ async def test_above_the_limit_publications_are_nacked_or_shed() -> None:
 
 async def test_a_consumer_that_acknowledges_nothing_while_others_wait_is_cut_off() -> None:
     async with (
-        serving(limit_items=10, patience=0.3, slow_wait=None) as relay,
+        serving(limit_items=10, kept_limit=1, patience=0.3, slow_wait=None) as relay,
         client(relay, user="alice") as raw,
         client(relay, user="bob") as worker,
     ):
