@@ -53,7 +53,7 @@ from ._login import LoginRefusedError
 from ._negotiation import Negotiation, Opened
 from ._parked import Parked, channel_of, is_silent
 from ._properties import PLAIN, Facts, facts_of
-from ._replies import AmqpError, Code, Method
+from ._replies import AmqpError, Code, Method, shortened
 from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
@@ -437,22 +437,30 @@ class AmqpSession(Session["AmqpServer", Account | None]):
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Take what makes room out of the input, while publications wait (rule 10).
 
-        Where nothing is left that waits for funds, and the client has left, it ends the wait.
+        It ends the wait where nothing is left that waits for funds and the client has left; and
+        `patience` after it has left in any case: nothing of what waits then has been accepted.
         """
-        while True:
-            if not await self._overtake():
-                return
+        while await self._overtake():
             self._note_input(lookahead=True)
-            if not self._parked and (self._eof or self._fault is not None):
-                self._left = self._eof and self._fault is None
-                wait.cancel()
-                return
             if self._eof or self._fault is not None:
-                return
+                break
             if self._holding() >= self._stretch():
                 await trio.sleep(LOOKAHEAD_PAUSE_SECONDS)
-                continue
-            self._received(await self._receive_ahead())
+            else:
+                self._received(await self._receive_ahead())
+        else:
+            return
+        # It acknowledges nothing any more, and what it has may be just what it waits for.
+        with self._server.flusher.corked():
+            for channel in list(self.channels.values()):
+                channel.consumes_no_more()
+        self._server.flusher.flush_now()
+        if self._parked:
+            await trio.sleep(self._server.settings.patience)
+            self.complain(f"{len(self._parked)} commands dropped: their client has left")
+            self._parked.clear()
+        self._left = self._eof and self._fault is None
+        wait.cancel()
 
     async def _overtake(self) -> bool:
         """Handle all that has come and may overtake; False if the connection has ended.
@@ -752,7 +760,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         """Tell the client that it is not read, and why."""
         if self.wants_blocked and not self.is_blocked and not self.outlet.unsent:
             self.is_blocked = True
-            said = reason.encode(errors="replace")[:255].decode(errors="ignore").encode()
+            said = shortened(reason)
             self.send_later(frame_of(0, _BLOCKED, bytes((len(said),)), said))
 
     def say_unblocked(self) -> None:
