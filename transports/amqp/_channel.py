@@ -166,16 +166,23 @@ class ServerChannel:
             self._topics.check_publish(said.routing_key)
         session.count_publication()
         confirms = self.confirms
+        touched = session.touched
         try:
             if confirms is None:
-                with account.turn(nbytes=nbytes) as turn:
-                    routed = host.publish(turn, said.exchange, message)
+                routed = host.publish_at_once(
+                    account, said.exchange, message, nbytes, None, touched
+                )
+                if routed is None:
+                    with account.turn(nbytes=nbytes) as turn:
+                        routed = host.publish(turn, said.exchange, message)
             else:
-                with (
-                    confirms.begin() as confirm,
-                    account.turn(nbytes=nbytes, confirm=confirm) as turn,
-                ):
-                    routed = host.publish(turn, said.exchange, message)
+                with confirms.begin() as confirm:
+                    routed = host.publish_at_once(
+                        account, said.exchange, message, nbytes, confirm, touched
+                    )
+                    if routed is None:
+                        with account.turn(nbytes=nbytes, confirm=confirm) as turn:
+                            routed = host.publish(turn, said.exchange, message)
         except HostError as exc:
             raise fault_of(exc, _PUBLISH) from None
         if said.mandatory and not routed:
@@ -230,12 +237,16 @@ class ServerChannel:
     # -- acknowledging -----------------------------------------------------------------------------
 
     def ack(self, said: Ack) -> None:
-        """Acknowledge deliveries."""
+        """Acknowledge deliveries; single ones are settled together (`AmqpServer.settle_acked`)."""
         if self.gone:
             return
         tag = self._settled(said.tag, said.multiple, (60, 80))
-        if tag is not None:
-            self.deliveries.ack(tag, multiple=said.multiple)
+        if not said.multiple:
+            assert tag is not None
+            self.session.acked.append(self.deliveries.take(tag))
+        elif tag is not None:
+            self.session.settle_acked()
+            self.deliveries.ack(tag, multiple=True)
 
     def _nack(self, said: Basic.Nack) -> None:
         tag = self._settled(said.delivery_tag, said.multiple, (60, 120))

@@ -21,7 +21,7 @@ import trio
 from pamqp.commands import Channel, Connection
 
 from ...access._tenants import NO_USER
-from ...accounts import Account, LoanedItem, OverLimitPolicy
+from ...accounts import Account, LoanedItem, OverLimitPolicy, Recipient
 from ...dataspace.exchanges import topic_of
 from .._errors import RemoteProtocolError
 from .._input import LOOKAHEAD_FLOOR
@@ -58,6 +58,7 @@ from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
     from ...dataspace.exchanges import VirtualHost
+    from ...dataspace.queues import Delivery
     from ..mqtt.server._over_limit import Excess
     from ._server import AmqpServer
 
@@ -495,6 +496,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                     work.end()
                     return False
                 if work.is_over():
+                    server.settle()
                     server.say_confirms()
                     server.flusher.flush_now()
                     with trio.CancelScope(shield=True):
@@ -563,6 +565,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         account = self.account
         if account is None or account.is_open_wide():
             return True
+        if self.acked:
+            self.settle_acked()
         if isinstance(command, Publish):
             if account.funds_are_clear():
                 return True
@@ -591,6 +595,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             self._negotiation.greet()
         else:
             said = cast("Command", command)
+            # It may look at what comes of those before it.
+            self._server.settle()
             if not said.channel:
                 self._handle_connection(said.method)
             elif isinstance(said.method, Channel.Open):
@@ -636,6 +642,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         channel = self.channels.get(exc.channel)
         if channel is None:
             return False
+        self.settle_acked()
         self.close_channel(channel, exc)
         return True
 
@@ -708,6 +715,20 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self.send(frame_of(0, (10, 41), b"\0"))
 
     # -- for its channels --------------------------------------------------------------------------
+
+    @property
+    def acked(self) -> list[Delivery]:
+        """See `AmqpServer.acked`."""
+        return self._server.acked
+
+    def settle_acked(self) -> None:
+        """See `AmqpServer.settle_acked`."""
+        self._server.settle_acked()
+
+    @property
+    def touched(self) -> dict[Recipient, None]:
+        """See `AmqpServer.touched`."""
+        return self._server.touched
 
     def facts_of(self, properties: bytes) -> Facts:
         """Return what the relay heeds of a message's properties.
