@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
@@ -167,18 +168,17 @@ def test_names_that_are_no_text() -> None:
     assert found.routing_key == "\udcff"
 
 
-methods = st.sampled_from(
-    [
-        lambda channel: said(channel, Queue.Declare(queue="q", arguments={"x-expires": 9})),
-        lambda channel: said(channel, Exchange.Declare(exchange="e", exchange_type="topic")),
-        lambda channel: said(channel, Basic.Ack(7, True)),
-        lambda channel: said(channel, Basic.Consume(queue="q", no_ack=True, exclusive=True)),
-        lambda channel: content(channel, b"x" * 3000, cut=1000),
-        lambda channel: content(channel, b"y" * 4000),
-        lambda channel: content(channel, b""),
-        lambda _: frame.marshal(Heartbeat(), 0),
-    ]
-)
+METHODS: list[Callable[[int], bytes]] = [
+    lambda channel: said(channel, Queue.Declare(queue="q", arguments={"x-expires": 9})),
+    lambda channel: said(channel, Exchange.Declare(exchange="e", exchange_type="topic")),
+    lambda channel: said(channel, Basic.Ack(7, True)),
+    lambda channel: said(channel, Basic.Consume(queue="q", no_ack=True, exclusive=True)),
+    lambda channel: content(channel, b"x" * 3000, cut=1000),
+    lambda channel: content(channel, b"y" * 4000),
+    lambda channel: content(channel, b""),
+    lambda _: frame.marshal(Heartbeat(), 0),
+]
+methods = st.sampled_from(METHODS)
 
 
 @given(
@@ -348,4 +348,5 @@ def test_a_reply_text_is_short_and_a_text(text: str) -> None:
 
 
 def test_publications_are_what_they_are() -> None:
-    assert Publish(1, "", "q", False, False, b"\0\0", b"") != 1
+    one = Publish(1, "", "q", False, False, b"\0\0", b"")
+    assert one != Publish(1, "", "q", False, False, b"\0\0", b"")

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import body, frame, header
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
+from pamqp.common import FieldTable
 from pamqp.heartbeat import Heartbeat
 from trio.testing import wait_all_tasks_blocked
 
@@ -110,7 +111,7 @@ def one(method: Callable[[random.Random], Any]) -> Callable[[random.Random], lis
 
 
 QUEUES: Final = ["q", "q", "q", "q", "r", "r", "", "amq.x"]
-ARGUMENTS: Final = [
+ARGUMENTS: Final[list[FieldTable]] = [
     {},
     {},
     {},
