@@ -34,7 +34,11 @@ async def test_a_worker_and_its_client(tmp_path: Path) -> None:
                 workers.append(
                     subprocess.Popen(
                         (*worker, *options, "-n", name),
-                        stdout=log, stderr=log, text=True, env=environment, cwd=tmp_path,
+                        stdout=log,
+                        stderr=log,
+                        text=True,
+                        env=environment,
+                        cwd=tmp_path,
                     )  # fmt: skip
                 )
 
