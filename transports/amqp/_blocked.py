@@ -80,9 +80,9 @@ class BlockedNotices:
         for session in self._server.open:
             account = session.account
             waiter = None if account is None else waiting.get(account)
-            if waiter is None or not session.wants_blocked or session.is_blocked:
+            if waiter is None or not (session.wants_blocked and session.is_waiting):
                 continue
-            if now - waiter.since >= AFTER_SECONDS:
+            if not session.is_blocked and now - waiter.since >= AFTER_SECONDS:
                 new[session] = waiter
         held: dict[Account, dict[str, Held]] = {
             waiter.at: {} for waiter in new.values() if waiter.at is not None

@@ -320,18 +320,29 @@ class ServerChannel:
             tag = TAG_PREFIX + random.decode()
         declared = self._find(said.queue, method)
         made = ChannelConsumer(tag, self.number, session.outlet, session.room, session.frame_size)
-        # Before its first deliveries.
-        if not said.nowait:
-            session.send(named_frame(self.number, _CONSUME_OK, tag))
         most = session.max_unacked
         window = ConsumerWindow(min(self._prefetch or most, most), session.room)
+        deliver = made.deliver_for_good if said.no_ack else made.deliver
+        answer = b"" if said.nowait else named_frame(self.number, _CONSUME_OK, tag)
+
+        def begin(delivery: Delivery) -> None:
+            # The first deliveries come at once; the answer comes before them.
+            nonlocal answer
+            if answer:
+                session.send(answer)
+                answer = b""
+            deliver(delivery)
+
         self._consumers[tag] = made
         try:
-            made.consumer = declared.queue.consume(
-                made.deliver_for_good if said.no_ack else made.deliver,
-                window=window, channel=self.deliveries, no_ack=said.no_ack,
-                exclusive=said.exclusive, on_cancelled=partial(self._consumer_ended, tag),
-            )  # fmt: skip
+            consumer = made.consumer = declared.queue.consume(
+                begin,
+                window=window,
+                channel=self.deliveries,
+                no_ack=said.no_ack,
+                exclusive=said.exclusive,
+                on_cancelled=partial(self._consumer_ended, tag),
+            )
         except QueueInUseError:
             self._consumers.pop(tag, None)
             what = session.host.what("queue", declared.name)
@@ -339,6 +350,9 @@ class ServerChannel:
         except QueueDeletedError as exc:
             self._consumers.pop(tag, None)
             raise AmqpError(Code.PRECONDITION_FAILED, str(exc), method) from None
+        consumer.callback = deliver
+        if answer:
+            session.send(answer)
 
     def _consumer_ended(self, tag: str, why: str) -> None:
         """Tell the client that a consumer gets nothing more: its queue has ended it."""

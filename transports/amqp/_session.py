@@ -260,6 +260,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         """Wait, not for long, until the client has agreed to the end of the connection."""
         incoming = self._incoming
         incoming.state = State.CLOSING
+        self._deadline_after = None  # it is over in any case
         self._server.flusher.flush_now()
         with (
             trio.move_on_after(LINGER_SECONDS),
@@ -557,18 +558,14 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if isinstance(command, Publish):
             if account.funds_are_clear():
                 return True
-            if self._excess is not None and self._passes(self._excess, command):
-                return True
+            excess = self._excess
+            if excess is not None and _policy_for(excess, command) is not OverLimitPolicy.WAIT:
+                # When what was handed over has been sent, there may be room again.
+                return not excess.handed
         elif not self.outlet.blocked or is_silent(command) or account.debt_is_clear():
             return True
         self._short = account
         return False
-
-    @staticmethod
-    def _passes(excess: Excess, command: Publish) -> bool:
-        """Whether a publication is handled though there are no funds: to be refused, or shed."""
-        # When what was handed over has been sent, there may be room again.
-        return not excess.handed and _policy_for(excess, command) is not OverLimitPolicy.WAIT
 
     def _handle(self, command: Received) -> None:
         if type(command) is Publish:
@@ -745,6 +742,11 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             raise AmqpError(Code.NOT_ALLOWED, text, method)
 
     # -- being blocked -----------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is not read; one that is refused stands in line for funds, and is read."""
+        return self._waiting
 
     def say_blocked(self, reason: str) -> None:
         """Tell the client that it is not read, and why."""

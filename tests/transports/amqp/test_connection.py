@@ -131,7 +131,7 @@ def test_a_publication_in_one_read() -> None:
 
 def test_contents_of_two_channels_are_interleaved() -> None:
     incoming = made()
-    one, two = content(1, b"1" * 5000, cut=1000), content(2, b"2" * 3000, cut=700)
+    one, two = content(1, b"1" * 5000, cut=1000), content(2, b"2" * 3000, cut=1000)
     frames: list[list[bytes]] = []
     for data in (one, two):
         frames.append([])
