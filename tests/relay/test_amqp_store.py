@@ -10,6 +10,7 @@ from typing import Any
 import pika
 import pytest
 import trio
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.nats_servers import nats_server, needs_nats
 from tests.ports import lasting_port
@@ -72,7 +73,7 @@ async def test_after_a_kill_what_was_confirmed_is_there(tmp_path: Path) -> None:
             channel.basic_publish("work", "jobs.a.b", b"20", PERSISTENT)
             assert take(channel, "jobs") == numbered(21)
             for name in ("passing", "of.mine"):
-                with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+                with pytest.raises(ChannelClosedByBroker) as closed:
                     channel.connection.channel().queue_declare(name, passive=True)
                 assert closed.value.reply_code == 404
 
@@ -94,7 +95,7 @@ async def test_quorum_queues_need_a_replicated_store(tmp_path: Path) -> None:
     async with relay_process(tmp_path, "--listen", f"amqp+tcp://127.0.0.1:{port}") as relay:
 
         def ask(channel: Any) -> None:
-            with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            with pytest.raises(ChannelClosedByBroker) as closed:
                 channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
             assert closed.value.reply_code == 406
             assert "a store that is replicated" in closed.value.reply_text
