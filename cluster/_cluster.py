@@ -453,7 +453,7 @@ class Cluster:
             if self._lives.pop(name, None) is None:
                 return
             self._note_left(name)
-            if name not in self._returning:
+            if name not in self._returning and not (peer is not None and peer.returns):
                 self._forget_outbox(name)
             logger.warning(
                 "relay %s has left the cluster",
