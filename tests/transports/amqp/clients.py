@@ -62,7 +62,7 @@ class RawClient:
     async def _frame(self) -> tuple[int, Any]:
         while True:
             if len(self.buffer) >= 7:
-                kind, channel, size = struct.unpack_from(">BHI", self.buffer)
+                _, channel, size = struct.unpack_from(">BHI", self.buffer)
                 if len(self.buffer) >= size + 8:
                     data, self.buffer = self.buffer[: size + 8], self.buffer[size + 8 :]
                     assert len(data) <= self.frame_max
