@@ -425,7 +425,7 @@ class Cluster:
                     return there is None and name not in self._returning
                 life, returns = read_lease(entry.value)
                 self._note_lease(name, life, returns=returns)
-                if there is not None:
+                if there is not None and life:  # else it has only asked for its name
                     there.add(name)
             elif key.startswith(FILTERS):
                 name, _, number = key[len(FILTERS) :].rpartition(".")
