@@ -23,7 +23,6 @@ from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as ChannelClass
 
 from ...dataspace.exchanges import AMQ_TOPIC, HostError, Message
-from ...dataspace.queues import Channel as DeliveryChannel
 from ...dataspace.queues import (
     Confirms,
     Delivery,
@@ -32,8 +31,9 @@ from ...dataspace.queues import (
     QueueInUseError,
     UnknownTagError,
 )
-from ._consuming import ChannelConsumer, ConsumerWindow
+from ._consuming import ChannelConsumer, ConsumerWindow, OutletChannel
 from ._frames import (
+    BASIC,
     ack_frame,
     content_frames,
     declare_ok_frame,
@@ -91,6 +91,7 @@ class ServerChannel:
         confirms: The confirms of its publications; None: it has not asked for any.
         deliveries: The deliveries to acknowledge, by tag.
         closed: Whether it is closed.
+        gone: Whether its client has left, and only its publications are still to be handled.
     """
 
     __slots__ = (
@@ -103,6 +104,7 @@ class ServerChannel:
         "closed",
         "confirms",
         "deliveries",
+        "gone",
         "number",
         "session",
     )  # fmt: skip
@@ -111,8 +113,8 @@ class ServerChannel:
         self.session = session
         self.number = number
         self.confirms: Confirms | None = None
-        self.deliveries = DeliveryChannel(f"{session.name} channel {number}")
-        self.closed = False
+        self.deliveries = OutletChannel(f"{session.name} channel {number}", session.outlet)
+        self.closed = self.gone = False
         self._cut_off = False
         self._consumers: dict[str, ChannelConsumer] = {}
         # Per consumer, for those that begin from now on; 0: as many as are allowed.
@@ -164,16 +166,23 @@ class ServerChannel:
             self._topics.check_publish(said.routing_key)
         session.count_publication()
         confirms = self.confirms
+        touched = session.touched
         try:
             if confirms is None:
-                with account.turn(nbytes=nbytes) as turn:
-                    routed = host.publish(turn, said.exchange, message)
+                routed = host.publish_at_once(
+                    account, said.exchange, message, nbytes, None, touched
+                )
+                if routed is None:
+                    with account.turn(nbytes=nbytes) as turn:
+                        routed = host.publish(turn, said.exchange, message)
             else:
-                with (
-                    confirms.begin() as confirm,
-                    account.turn(nbytes=nbytes, confirm=confirm) as turn,
-                ):
-                    routed = host.publish(turn, said.exchange, message)
+                with confirms.begin() as confirm:
+                    routed = host.publish_at_once(
+                        account, said.exchange, message, nbytes, confirm, touched
+                    )
+                    if routed is None:
+                        with account.turn(nbytes=nbytes, confirm=confirm) as turn:
+                            routed = host.publish(turn, said.exchange, message)
         except HostError as exc:
             raise fault_of(exc, _PUBLISH) from None
         if said.mandatory and not routed:
@@ -228,10 +237,16 @@ class ServerChannel:
     # -- acknowledging -----------------------------------------------------------------------------
 
     def ack(self, said: Ack) -> None:
-        """Acknowledge deliveries."""
+        """Acknowledge deliveries; single ones are settled together (`AmqpServer.settle_acked`)."""
+        if self.gone:
+            return
         tag = self._settled(said.tag, said.multiple, (60, 80))
-        if tag is not None:
-            self.deliveries.ack(tag, multiple=said.multiple)
+        if not said.multiple:
+            assert tag is not None
+            self.session.acked.append(self.deliveries.take(tag))
+        elif tag is not None:
+            self.session.settle_acked()
+            self.deliveries.ack(tag, multiple=True)
 
     def _nack(self, said: Basic.Nack) -> None:
         tag = self._settled(said.delivery_tag, said.multiple, (60, 120))
@@ -522,6 +537,8 @@ class ServerChannel:
             AmqpError: The channel, or the connection, has to be closed.
             NotYet: It has to be handled again later.
         """
+        if self.gone and method.index >> 16 == BASIC:
+            return
         try:
             _HANDLERS[type(method)](self, method)
         except HostError as exc:
@@ -560,6 +577,12 @@ class ServerChannel:
             self.session.send_when_durable(frame)
         else:
             self.session.send(frame)
+
+    def consumes_no_more(self) -> None:
+        """Put back what the client has, which can acknowledge nothing more."""
+        self.gone = True
+        self._consumers.clear()
+        self.deliveries.close(failed=True)
 
     def close(self, *, failed: bool) -> None:
         """End its consumers, and put back what is not acknowledged. Idempotent.

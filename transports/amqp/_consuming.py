@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ...dataspace.queues import Delivery, PrefetchWindow
+from ...dataspace.queues import Channel, Delivery, PrefetchWindow
 from ._field_tables import short_string
 from ._frames import BASIC, BODY, END_BYTE, FRAME_BYTES, FRAME_HEAD, HEADER, METHOD, content_frames
 
@@ -94,6 +94,39 @@ class ConsumerWindow(PrefetchWindow):
         """Let consumers that waited for room go on."""
         for queue in {consumer.queue: None for consumer in self.let_on()}:
             queue.work()
+
+
+class OutletChannel(Channel):
+    """The deliveries of one channel that are to be acknowledged.
+
+    What goes back to its queue before it has been sent is not sent any more: the queue gives the
+    very same loan to whoever has the message next.
+    """
+
+    __slots__ = ("_outlet",)
+
+    def __init__(self, name: str, outlet: Outlet) -> None:
+        super().__init__(name)
+        self._outlet = outlet
+
+    def take(self, tag: int) -> Delivery:
+        """Take an outstanding delivery off, to be settled soon: see `settle`."""
+        return self.unacked.pop(tag)
+
+    @classmethod
+    def settle(cls, deliveries: list[Delivery]) -> None:
+        """Settle deliveries that were acknowledged one by one, as if they had been together."""
+        if len(deliveries) == 1:
+            deliveries[0].queue.acked(deliveries[0])
+            return
+        for queue, those in cls._by_queue(deliveries):
+            queue.all_acked(those)
+
+    def _refuse(self, deliveries: list[Delivery], *, requeue: bool, failed: bool) -> None:
+        if deliveries and self._outlet.unsent:
+            loans = {id(delivery.loan) for delivery in deliveries}
+            self._outlet.withdraw_those(lambda loan: id(loan) in loans)
+        super()._refuse(deliveries, requeue=requeue, failed=failed)
 
 
 class ChannelConsumer:

@@ -69,13 +69,8 @@ class AmqpError(RemoteProtocolError):
 
 
 def shortened(text: str) -> bytes:
-    """Return a text as the bytes of a short string; the end of a long one is left out."""
-    encoded = text.encode(errors="surrogateescape")
+    """Return a text as a short string of UTF-8; the end of a long one is left out."""
+    encoded = text.encode(errors="backslashreplace")
     if len(encoded) <= MAX_TEXT_BYTES:
         return encoded
-    cut = encoded[: MAX_TEXT_BYTES - 3]
-    while cut and 0x80 <= cut[-1] < 0xC0:
-        cut = cut[:-1]
-    if cut and cut[-1] >= 0xC0:
-        cut = cut[:-1]  # the rest of the character was left out
-    return cut + b"..."
+    return encoded[: MAX_TEXT_BYTES - 3].decode(errors="ignore").encode() + b"..."

@@ -18,7 +18,7 @@ import trio
 from ...access._account_tree import AccountTree
 from ...access._admission import Admission
 from ...access._guesses import Guesses
-from ...accounts import Account
+from ...accounts import Account, Recipient
 from ...accounts._cooperative import run_to_end
 from ...dataspace import Dataspace
 from ...dataspace.exchanges import HostLimits, Keeper, QueueMaker, VirtualHost
@@ -30,12 +30,14 @@ from ..mqtt.server._log_ins import LogIns
 from ..mqtt.server._place import Place, take_place
 from ._blocked import BlockedNotices
 from ._channel import ServerChannel
+from ._consuming import OutletChannel
 from ._properties import BasicProperties
 from ._session import AmqpSession
 
 if TYPE_CHECKING:
     from ...access._tenants import Peer
     from ...access.acl import Rights
+    from ...dataspace.queues import Delivery
     from ..mqtt.server._over_limit import Excess, OverLimits
 
 ROOT: Final = "/"
@@ -70,6 +72,8 @@ class AmqpServer(Server[ServerSettings, AmqpSession]):
         wall: The wall clock, by which tokens and messages expire; likewise.
         blocked: Tells connections that they are not read, and why.
         properties: What clients are told of the server.
+        acked: Deliveries that were acknowledged one by one, and are not settled (`settle_acked`).
+        touched: Queues with new messages that they have not seen to (`make_ready`).
     """
 
     logger = logging.getLogger("clearfunds.transports.amqp")
@@ -103,6 +107,8 @@ class AmqpServer(Server[ServerSettings, AmqpSession]):
         self._due: dict[ServerChannel, None] = {}
         self._something = trio.Event()
         self._handling = 0
+        self.acked: list[Delivery] = []
+        self.touched: dict[Recipient, None] = {}
 
     def handle(self, link: Link, listener: str) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Raises only `trio.Cancelled`."""
@@ -201,8 +207,32 @@ class AmqpServer(Server[ServerSettings, AmqpSession]):
             yield
         finally:
             self._handling -= 1
+            self.settle()
             if self._due:
                 self.say_confirms()
+
+    def settle(self) -> None:
+        """See to everything that is put off until the end of a read."""
+        if self.acked:
+            self.settle_acked()
+        if self.touched:
+            self.make_ready()
+
+    def settle_acked(self) -> None:
+        """Settle the deliveries that were acknowledged one by one."""
+        acked = self.acked[:]
+        self.acked.clear()
+        if acked:
+            self.ledger.faults.call(None, "settling acknowledgements", OutletChannel.settle, acked)
+
+    def make_ready(self) -> None:
+        """Let queues serve what was published: it goes to their consumers now."""
+        while self.touched:
+            queue, _ = self.touched.popitem()
+            try:
+                queue.ready()
+            except Exception as exc:  # noqa: BLE001 (whatever it is)
+                self.ledger.faults.note(queue, "seeing to what was published", exc)
 
     def confirms_due(self, channel: ServerChannel) -> None:
         """Note that a channel has confirms to send."""

@@ -21,7 +21,7 @@ import trio
 from pamqp.commands import Channel, Connection
 
 from ...access._tenants import NO_USER
-from ...accounts import Account, LoanedItem, OverLimitPolicy
+from ...accounts import Account, LoanedItem, OverLimitPolicy, Recipient
 from ...dataspace.exchanges import topic_of
 from .._errors import RemoteProtocolError
 from .._input import LOOKAHEAD_FLOOR
@@ -53,11 +53,12 @@ from ._login import LoginRefusedError
 from ._negotiation import Negotiation, Opened
 from ._parked import Parked, channel_of, is_silent
 from ._properties import PLAIN, Facts, facts_of
-from ._replies import AmqpError, Code, Method
+from ._replies import AmqpError, Code, Method, shortened
 from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
     from ...dataspace.exchanges import VirtualHost
+    from ...dataspace.queues import Delivery
     from ..mqtt.server._over_limit import Excess
     from ._server import AmqpServer
 
@@ -437,22 +438,30 @@ class AmqpSession(Session["AmqpServer", Account | None]):
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Take what makes room out of the input, while publications wait (rule 10).
 
-        Where nothing is left that waits for funds, and the client has left, it ends the wait.
+        It ends the wait where nothing is left that waits for funds and the client has left; and
+        `patience` after it has left in any case: nothing of what waits then has been accepted.
         """
-        while True:
-            if not await self._overtake():
-                return
+        while await self._overtake():
             self._note_input(lookahead=True)
-            if not self._parked and (self._eof or self._fault is not None):
-                self._left = self._eof and self._fault is None
-                wait.cancel()
-                return
             if self._eof or self._fault is not None:
-                return
+                break
             if self._holding() >= self._stretch():
                 await trio.sleep(LOOKAHEAD_PAUSE_SECONDS)
-                continue
-            self._received(await self._receive_ahead())
+            else:
+                self._received(await self._receive_ahead())
+        else:
+            return
+        # It acknowledges nothing any more, and what it has may be just what it waits for.
+        with self._server.flusher.corked():
+            for channel in list(self.channels.values()):
+                channel.consumes_no_more()
+        self._server.flusher.flush_now()
+        if self._parked:
+            await trio.sleep(self._server.settings.patience)
+            self.complain(f"{len(self._parked)} commands dropped: their client has left")
+            self._parked.clear()
+        self._left = self._eof and self._fault is None
+        wait.cancel()
 
     async def _overtake(self) -> bool:
         """Handle all that has come and may overtake; False if the connection has ended.
@@ -487,6 +496,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                     work.end()
                     return False
                 if work.is_over():
+                    server.settle()
                     server.say_confirms()
                     server.flusher.flush_now()
                     with trio.CancelScope(shield=True):
@@ -555,6 +565,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         account = self.account
         if account is None or account.is_open_wide():
             return True
+        if self.acked:
+            self.settle_acked()
         if isinstance(command, Publish):
             if account.funds_are_clear():
                 return True
@@ -583,6 +595,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             self._negotiation.greet()
         else:
             said = cast("Command", command)
+            # It may look at what comes of those before it.
+            self._server.settle()
             if not said.channel:
                 self._handle_connection(said.method)
             elif isinstance(said.method, Channel.Open):
@@ -628,6 +642,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         channel = self.channels.get(exc.channel)
         if channel is None:
             return False
+        self.settle_acked()
         self.close_channel(channel, exc)
         return True
 
@@ -701,6 +716,20 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     # -- for its channels --------------------------------------------------------------------------
 
+    @property
+    def acked(self) -> list[Delivery]:
+        """See `AmqpServer.acked`."""
+        return self._server.acked
+
+    def settle_acked(self) -> None:
+        """See `AmqpServer.settle_acked`."""
+        self._server.settle_acked()
+
+    @property
+    def touched(self) -> dict[Recipient, None]:
+        """See `AmqpServer.touched`."""
+        return self._server.touched
+
     def facts_of(self, properties: bytes) -> Facts:
         """Return what the relay heeds of a message's properties.
 
@@ -752,7 +781,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         """Tell the client that it is not read, and why."""
         if self.wants_blocked and not self.is_blocked and not self.outlet.unsent:
             self.is_blocked = True
-            said = reason.encode(errors="replace")[:255].decode(errors="ignore").encode()
+            said = shortened(reason)
             self.send_later(frame_of(0, _BLOCKED, bytes((len(said),)), said))
 
     def say_unblocked(self) -> None:
