@@ -387,9 +387,11 @@ class Cluster:
         async def whole() -> None:
             # Those whose lease has expired while this was not watching.
             nonlocal there
-            for name in {*self._lives, *self._pages} - (there or set()):
-                self._note_lease(name)
-                if name in self._returning and name not in self.away:
+            for name in {*self._lives, *self._pages}:
+                if name not in (there or ()):
+                    self._note_lease(name)
+                # One that has asked for its name opens its store yet.
+                if name in self._returning and name not in (*self._lives, *self.away):
                     self._expect(name)
             if self.outboxes is not None:
                 self.outboxes.forget_others({*self._lives, *self._returning})
@@ -453,7 +455,7 @@ class Cluster:
             if self._lives.pop(name, None) is None:
                 return
             self._note_left(name)
-            if name not in self._returning:
+            if name not in self._returning and not (peer is not None and peer.returns):
                 self._forget_outbox(name)
             logger.warning(
                 "relay %s has left the cluster",

@@ -158,6 +158,25 @@ async def test_a_relay_that_has_gone_leaves_no_filters_behind(nats: NatsServer) 
         assert one.cluster.peers == {}
 
 
+async def test_a_relay_that_has_asked_for_its_name_only_is_expected(nats: NatsServer) -> None:
+    """It opens its store yet; what others join meanwhile keep for it what it wants."""
+    async with members(nats.url, "early"), open_nats(nats.url) as client:
+        bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
+        page = b'{"life": 1, "returns": true, "filters": ["news/#"]}'
+        await bucket.put("filters.opens.0", page)
+        await bucket.put("relay.opens", b'{"life": 0, "returns": true}')
+        member = Member(nats.url, "joins")
+        async with joined(member):
+            assert "opens" not in member.cluster.peers
+            assert member.cluster.away["opens"].filters == {"news/#"}
+            await bucket.put("relay.opens", b'{"life": 9999, "returns": true}')
+            await until(lambda: "opens" in member.cluster.peers)
+            assert not member.cluster.away
+            assert member.cluster.peers["opens"].filters == {"news/#"}
+        await bucket.delete("relay.opens")
+        await bucket.delete("filters.opens.0")
+
+
 async def test_a_publication_that_is_too_large_for_nats_is_named_and_in_nobodys_way(
     nats: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

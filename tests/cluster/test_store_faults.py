@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -107,6 +108,8 @@ class Writer(Client):
         super().__init__(name, ports, at)
         self.topic = f"all/{name}"
         self.sent = 0
+        #: When each number was published.
+        self.times: list[str] = []
         self.confirmed: set[int] = set()
         self._numbers: dict[int, int] = {}
         self._published: deque[int] = deque()
@@ -127,6 +130,7 @@ class Writer(Client):
             if len(self._numbers) < IN_FLIGHT and not self._ends.is_set():
                 info = self.client.publish(self.topic, b"%d" % self.sent, qos=1 + self.sent % 2)
                 self._numbers[info.mid] = self.sent
+                self.times.append(datetime.now(UTC).isoformat(timespec="milliseconds"))
                 self.sent += 1
             time.sleep(PAUSE)
             # Here, since paho calls back with its locks held.
@@ -221,13 +225,23 @@ class Traffic:
         await until(lambda: not any(each.under_way for each in self.writers), 60)
         wanted = {(each.topic, number) for each in self.writers for number in each.confirmed}
 
-        def missing() -> dict[str, list[tuple[str, int]]]:
+        times = {each.topic: each.times for each in self.writers}
+
+        def missing() -> dict[str, list[str]]:
             lost = {each.name: sorted(wanted - each.got.keys()) for each in self.readers}
-            return {name: some for name, some in lost.items() if some}
+            return {
+                name: [
+                    f"{topic} {number}, published at {times[topic][number]}"
+                    for topic, number in some
+                ]
+                for name, some in lost.items()
+                if some
+            }
 
         with trio.move_on_after(30):
             await until(lambda: not missing(), 60)
-        assert not missing()
+        lost = missing()
+        assert not lost, "\n".join(line for lines in lost.values() for line in lines)
 
     def twice(self) -> set[tuple[str, int]]:
         """Return what was published once with QoS 2, and some reader has got twice."""

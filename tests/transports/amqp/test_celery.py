@@ -39,7 +39,7 @@ async def test_a_worker_and_its_client(tmp_path: Path) -> None:
                         text=True,
                         env=environment,
                         cwd=tmp_path,
-                    )  # fmt: skip
+                    )
                 )
 
         start("one")
