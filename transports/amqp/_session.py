@@ -116,8 +116,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
     """
 
     __slots__ = (
-        "_beats_at", "_excess", "_fault", "_incoming", "_opened", "_parked", "_short", "channels",
-        "facts", "is_blocked", "negotiation", "reads", "room", "topics",
+        "_beats_at", "_excess", "_fault", "_incoming", "_missed", "_opened", "_parked", "_short",
+        "channels",        "facts", "is_blocked", "negotiation", "reads", "room", "topics",
     )  # fmt: skip
 
     _unacknowledged_are = "deliveries were not acknowledged"
@@ -147,6 +147,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         # Who has no funds for the publication that is next, where others are refused.
         self._short: Account | None = None
         self._beats_at = 0.0
+        self._missed = False
 
     def __repr__(self) -> str:
         return f"<AmqpSession {self.name}: {self._incoming.state.value}>"
@@ -210,8 +211,10 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         await self._part()
 
     async def _take_leave(self, why: str) -> None:
-        """See `Session._take_leave`; one that is cut off is told so."""
-        if self._eof or self._incoming.state is State.CLOSED or self.account is None:
+        """See `Session._take_leave`; one that is cut off is told so, unless it is silent."""
+        if self._missed or self._eof or self.account is None:
+            return
+        if self._incoming.state is State.CLOSED:
             return
         self._end_channels(failed=True)
         text = f"CONNECTION_FORCED - {why}"
@@ -304,6 +307,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             return f"its password was not checked within {allowed:g} s"
         if self.account is None:
             return f"no connection.open within {allowed:g} s"
+        self._missed = True  # such a connection ends without a word (section 4.2.7)
         return f"missed heartbeats from client, for {seconds:.1f} s; {allowed:g} are allowed"
 
     def check_deadline(self, now: float) -> None:

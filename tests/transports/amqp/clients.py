@@ -246,10 +246,12 @@ async def dialled(relay: RunningRelay, **options: Any) -> AsyncGenerator[RawClie
 
 
 @asynccontextmanager
-async def client(relay: RunningRelay, **how: Any) -> AsyncGenerator[RawClient]:
+async def client(
+    relay: RunningRelay, user: str = "guest", password: str = "guest", **how: Any
+) -> AsyncGenerator[RawClient]:
     """Connect a client by hand; leaving the block closes its socket without a word."""
     async with dialled(relay) as raw:
-        await raw.connect(**how)
+        await raw.connect(user, password, **how)
         yield raw
 
 

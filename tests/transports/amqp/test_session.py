@@ -165,7 +165,7 @@ async def test_a_client_that_says_nothing_is_cut_off() -> None:
 
 async def test_heartbeats_both_ways() -> None:
     async with serving() as relay, client(relay, heartbeat=1) as raw:
-        assert "missed heartbeats from client" in await raw.closed(320)
+        await raw.gone()
         assert raw.heartbeats >= 2
         assert side(relay).counters.timeouts == 1
 
