@@ -16,10 +16,11 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
+from pamqp.commands import Basic, Confirm, Tx
 from pamqp.commands import Channel as ChannelClass
 
 from ...dataspace.exchanges import AMQ_TOPIC, HostError, Message
@@ -31,29 +32,28 @@ from ...dataspace.queues import (
     QueueInUseError,
     UnknownTagError,
 )
+from ._channel_definitions import ChannelDefinitions, fault_of
 from ._consuming import ChannelConsumer, ConsumerWindow, OutletChannel
+from ._direct_replies import ADDRESSES, DIRECT, ReplyConsumer
 from ._field_tables import MalformedError
 from ._frames import (
     BASIC,
     ack_frame,
     content_frames,
-    declare_ok_frame,
     get_ok_frame,
     method_frame,
     nack_frame,
     named_frame,
     return_frame,
 )
-from ._properties import PLAIN, Facts
+from ._properties import PLAIN, Facts, with_reply_to
 from ._replies import NO_METHOD, AmqpError, Code, Method
 
 if TYPE_CHECKING:
     from pamqp import base
 
-    from ...dataspace.exchanges import DeclaredQueue
     from ._connection import Ack, Publish
     from ._session import AmqpSession
-    from ._topic_rights import TopicRights
 
 TAG_PREFIX: Final = "amq.ctag-"
 """The beginning of consumer tags that the server makes; as RabbitMQ."""
@@ -79,7 +79,7 @@ class NotYet(Exception):  # noqa: N818 (it is no error)
         self.ready = ready
 
 
-class ServerChannel:
+class ServerChannel(ChannelDefinitions):
     """One open channel of a connection.
 
     Args:
@@ -96,22 +96,20 @@ class ServerChannel:
     """
 
     __slots__ = (
-        "_consumers", "_cut_off", "_prefetch", "_queue", "_sent_in", "_sent_upto", "closed",
-        "confirms", "deliveries", "gone", "number", "session",
+        "_consumers", "_cut_off", "_prefetch", "_replies", "_sent_in", "_sent_upto", "closed",
+        "confirms", "deliveries", "gone",
     )  # fmt: skip
 
     def __init__(self, session: AmqpSession, number: int) -> None:
-        self.session = session
-        self.number = number
+        super().__init__(session, number)
         self.confirms: Confirms | None = None
         self.deliveries = OutletChannel(f"{session.name} channel {number}", session.outlet)
         self.closed = self.gone = False
         self._cut_off = False
         self._consumers: dict[str, ChannelConsumer] = {}
+        self._replies: ReplyConsumer | None = None
         # Per consumer, for those that begin from now on; 0: as many as are allowed.
         self._prefetch = 0
-        # The queue that was declared last: "" stands for it.
-        self._queue = ""
         # No tag above this had been sent when the session read what it handles now.
         self._sent_upto = 0
         self._sent_in = -1
@@ -128,12 +126,6 @@ class ServerChannel:
     def consumers(self) -> int:
         """The number of its consumers."""
         return len(self._consumers)
-
-    @property
-    def _topics(self) -> TopicRights:
-        topics = self.session.topics
-        assert topics is not None
-        return topics
 
     # -- publishing --------------------------------------------------------------------------------
 
@@ -156,6 +148,10 @@ class ServerChannel:
         nbytes = message.nbytes
         host, account = session.host, session.account
         assert account is not None
+        if not said.exchange and said.routing_key.startswith(ADDRESSES):
+            if not self._reply(message, nbytes) and said.mandatory:
+                self._return(message)
+            return
         if said.exchange == AMQ_TOPIC:
             self._topics.check_publish(said.routing_key)
         session.server.counters.received += 1
@@ -181,6 +177,23 @@ class ServerChannel:
             raise fault_of(exc, _PUBLISH) from None
         if said.mandatory and not routed:
             self._return(message)
+
+    def _reply(self, message: Message, nbytes: int) -> bool:
+        """Publish a direct reply; whether its consumer is there."""
+        session, confirms = self.session, self.confirms
+        session.server.counters.received += 1
+        consumer = session.server.replies.get(message.routing_key)
+        if consumer is not None and consumer.host is not session.host:
+            consumer = None
+        account = session.account
+        assert account is not None
+        with (
+            nullcontext() if confirms is None else confirms.begin() as confirm,
+            account.turn(nbytes=nbytes, confirm=confirm) as turn,
+        ):
+            if consumer is not None:
+                turn.send(consumer, message, nbytes=nbytes)
+        return consumer is not None
 
     def refuse(self, reason: str) -> None:
         """Refuse a publication on a channel with confirms: nack it."""
@@ -209,6 +222,11 @@ class ServerChannel:
                 f"'{session.negotiation.user}'",
                 _PUBLISH,
             )
+        if facts.reply_to is not None:
+            if self._replies is None:
+                text = "fast reply consumer does not exist"
+                raise AmqpError(Code.PRECONDITION_FAILED, text, _PUBLISH)
+            return with_reply_to(properties, self._replies.address)
         return properties
 
     def _return(self, message: Message) -> None:
@@ -329,10 +347,13 @@ class ServerChannel:
         if not tag:
             random = base64.urlsafe_b64encode(secrets.token_bytes(TAG_BYTES)).rstrip(b"=")
             tag = TAG_PREFIX + random.decode()
-        declared = self._find(said.queue, method)
         made = ChannelConsumer(
             tag, self.number, session.outlet, session.room, session.negotiation.frame_size
         )
+        if said.queue == DIRECT:
+            self._consume_replies(said, made, method)
+            return
+        declared = self._find(said.queue, method)
         most = session.max_unacked
         window = ConsumerWindow(min(self._prefetch or most, most), session.room)
         deliver = made.deliver_for_good if said.no_ack else made.deliver
@@ -367,6 +388,25 @@ class ServerChannel:
         if answer:
             session.send(answer)
 
+    def _consume_replies(self, said: Basic.Consume, made: ChannelConsumer, method: Method) -> None:
+        """Consume direct replies."""
+        if self._replies is not None:
+            raise AmqpError(Code.PRECONDITION_FAILED, "reply consumer already set", method)
+        if not said.no_ack:
+            text = "reply consumer cannot acknowledge"
+            raise AmqpError(Code.PRECONDITION_FAILED, text, method)
+        session = self.session
+        self._consumers[made.tag] = made
+        replies = self._replies = ReplyConsumer(session.host, self, made)
+        session.server.replies[replies.address] = replies
+        if not said.nowait:
+            session.send(named_frame(self.number, _CONSUME_OK, made.tag))
+
+    def _end_replies(self) -> None:
+        replies, self._replies = self._replies, None
+        if replies is not None:
+            del self.session.server.replies[replies.address]
+
     def _check_consumers(self, method: Method) -> None:
         """Check that the connection may have one more consumer."""
         session = self.session
@@ -398,6 +438,8 @@ class ServerChannel:
             self.session.send(named_frame(self.number, _CANCEL_OK, tag))
         if made is not None and made.consumer is not None:
             made.consumer.cancel()
+        elif made is not None:
+            self._end_replies()
 
     def _get(self, said: Basic.Get) -> None:
         session = self.session
@@ -434,108 +476,6 @@ class ServerChannel:
         else:
             delivery.loan.item = [frame, *content]
             session.outlet.forward(delivery.loan)
-
-    # -- exchanges and queues ----------------------------------------------------------------------
-
-    def _find(self, name: str, method: Method) -> DeclaredQueue:
-        host, session = self.session.host, self.session
-        return host.find_queue(self._named(name, method), session)
-
-    def _named(self, name: str, method: Method) -> str:
-        """Return a queue's name; "" is the one that was declared last on this channel."""
-        if name:
-            return name
-        if not self._queue:
-            raise AmqpError(Code.NOT_FOUND, "no previously declared queue", method)
-        return self._queue
-
-    def _declare_exchange(self, said: Exchange.Declare) -> None:
-        session = self.session
-        if said.passive:
-            session.host.check_exchange(said.exchange)
-        else:
-            arguments = said.arguments or {}
-            if arguments.get("alternate-exchange") == AMQ_TOPIC:
-                self._topics.check_way("an alternate exchange", (40, 10))
-            session.host.declare_exchange(
-                said.exchange, said.exchange_type, durable=said.durable,
-                auto_delete=said.auto_delete, internal=said.internal, arguments=arguments,
-            )  # fmt: skip
-        self._answer(Exchange.DeclareOk(), nowait=said.nowait, durable=said.durable)
-
-    def _delete_exchange(self, said: Exchange.Delete) -> None:
-        self.session.host.delete_exchange(said.exchange, if_unused=said.if_unused)
-        self._answer(Exchange.DeleteOk(), nowait=said.nowait, durable=True)
-
-    def _bind_exchange(self, said: Exchange.Bind) -> None:
-        session = self.session
-        if said.source == AMQ_TOPIC:
-            self._topics.check_binding(said.routing_key, (40, 30))
-        if said.destination == AMQ_TOPIC:
-            self._topics.check_way("a binding", (40, 30))
-        session.host.bind_exchange(
-            said.destination, said.source, said.routing_key, said.arguments or {}
-        )
-        self._answer(Exchange.BindOk(), nowait=said.nowait, durable=True)
-
-    def _unbind_exchange(self, said: Exchange.Unbind) -> None:
-        self.session.host.unbind_exchange(
-            said.destination, said.source, said.routing_key, said.arguments or {}
-        )
-        self._answer(Exchange.UnbindOk(), nowait=said.nowait, durable=True)
-
-    def _declare_queue(self, said: Queue.Declare) -> None:
-        session = self.session
-        if said.passive:
-            declared = session.host.find_queue(self._named(said.queue, (50, 10)), session)
-        else:
-            arguments = said.arguments or {}
-            if arguments.get("x-dead-letter-exchange") == AMQ_TOPIC:
-                self._topics.check_dead_letters(arguments.get("x-dead-letter-routing-key"))
-            declared = session.host.declare_queue(
-                said.queue, durable=said.durable,
-                exclusive_to=session if said.exclusive else None,
-                auto_delete=said.auto_delete, arguments=arguments, by=session,
-            )  # fmt: skip
-        self._queue = declared.name
-        if not said.nowait:
-            queue = declared.queue
-            frame = declare_ok_frame(self.number, declared.name, len(queue), len(queue.consumers))
-            if declared.durable and not said.passive:
-                session.send_when_durable(frame)
-            else:
-                session.send(frame)
-
-    def _bind_queue(self, said: Queue.Bind) -> None:
-        session = self.session
-        name, key = self._named(said.queue, (50, 20)), said.routing_key
-        if not (said.queue or key):
-            key = name
-        if said.exchange == AMQ_TOPIC:
-            self._topics.check_binding(key, (50, 20))
-        session.host.bind_queue(name, said.exchange, key, said.arguments or {}, session)
-        self._answer(Queue.BindOk(), nowait=said.nowait, durable=True)
-
-    def _unbind_queue(self, said: Queue.Unbind) -> None:
-        session = self.session
-        name, key = self._named(said.queue, (50, 50)), said.routing_key
-        if not (said.queue or key):
-            key = name
-        session.host.unbind_queue(name, said.exchange, key, said.arguments or {}, session)
-        self._answer(Queue.UnbindOk(), durable=True)
-
-    def _purge_queue(self, said: Queue.Purge) -> None:
-        session = self.session
-        count = session.host.purge_queue(self._named(said.queue, (50, 30)), session)
-        self._answer(Queue.PurgeOk(count), nowait=said.nowait)
-
-    def _delete_queue(self, said: Queue.Delete) -> None:
-        session = self.session
-        count = session.host.delete_queue(
-            self._named(said.queue, (50, 40)),
-            if_unused=said.if_unused, if_empty=said.if_empty, by=session,
-        )  # fmt: skip
-        self._answer(Queue.DeleteOk(count), nowait=said.nowait, durable=True)
 
     # -- the channel itself ------------------------------------------------------------------------
 
@@ -577,19 +517,10 @@ class ServerChannel:
     def _nothing(self, said: base.Frame) -> None:
         """Take an answer that the server need not have."""
 
-    def _answer(self, method: base.Frame, *, nowait: bool = False, durable: bool = False) -> None:
-        """Send an answer, unless the client wants none; when all definitions are `durable`."""
-        if nowait:
-            return
-        frame = method_frame(self.number, method)
-        if durable:
-            self.session.send_when_durable(frame)
-        else:
-            self.session.send(frame)
-
     def consumes_no_more(self) -> None:
         """Put back what the client has, which can acknowledge nothing more."""
         self.gone = True
+        self._end_replies()
         self._consumers.clear()
         self.deliveries.close(failed=True)
 
@@ -603,10 +534,12 @@ class ServerChannel:
         self.closed = True
         if self.confirms is not None:
             self.confirms.close()
+        self._end_replies()
         self._consumers.clear()
         self.deliveries.close(failed=failed)
 
-    _handlers: ClassVar[dict[type[Any], Callable[[ServerChannel, Any], None]]] = {
+    _handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
+        **ChannelDefinitions.definers,
         Basic.Nack: _nack,
         Basic.Reject: _reject,
         Basic.Recover: _recover,
@@ -616,15 +549,6 @@ class ServerChannel:
         Basic.Cancel: _cancel,
         Basic.CancelOk: _nothing,
         Basic.Get: _get,
-        Exchange.Declare: _declare_exchange,
-        Exchange.Delete: _delete_exchange,
-        Exchange.Bind: _bind_exchange,
-        Exchange.Unbind: _unbind_exchange,
-        Queue.Declare: _declare_queue,
-        Queue.Bind: _bind_queue,
-        Queue.Unbind: _unbind_queue,
-        Queue.Purge: _purge_queue,
-        Queue.Delete: _delete_queue,
         ChannelClass.Flow: _flow,
         ChannelClass.FlowOk: _nothing,
         Confirm.Select: _select_confirms,
@@ -632,8 +556,3 @@ class ServerChannel:
         Tx.Commit: _refuse_transaction,
         Tx.Rollback: _refuse_transaction,
     }
-
-
-def fault_of(exc: HostError, method: Method) -> AmqpError:
-    """Return what a client is told about a request that its virtual host refuses."""
-    return AmqpError(Code(exc.reason.value), exc.text, method)

@@ -168,7 +168,7 @@ class ChannelConsumer:
         self._head = FRAME_HEAD.pack(METHOD, self._channel, size) + self._prefix
         self._tail = names + END_BYTE
 
-    def _start(self, delivery: Delivery, message: Message) -> tuple[bytes, bytes, bytes]:
+    def frames(self, tag: int, redelivered: bool, message: Message) -> tuple[bytes, bytes, bytes]:
         """Return the frames of a delivery in three parts; the second is the body, if in one frame.
 
         The last one is the octet at its end, or the rest of it.
@@ -176,7 +176,7 @@ class ChannelConsumer:
         if message.exchange is not self._exchange or message.routing_key is not self._key:
             self._remember(message)
         properties, body = message.properties, message.body
-        method = self._head + _TAG.pack(delivery.tag, delivery.redelivered) + self._tail
+        method = self._head + _TAG.pack(tag, redelivered) + self._tail
         size = len(body)
         if not size or (self._frame_size and size > self._frame_size - FRAME_BYTES):
             rest = content_frames(self._channel, properties, body, self._frame_size)
@@ -196,7 +196,7 @@ class ChannelConsumer:
         """Send a delivery that is to be acknowledged. The callback of its consumer."""
         message: Message = delivery.event
         delivery.event = None
-        parts = self._start(delivery, message)
+        parts = self.frames(delivery.tag, delivery.redelivered, message)
         self._room.handed += delivery.message.size
         # Not one piece: until it is acknowledged the body would be there twice.
         delivery.loan.item = [*parts]
@@ -205,7 +205,7 @@ class ChannelConsumer:
     def deliver_for_good(self, delivery: Delivery) -> None:
         """Send a delivery that nobody acknowledges."""
         message: Message = delivery.event
-        data = b"".join(self._start(delivery, message))
+        data = b"".join(self.frames(delivery.tag, delivery.redelivered, message))
         size = len(data)
         self._room.handed += size
         loan = delivery.loan

@@ -21,6 +21,7 @@ from .._errors import RemoteProtocolError
 from ..mqtt.codec._properties import NO_PROPERTIES as NO_MQTT_PROPERTIES
 from ..mqtt.codec._properties import Properties as MqttProperties
 from ..mqtt.codec._properties import application_properties, decode_properties, variable_int
+from ._direct_replies import DIRECT
 from ._field_tables import NAMES, MalformedError, fields_of, read_table, short_string, write_field
 
 NO_PROPERTIES: Final = b"\0\0"
@@ -84,14 +85,11 @@ class Facts:
     bad_expiration: str | None = None
     """The property, if it is no number of milliseconds."""
     reply_to: str | None = None
-    """Only where it may concern the relay: see `DIRECT`."""
+    """Only if it is that of direct replies."""
     user_id: str | None = None
 
 
 PLAIN: Final = Facts()
-
-DIRECT: Final = b"amq.rabbitmq.reply-to"
-"""The `reply-to` that stands for the consumer of answers on the publisher's own channel."""
 
 
 def spans_of(properties: bytes) -> Spans:
@@ -144,7 +142,7 @@ def facts_of(properties: bytes) -> Facts:
         priority=_octet(properties, spans, PRIORITY),
         expiration=expiration,
         bad_expiration=bad,
-        reply_to=reply_to if reply_to == DIRECT.decode() else None,
+        reply_to=reply_to if reply_to == DIRECT else None,
         user_id=_text(properties, spans, USER_ID),
     )
 

@@ -31,6 +31,7 @@ from ..mqtt.server._place import Place, take_place
 from ._blocked import BlockedNotices
 from ._channel import ServerChannel
 from ._consuming import OutletChannel
+from ._direct_replies import ReplyConsumer
 from ._negotiation import UnknownHostError
 from ._properties import BasicProperties
 from ._session import AmqpSession
@@ -56,7 +57,7 @@ CAPABILITIES: Final = {
     "consumer_priorities": False,
     "authentication_failure_close": True,
     "per_consumer_qos": True,
-    "direct_reply_to": False,
+    "direct_reply_to": True,
 }
 """What clients may use beyond AMQP 0-9-1, by RabbitMQ's names."""
 
@@ -73,6 +74,7 @@ class AmqpServer(Server[ServerSettings, AmqpSession]):
         wall: The wall clock, by which tokens and messages expire; likewise.
         blocked: Tells connections that they are not read, and why.
         properties: What clients are told of the server.
+        replies: The consumers of direct replies, by their addresses.
         acked: Deliveries that were acknowledged one by one, and are not settled (`settle_acked`).
         touched: Queues with new messages that they have not seen to (`make_ready`).
     """
@@ -108,6 +110,7 @@ class AmqpServer(Server[ServerSettings, AmqpSession]):
         self._due: dict[ServerChannel, None] = {}
         self._something = trio.Event()
         self._handling = 0
+        self.replies: dict[str, ReplyConsumer] = {}
         self.acked: list[Delivery] = []
         self.touched: dict[Recipient, None] = {}
 

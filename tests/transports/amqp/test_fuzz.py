@@ -91,7 +91,9 @@ def publication(draw: random.Random) -> list[Any]:
         [
             Basic.Properties(),
             Basic.Properties(delivery_mode=2, expiration=draw.choice(["0", "5", "50", "x"])),
-            Basic.Properties(headers={"CC": ["q", "r"], "a": 1}, priority=9, reply_to="x"),
+            Basic.Properties(
+                headers={"CC": ["q", "r"], "a": 1}, priority=9, reply_to="amq.rabbitmq.reply-to"
+            ),
             Basic.Properties(user_id="a", content_type="text/plain", correlation_id="c"),
         ]
     )
@@ -110,7 +112,7 @@ def one(method: Callable[[random.Random], Any]) -> Callable[[random.Random], lis
     return lambda draw: [method(draw)]
 
 
-QUEUES: Final = ["q", "q", "q", "q", "r", "r", "", "amq.x"]
+QUEUES: Final = ["q", "q", "q", "q", "r", "r", "", "amq.x", "amq.rabbitmq.reply-to"]
 ARGUMENTS: Final[list[FieldTable]] = [
     {},
     {},

@@ -21,6 +21,11 @@ from tests.transports.peers import RunningRelay, connected, until
 
 NOISY = "ignore::pytest.PytestUnraisableExceptionWarning"
 
+
+def ignore(*_: object) -> None:
+    """Take a message, and do nothing."""
+
+
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -106,13 +111,60 @@ async def test_a_consumer_is_told_when_its_queue_goes() -> None:
             one.queue_declare("q")
             told: list[Any] = []
             one.add_on_cancel_callback(told.append)
-            one.basic_consume("q", lambda *_: None)
+            one.basic_consume("q", ignore)
             two.queue_delete("q")
             connection.process_data_events(time_limit=1)
             assert len(told) == 1
             connection.close()
 
         await in_thread(talk)
+
+
+async def test_direct_replies() -> None:
+    async with serving() as relay:
+
+        def talk() -> None:
+            server, asking = blocking(relay), blocking(relay)
+            works = server.channel()
+            works.queue_declare("rpc")
+            channel = asking.channel()
+            answers: list[tuple[bytes, str | None]] = []
+
+            def on_answer(_: object, __: object, properties: Any, payload: bytes) -> None:
+                answers.append((payload, properties.correlation_id))
+
+            properties = pika.BasicProperties(
+                reply_to="amq.rabbitmq.reply-to", correlation_id="1", headers={"a": 1}
+            )
+            channel.basic_publish("", "rpc", b"?", properties)
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+                channel.queue_declare("rpc", passive=True)
+            assert caught.value.reply_text == (
+                "PRECONDITION_FAILED - fast reply consumer does not exist"
+            )
+            channel = asking.channel()
+            channel.basic_consume("amq.rabbitmq.reply-to", on_answer, auto_ack=True)
+            channel.basic_publish("", "rpc", b"?", properties)
+            while (got := works.basic_get("rpc", auto_ack=True))[0] is None:
+                pass
+            assert got[1].headers == {"a": 1}
+            address = str(got[1].reply_to)
+            assert address.startswith("amq.rabbitmq.reply-to.")
+            works.queue_declare(address, passive=True)
+            works.confirm_delivery()
+            correlated = pika.BasicProperties(correlation_id="1")
+            works.basic_publish("", address, b"!" * 300_000, correlated, mandatory=True)
+            while not answers:
+                asking.process_data_events(time_limit=1)
+            assert answers == [(b"!" * 300_000, "1")]
+            asking.close()
+            with pytest.raises(pika.exceptions.UnroutableError):
+                works.basic_publish("", address, b"late", mandatory=True)
+            server.close()
+
+        await in_thread(talk)
+        assert not side(relay).replies
+        relay.audit()
 
 
 async def test_select_publishes_and_consumes_on_one_connection_above_its_limit() -> None:

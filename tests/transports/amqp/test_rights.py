@@ -10,6 +10,7 @@ import pika
 import pika.exceptions
 import pytest
 from pamqp.commands import Basic, Exchange, Queue
+from pika.credentials import ExternalCredentials
 
 from clearfunds.access._passwords import Passwords
 from clearfunds.access._tenants import Tenant
@@ -45,7 +46,7 @@ async def test_external_is_for_who_shows_a_certificate(tmp_path_factory: Any) ->
             "127.0.0.1",
             relay.port,
             ssl_options=pika.SSLOptions(context, "localhost"),
-            credentials=pika.credentials.ExternalCredentials(),
+            credentials=ExternalCredentials(),
         )
         connection = pika.BlockingConnection(parameters)
         channel = connection.channel()
