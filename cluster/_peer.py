@@ -15,6 +15,7 @@ from ..dataspace import TopicFilter
 from ..dataspace._routes import Subscription
 from ..dataspace.hops import IDLE_SECONDS, Hop, Landing, Seen, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
+from ..transports._trace_label import label_of
 from ._codec import Joiner, encode, in_parts
 from ._interest import ALL
 from ._wake import Wake
@@ -118,6 +119,7 @@ class Peer:
             close_account=close_account,
             on_settled=self._to_answer.set,
             seen=seen,
+            label=label_of,
         )
         self._filters: dict[str, Subscription] = {}
         self._pages: dict[int, frozenset[str]] = {}

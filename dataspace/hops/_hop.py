@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...accounts import (
     DEFAULT_PATIENCE,
@@ -36,9 +36,13 @@ from ...accounts import (
     LoanQueue,
     Outcome,
     StuckPolicy,
+    Trace,
 )
 from ._books import HopBooks
 from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment
+
+if TYPE_CHECKING:
+    from ...accounts.trace._notes import Crossing
 
 logger = logging.getLogger("clearfunds.dataspace")
 
@@ -118,8 +122,8 @@ class Hop(LoanQueue):
     """
 
     __slots__ = (
-        "_asking", "_carried", "_confirms", "_identities", "_last_receipt", "_life", "_next",
-        "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_shipments",
+        "_asking", "_carried", "_confirms", "_crossings", "_identities", "_last_receipt", "_life",
+        "_next", "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_shipments",
         "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
         "given_up_items", "is_away", "on_ready", "relay",
     )  # fmt: skip
@@ -159,6 +163,8 @@ class Hop(LoanQueue):
         self._resent: dict[LoanedItem[list[Any]], Identity] = {}
         self._identities: dict[int, Identity] = {}
         self._carried = 0
+        # Of parcels that a trace follows.
+        self._crossings: dict[int, Crossing] = {}
         self.is_away = False
         self.given_up_items = 0
         self._unreceived_items = 0
@@ -265,6 +271,9 @@ class Hop(LoanQueue):
         identity = self._resent.pop(loan, None)
         if identity is not None:
             self._identities[number] = identity
+        crossing = None if loan.trace is None else loan.trace.crosses(self.relay)
+        if crossing is not None:
+            self._crossings[number] = crossing
         parcel = Parcel(
             number,
             account.name,
@@ -274,6 +283,7 @@ class Hop(LoanQueue):
             loan.bytes,
             confirms is not None,
             identity,
+            0 if crossing is None else crossing.steps,
         )
         self._out[number] = loan
         self._owing[account] = self._owing.get(account, 0) + 1
@@ -337,6 +347,8 @@ class Hop(LoanQueue):
         if receipt.life > self._life:
             self._begin(receipt.life)
         self._note_received(min(receipt.received, self._next))
+        if self._crossings:
+            self._note_traces(receipt.traces)
         for number, _ in list(self._those_in(receipt.settled)):
             self._end_one(number)
         if self._confirms:
@@ -377,9 +389,18 @@ class Hop(LoanQueue):
             self._unreceived_items -= parcel.items
             self._unreceived_bytes -= parcel.nbytes
 
+    def _note_traces(self, traces: Iterable[tuple[int, Trace]]) -> None:
+        crossings = self._crossings
+        for number, trace in traces:
+            if number in crossings:
+                crossings[number].told(trace)
+        for number in [each for each, crossing in crossings.items() if crossing.is_over]:
+            del crossings[number]
+
     def _end_one(self, number: int, outcome: Outcome = Outcome.DELIVERED) -> int:
         """End a parcel that is out; return how many items of it had not ended."""
         loan = self._out.pop(number)
+        self._crossings.pop(number, None)
         account, items = loan.account, loan.items
         self._owing[account] -= 1
         if not self._owing[account]:
@@ -459,6 +480,7 @@ class Hop(LoanQueue):
                 loan.held_by(self)
         for number in list(self._unreceived):
             self._take_off(number)
+        self._crossings.clear()
         kept = [loan for loan in self.queue if loan in self._asking]
         for loan in self.queue:
             if loan.items and loan not in self._asking:

@@ -32,17 +32,20 @@ from ...accounts import (
     Recipient,
     Router,
     Turn,
+    label_of,
 )
 from ...accounts._loop import checkpoint
 from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
 from ._books import LandingBooks
 from ._hop import Hop
+from ._landed_traces import FollowedLandedTurn, LandedTraces
 from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment, ranges_of
 
 if TYPE_CHECKING:
     from ...accounts import LoanedItem
     from ...accounts._leaks import Gone
+    from ...accounts.trace._trace_notes import TraceNotes
 
 logger = logging.getLogger("clearfunds.dataspace")
 
@@ -65,12 +68,17 @@ shortest usual interval: a publisher that pauses should not come and go in metri
 class Landed:
     """A parcel that has come, and the notes of what becomes of it (`accounts.trace._notes`)."""
 
-    __slots__ = ("_landing", "account", "is_open", "is_published", "left", "loans", "parcel")
+    __slots__ = (
+        "_landing", "account", "is_open", "is_published", "left", "loans", "parcel", "trace",
+    )  # fmt: skip
 
-    def __init__(self, landing: Landing, account: Account, parcel: Parcel) -> None:
+    def __init__(
+        self, landing: Landing, account: Account, parcel: Parcel, trace: TraceNotes | None
+    ) -> None:
         self._landing = landing
         self.account = account
         self.parcel = parcel
+        self.trace = trace
         self.is_published = False
         # Whether it has not been published yet, or some of it has not ended.
         self.is_open = True
@@ -99,8 +107,23 @@ class Landed:
             self.is_open = False
             self._landing.settled(self)
 
+    def crosses(self, relay: str) -> None:
+        """See `Notes.crosses`: no trace follows it."""
+
     def caused_turn(self, account: Account) -> Turn:
         return LandedTurn(account, self)
+
+    def publishing_turn(self) -> Turn:
+        """Return the turn that publishes it."""
+        parcel, trace = self.parcel, self.trace
+        if trace is None:
+            return LandingTurn(self.account, self, parcel.items, parcel.nbytes)
+        return FollowedLandedTurn(self.account, self, parcel.items, parcel.nbytes, trace=trace)
+
+    @staticmethod
+    def keep_here(deliveries: list[tuple[Recipient, Any, int, int, Account | None]]) -> None:
+        """Let none of these deliveries go to another relay."""
+        deliveries[:] = [each for each in deliveries if not isinstance(each[0].last_holder, Hop)]
 
     def slowest(self) -> Holder | None:
         """Return the holder of some of it that has made no progress for the longest time."""
@@ -215,8 +238,7 @@ class LandingTurn(LandedTurn):
     __slots__ = ()
 
     def _hand_over(self) -> Iterable[Recipient]:
-        deliveries = self._deliveries
-        deliveries[:] = [each for each in deliveries if not isinstance(each[0].last_holder, Hop)]
+        self._landed.keep_here(self._deliveries)
         return super()._hand_over()
 
 
@@ -272,6 +294,7 @@ class Landing:
         close_account: Closes such an account, when it is no longer needed.
         on_settled: Called when a parcel is settled.
         seen: What has come from that relay in earlier lives; None: nothing has.
+        label: Names an event in a word or two, for traces; must not raise.
     """
 
     def __init__(
@@ -284,7 +307,9 @@ class Landing:
         close_account: Callable[[Account], object] = Account.close,
         on_settled: Callable[[], object] = lambda: None,
         seen: Seen | None = None,
+        label: Callable[[object], str] = label_of,
     ) -> None:
+        self._traces = LandedTraces(label)
         self._seen = Seen() if seen is None else seen
         self._is_news = True
         # Those that ask and may come again, by number, in order.
@@ -341,6 +366,8 @@ class Landing:
         if shipment.floor > self._floor:
             self._floor = shipment.floor
             self._forget_ended()
+            if self._traces:
+                self._traces.forget_below(self._floor)
         if self._is_news and shipment.floor > shipment.carried:
             self._is_news = False
             self._seen.forget_before(self._epoch)
@@ -365,6 +392,7 @@ class Landing:
         self._confirms.clear()
         self._fresh_taken.clear()
         self._identities.clear()
+        self._traces.clear()
         self._is_news = True
         self._floor = self._next = 0
         self._last_shipment = self._receipts = 0
@@ -387,7 +415,10 @@ class Landing:
             except Exception as exc:  # noqa: BLE001 (whatever it is, the others go on)
                 self._ledger.faults.note(None, f"opening an account for {name}", exc)
                 return False
-        landed = Landed(self, origin.account, parcel)
+        trace = None
+        if parcel.steps or origin.account.tracers is not None:
+            trace = self._traces.begin(origin.account, parcel)
+        landed = Landed(self, origin.account, parcel, trace)
         self._landed[parcel.number] = landed
         origin.unsettled += 1
         origin.idle_since = None
@@ -449,7 +480,7 @@ class Landing:
             confirm = self._seen.begin(self, parcel.number, identity)
             self._confirms[parcel.number] = confirm
         try:
-            with LandingTurn(landed.account, landed, parcel.items, parcel.nbytes) as turn:
+            with landed.publishing_turn() as turn:
                 turn.confirm = confirm
                 for event in parcel.events:
                     turn.publish(self._router, event)
@@ -466,6 +497,7 @@ class Landing:
         def end() -> None:
             landed.repaid(1, 0, Outcome.DELIVERED, None)
 
+        self._traces.forget(landed.parcel.number)
         earlier = self._seen.under_way(identity)
         if earlier is None:
             end()
@@ -524,6 +556,7 @@ class Landing:
         for origin in list(self._origins.values()):
             self._close(origin)
         self._landed.clear()
+        self._traces.clear()
 
     def receipt(self, *, full: bool = True) -> Receipt:
         """Return what is known of the parcels that have come.
@@ -534,6 +567,7 @@ class Landing:
         """
         self._receipts += 1
         held: tuple[Held, ...] | None = None
+        traces = self._traces.told(None if full else self._fresh) if self._traces else ()
         if full:
             self.close_idle()
             held = tuple(self._held())
@@ -551,6 +585,7 @@ class Landing:
             settled,
             held,
             ranges_of(sorted(taken)),
+            traces,
         )
         self._fresh_taken.clear()
         return receipt

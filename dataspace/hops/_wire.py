@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from ...accounts import Trace
+
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Numbers, as (first, last) each, ascending."""
 
@@ -29,6 +31,8 @@ class Parcel:
         items, nbytes: How many they are, and their bytes.
         asks: Whether publishers of them wait for a confirm: see `Receipt.taken`.
         of: The parcel as which an earlier life of the hop has sent the same events; None: none has.
+        steps: The number of steps, from cause to effect, for which a trace follows it; 0: none
+            does.
     """
 
     number: int
@@ -39,6 +43,7 @@ class Parcel:
     nbytes: int
     asks: bool = False
     of: Identity | None = None
+    steps: int = 0
 
 
 @attrs.frozen
@@ -97,6 +102,7 @@ class Receipt:
         held: Where others are; None: this receipt does not say.
         taken: Those that ask, are not settled, and for which all holders there have taken
             responsibility (rule 7 of accounting): all, or the last ones.
+        traces: What has become here of parcels that a trace follows, by number, so far.
     """
 
     epoch: int
@@ -106,6 +112,7 @@ class Receipt:
     settled: Ranges = ()
     held: tuple[Held, ...] | None = None
     taken: Ranges = ()
+    traces: tuple[tuple[int, Trace], ...] = ()
 
 
 def ranges_of(numbers: list[int]) -> Ranges:
