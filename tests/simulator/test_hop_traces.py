@@ -73,7 +73,7 @@ async def test_a_trace_shows_what_the_other_relay_did_by_its_own_clock(
         assert not elsewhere.ledger.traces
         await world.quiet()
         await trio.sleep(1)
-        assert not world.relays[1].landings["r0"]._traces
+        assert not world.relays[1].landings["r0"]._traces  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_what_is_outstanding_there_is_named_with_its_holder(
@@ -96,7 +96,7 @@ async def test_what_is_outstanding_there_is_named_with_its_holder(
         assert held.idle_seconds > 4
         assert not here.ledger.traces
         await trio.sleep(1)
-        assert not here.hops["r1"]._crossings
+        assert not here.hops["r1"]._crossings  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_parcel_that_waits_for_clear_funds_there_shows_that_wait(
@@ -300,7 +300,7 @@ def test_over_a_bad_network_traces_change_no_books_and_say_what_is_known(seed: i
                 traces.extend(tracer.rest())
             assert not here.ledger.traces
             await trio.sleep(5)
-            assert not here.hops["r1"]._crossings
+            assert not here.hops["r1"]._crossings  # pyright: ignore[reportPrivateUsage]
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert len(traces) == 15
