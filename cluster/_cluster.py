@@ -24,7 +24,7 @@ import attrs
 import trio
 
 from ..accounts import DEFAULT_PATIENCE, Account
-from ..dataspace.hops import Seen
+from ..dataspace.hops import Seen, share_of_window
 from ..transports import LocalProtocolError, TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
@@ -492,6 +492,7 @@ class Cluster:
 
     def _meet(self, name: str, *, returns: bool) -> None:
         peer = self.peers[name] = self._new_peer(name, returns=returns)
+        self._share_windows()
         before = self.away.pop(name, None)
         if before is not None:
             peer.take_over(before)
@@ -520,8 +521,16 @@ class Cluster:
             # The two need another number to begin with.
             self._nursery.cancel_scope.cancel()
 
+    def _share_windows(self) -> None:
+        """Divide what each relay is sent at a time among the others: all see the same ones."""
+        if self.peers:
+            window = share_of_window(len(self.peers))
+            for peer in self.peers.values():
+                peer.hop.window = window
+
     def _leave(self, peer: Peer) -> None:
         del self.peers[peer.name]
+        self._share_windows()
         if peer.returns:
             self.away[peer.name] = peer
             peer.leave()

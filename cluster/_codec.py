@@ -106,6 +106,7 @@ def _encode_receipt(receipt: Receipt) -> bytes:
         "settled": receipt.settled,
         "held": None if held is None else [(h.first, h.last, h.holder, h.owner) for h in held],
         "taken": receipt.taken,
+        "seen": receipt.seen,
     }
     if receipt.traces:
         values["traces"] = [(parcel, trace_values(trace)) for parcel, trace in receipt.traces]
@@ -245,6 +246,7 @@ def _decode_receipt(values: Any) -> Receipt:
             for first, last, holder, owner in held
         ),
         _ranges(values["taken"]),
+        read_number(values["seen"]),
         tuple(
             (read_number(parcel), read_trace(trace)) for parcel, trace in values.get("traces", ())
         ),

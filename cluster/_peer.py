@@ -33,7 +33,7 @@ LOOK: Final = 0.25
 """Seconds between two looks at who waits and who holds what, while something is under way: as
 often as the watch over slow consumers looks."""
 REPEAT: Final = 1.0
-"""Seconds after which what was not received is sent again; twice as many after each time."""
+"""Seconds after which what was lost is sent again; twice as many after each time."""
 REPEAT_AT_MOST: Final = 16.0
 COALESCE: Final = 0.005
 """Seconds between two receipts at least: two hundred a second cost little."""
@@ -264,7 +264,9 @@ class Peer:
                 repeat = REPEAT
             # What is sent after a loss is no progress: it waits there for what was lost.
             since = max(repeated_at, hop.progressed_at)
-            if self._again or (hop.unreceived_items and now - since >= repeat):
+            # What is late is not sent again: a slow relay would get ever more, until NATS ends its
+            # connection.
+            if self._again or (hop.is_lost and now - since >= repeat):
                 self._again = False
                 for each in hop.again():
                     self.resent += sum(parcel.items for parcel in each.parcels)

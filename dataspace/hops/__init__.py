@@ -9,6 +9,7 @@ from ._books import LandingBooks as LandingBooks
 from ._books import compare as compare
 from ._hop import Hop as Hop
 from ._hop import RemoteHolder as RemoteHolder
+from ._hop import share_of_window as share_of_window
 from ._hop import via as via
 from ._landing import IDLE_SECONDS as IDLE_SECONDS
 from ._landing import LandedConfirm as LandedConfirm

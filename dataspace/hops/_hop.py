@@ -22,7 +22,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...accounts import (
@@ -47,7 +47,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.dataspace")
 
 WINDOW: Final = Limit(items=10_000, bytes=8 << 20)
-"""Sent and not received: as many bytes as the soft limits of NATS and Redis for one peer."""
+"""Sent to one relay and not received: as many bytes as the soft limits of NATS and Redis for one
+peer."""
+
+ITEMS_TO_ONE: Final = 100_000
+BYTES_TO_ONE: Final = 16 << 20
+"""Sent to one relay by all others and not received. NATS cuts off a connection for which 64 MiB are
+pending (`max_pending`), or that does not take what is pending within 10 s (`write_deadline`). A
+quarter leaves room for forwarded connections and for framing, and a relay that reads 1.6 MB/s takes
+it in time."""
 
 PARCEL_EVENTS: Final = 128
 """Events of a parcel at most: the other relay publishes them in one step, for about a millisecond
@@ -58,6 +66,15 @@ SHIPMENT_BYTES: Final = 256 << 10
 
 PREFIX: Final = "via"
 """The beginning of the name of an account whose events have come from another relay."""
+
+
+def share_of_window(senders: int) -> Limit:
+    """Return the window of each hop to a relay that so many others send to; from 1 on."""
+    most = WINDOW.marks()
+    return Limit(
+        items=max(1, min(most[0], ITEMS_TO_ONE // senders)),
+        bytes=max(1, min(most[1], BYTES_TO_ONE // senders)),
+    )
 
 
 def via(relay: str, origin: str) -> str:
@@ -123,9 +140,9 @@ class Hop(LoanQueue):
 
     __slots__ = (
         "_asking", "_carried", "_confirms", "_crossings", "_identities", "_last_receipt", "_life",
-        "_next", "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_shipments",
-        "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
-        "given_up_items", "is_away", "on_ready", "relay",
+        "_next", "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_seen",
+        "_sent_in", "_shipment_bytes", "_shipments", "_unreceived", "_unreceived_bytes",
+        "_unreceived_items", "_window", "epoch", "given_up_items", "is_away", "on_ready", "relay",
     )  # fmt: skip
 
     kind = "hop"
@@ -150,12 +167,16 @@ class Hop(LoanQueue):
         self._opens_rings = opens_rings
         self.epoch = epoch
         self.on_ready = on_ready
-        self._window = window.marks()
+        self._window = window.marks()[:2]
+        self._shipment_bytes = min(SHIPMENT_BYTES, self._window[1])
         # Loans of the parcels that were sent and have not ended, and how many of them each account
         # has; parcels that have not been received. By number, in order.
         self._out: dict[int, LoanedItem[list[Any]]] = {}
         self._owing: dict[Account, int] = {}
         self._unreceived: dict[int, Parcel] = {}
+        # The shipments in which these were sent the last time; the latest one that has come there.
+        self._sent_in: dict[int, int] = {}
+        self._seen = 0
         # Confirms that wait: for loans that have not been sent, and for parcels that are out.
         self._asking: dict[LoanedItem[list[Any]], list[Confirm]] = {}
         self._confirms: dict[int, list[Confirm]] = {}
@@ -185,7 +206,7 @@ class Hop(LoanQueue):
             return
         if not queue:
             self.on_ready()  # nobody calls `ready` after a run
-        elif queue[-1].bytes + nbytes > SHIPMENT_BYTES or (
+        elif queue[-1].bytes + nbytes > self._shipment_bytes or (
             confirm is not None and len(queue[-1].item) >= PARCEL_EVENTS
         ):
             queue[-1].grows_to = 0
@@ -223,6 +244,29 @@ class Hop(LoanQueue):
         """The number of items that were sent and have not been received."""
         return self._unreceived_items
 
+    @property
+    def unreceived_bytes(self) -> int:
+        """Their bytes."""
+        return self._unreceived_bytes
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether some of what was sent will not come, since something later has."""
+        first = next(iter(self._unreceived), None)
+        return first is not None and self._sent_in[first] <= self._seen
+
+    @property
+    def window(self) -> Limit:
+        """The most that has been sent and not received."""
+        return Limit(items=self._window[0], bytes=self._window[1])
+
+    @window.setter
+    def window(self, window: Limit) -> None:
+        self._window = window.marks()[:2]
+        self._shipment_bytes = min(SHIPMENT_BYTES, self._window[1])
+        if self.queue:
+            self.on_ready()
+
     def out(self) -> dict[int, LoanedItem[list[Any]]]:
         """Return the loans of parcels that were sent and have not ended, by number."""
         return dict(self._out)
@@ -238,29 +282,36 @@ class Hop(LoanQueue):
         """Return what is to be sent now: new parcels, as far as the window allows."""
         parcels: list[Parcel] = []
         queue = self.queue
-        items, nbytes = self._window[:2]
         size = 0
-        while (
-            queue
-            and self._life
-            and size < SHIPMENT_BYTES
-            and self._unreceived_items < items
-            and self._unreceived_bytes < nbytes
-        ):
+        while queue and self._life:
             loan = queue[0]
-            if size and size + loan.bytes > SHIPMENT_BYTES:
+            if not loan.items:
+                queue.popleft()
+                _confirm(self._asking.pop(loan, ()))
+                continue
+            is_long = len(loan.item) == loan.items > PARCEL_EVENTS
+            items = PARCEL_EVENTS if is_long else loan.items
+            nbytes = loan.bytes * items // loan.items
+            if not self._has_room(items, nbytes):
                 break
-            if len(loan.item) == loan.items > PARCEL_EVENTS:
-                loan = loan.split(PARCEL_EVENTS)
+            if size and size + nbytes > self._shipment_bytes:
+                break
+            if is_long:
+                loan = loan.split(items)
                 loan.held_by(self)
             else:
                 queue.popleft()
-                if not loan.items:
-                    _confirm(self._asking.pop(loan, ()))
-                    continue
             parcels.append(self._send(loan))
             size += loan.bytes
         return self._shipment(parcels)
+
+    def _has_room(self, items: int, nbytes: int) -> bool:
+        """Whether the window has room for so much; for anything when it is empty."""
+        most_items, most_bytes = self._window
+        return not self._unreceived or (
+            self._unreceived_items + items <= most_items
+            and self._unreceived_bytes + nbytes <= most_bytes
+        )
 
     def _send(self, loan: LoanedItem[list[Any]]) -> Parcel:
         number, account = self._next, loan.account
@@ -303,16 +354,18 @@ class Hop(LoanQueue):
         for parcel in list(self._unreceived.values()):
             parcels.append(parcel)
             size += parcel.nbytes
-            if size >= SHIPMENT_BYTES:
+            if size >= self._shipment_bytes:
                 yield self._shipment(parcels)
                 parcels, size = [], 0
         if parcels:
             yield self._shipment(parcels)
 
     def _shipment(
-        self, parcels: Iterable[Parcel], waiting: frozenset[str] | None = None
+        self, parcels: Sequence[Parcel], waiting: frozenset[str] | None = None
     ) -> Shipment:
         self._shipments += 1
+        for parcel in parcels:
+            self._sent_in[parcel.number] = self._shipments
         return Shipment(
             self.epoch,
             self._shipments,
@@ -346,6 +399,7 @@ class Hop(LoanQueue):
             return
         if receipt.life > self._life:
             self._begin(receipt.life)
+        self._seen = max(self._seen, receipt.seen)
         self._note_received(min(receipt.received, self._next))
         if self._crossings:
             self._note_traces(receipt.traces)
@@ -372,7 +426,7 @@ class Hop(LoanQueue):
                 self.relay, items,
             )  # fmt: skip
         self._life = life
-        self._last_receipt = 0
+        self._last_receipt = self._seen = 0
         self.settled()
 
     def _note_received(self, received: int) -> None:
@@ -386,6 +440,7 @@ class Hop(LoanQueue):
     def _take_off(self, number: int) -> None:
         parcel = self._unreceived.pop(number, None)
         if parcel is not None:
+            del self._sent_in[number]
             self._unreceived_items -= parcel.items
             self._unreceived_bytes -= parcel.nbytes
 
@@ -551,6 +606,7 @@ class Hop(LoanQueue):
         for number in list(self._out):
             self._end_one(number, Outcome.WRITTEN_OFF)
         self._unreceived.clear()
+        self._sent_in.clear()
         self.settle_all(Outcome.WRITTEN_OFF)
         self._forget_holders()
         self.ledger.unregister(self)

@@ -585,6 +585,7 @@ class Landing:
             settled,
             held,
             ranges_of(sorted(taken)),
+            self._last_shipment,
             traces,
         )
         self._fresh_taken.clear()

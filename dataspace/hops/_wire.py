@@ -102,6 +102,8 @@ class Receipt:
         held: Where others are; None: this receipt does not say.
         taken: Those that ask, are not settled, and for which all holders there have taken
             responsibility (rule 7 of accounting): all, or the last ones.
+        seen: The number of the latest shipment that has come. Shipments come in the order in which
+            they were sent, so what an earlier one had and has not been received is lost.
         traces: What has become here of parcels that a trace follows, by number, so far.
     """
 
@@ -112,6 +114,7 @@ class Receipt:
     settled: Ranges = ()
     held: tuple[Held, ...] | None = None
     taken: Ranges = ()
+    seen: int = 0
     traces: tuple[tuple[int, Trace], ...] = ()
 
 

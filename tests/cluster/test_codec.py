@@ -155,6 +155,7 @@ RECEIPTS = st.builds(
     RANGES,
     st.none() | st.lists(HELD, max_size=3).map(tuple),
     RANGES,
+    NUMBERS,
     st.lists(st.tuples(NUMBERS, TRACES), max_size=2).map(tuple),
 )
 

@@ -195,7 +195,7 @@ class World:
             hop = one.hops[other.name]
             shipment = hop.shipment() if hop.queue else hop.hello()
             self.network.send(nursery, accept, shipment)
-            if not shipment.parcels and trio.current_time() - last > 3 * TICK:
+            if hop.is_lost and trio.current_time() - last > 3 * TICK:
                 for each in hop.again():
                     self.network.send(nursery, accept, each)
                 last = trio.current_time()
