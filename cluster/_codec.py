@@ -19,7 +19,7 @@ from struct import Struct, error
 from typing import Any, Final
 
 from ..dataspace import Batch, Publication
-from ..dataspace.hops import Held, Identity, Parcel, Ranges, Receipt, Shipment
+from ..dataspace.hops import Held, Identity, Parcel, Path, Ranges, Receipt, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
 from ..transports.mqtt.server._runs import publications
 from ._trace_codec import read_number, read_text, read_trace, trace_values
@@ -108,6 +108,8 @@ def _encode_receipt(receipt: Receipt) -> bytes:
         "taken": receipt.taken,
         "seen": receipt.seen,
     }
+    if receipt.waits:
+        values["waits"] = receipt.waits
     if receipt.traces:
         values["traces"] = [(parcel, trace_values(trace)) for parcel, trace in receipt.traces]
     return RECEIPT + json.dumps(values, separators=(",", ":")).encode()
@@ -248,6 +250,10 @@ def _decode_receipt(values: Any) -> Receipt:
         _ranges(values["taken"]),
         read_number(values["seen"]),
         tuple(
+            (read_text(owner), tuple(_path(path) for path in paths))
+            for owner, paths in values.get("waits", ())
+        ),
+        tuple(
             (read_number(parcel), read_trace(trace)) for parcel, trace in values.get("traces", ())
         ),
     )
@@ -256,6 +262,10 @@ def _decode_receipt(values: Any) -> Receipt:
 def _identity(value: Any) -> Identity:
     epoch, parcel = value
     return read_number(epoch), read_number(parcel)
+
+
+def _path(value: Any) -> Path:
+    return tuple((read_text(relay), read_text(name)) for relay, name in value)
 
 
 def _ranges(value: Any) -> Ranges:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..accounts import Account, Ledger
     from ..accounts._turn import Router
     from ..dataspace import Dataspace
-    from ..dataspace.hops import Receipt
+    from ..dataspace.hops import Path, Receipt
     from ..transports.nats import NatsClient
 
 logger = logging.getLogger("clearfunds.cluster")
@@ -64,6 +64,7 @@ class Peer:
         returns: Whether its next life has what it has stored.
         seen: What has come from its earlier lives.
         flush: Sends the confirms of this relay's publishers.
+        paths_of: See `Landing`.
 
     Attributes:
         returns: As above.
@@ -91,6 +92,7 @@ class Peer:
         returns: bool,
         seen: Seen,
         flush: Callable[[], object],
+        paths_of: Callable[[Account], tuple[Path, ...]],
     ) -> None:
         self._flush = flush
         self.returns = returns
@@ -108,7 +110,7 @@ class Peer:
             name,
             number,
             patience=patience,
-            opens_rings=name < me,
+            me=me,
             on_ready=self._to_ship.set,
         )
         self.landing = Landing(
@@ -120,6 +122,7 @@ class Peer:
             on_settled=self._to_answer.set,
             seen=seen,
             label=label_of,
+            paths_of=paths_of,
         )
         self._filters: dict[str, Subscription] = {}
         self._pages: dict[int, frozenset[str]] = {}

@@ -22,14 +22,13 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...accounts import (
     DEFAULT_PATIENCE,
     Account,
     Confirm,
-    Holder,
     Ledger,
     Limit,
     LoanedItem,
@@ -39,7 +38,8 @@ from ...accounts import (
     Trace,
 )
 from ._books import HopBooks
-from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment
+from ._remote_holder import RemoteHolder
+from ._wire import Held, Identity, Parcel, Path, Ranges, Receipt, Shipment
 
 if TYPE_CHECKING:
     from ...accounts.trace._notes import Crossing
@@ -64,9 +64,6 @@ with a fan-out of nine."""
 SHIPMENT_BYTES: Final = 256 << 10
 """A shipment has so much at most, or one parcel: as much as a reader takes at once."""
 
-PREFIX: Final = "via"
-"""The beginning of the name of an account whose events have come from another relay."""
-
 
 def share_of_window(senders: int) -> Limit:
     """Return the window of each hop to a relay that so many others send to; from 1 on."""
@@ -75,42 +72,6 @@ def share_of_window(senders: int) -> Limit:
         items=max(1, min(most[0], ITEMS_TO_ONE // senders)),
         bytes=max(1, min(most[1], BYTES_TO_ONE // senders)),
     )
-
-
-def via(relay: str, origin: str) -> str:
-    """Return the name of the account here of an account of another relay."""
-    return f"{PREFIX}/{relay}/{origin}"
-
-
-class RemoteHolder(Holder):
-    """A holder of another relay, with the loans that it holds there; `Hop` makes it."""
-
-    __slots__ = ("_opens_rings", "held")
-
-    kind = "remote"
-    policies: ClassVar[frozenset[StuckPolicy]] = frozenset({StuckPolicy.WAIT})
-
-    def __init__(self, ledger: Ledger, name: str, *, opens_rings: bool) -> None:
-        super().__init__(ledger, name, policy=StuckPolicy.WAIT)
-        self._opens_rings = opens_rings
-        self.held: dict[int, LoanedItem[Any]] = {}
-
-    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """Take nothing: deliveries go to the hop."""
-        account.repay(items, nbytes, Outcome.DROPPED, self)
-
-    @property
-    def opens_rings_elsewhere(self) -> bool:
-        return self._opens_rings
-
-    def ready(self) -> None:
-        """See `Recipient.ready`."""
-
-    def loans(self) -> Iterator[LoanedItem[Any]]:
-        yield from self.held.values()
-
-    def give_up(self, why: str) -> None:
-        """Do nothing: the other relay gives it up, by its policy."""
 
 
 class Hop(LoanQueue):
@@ -128,7 +89,7 @@ class Hop(LoanQueue):
         patience: Seconds in which nothing of it is received, while readers wait for it, after which
             that is given up.
         policy: Whether it is: `disconnect`; or `wait`.
-        opens_rings: Whether the other relay is the one of the two that opens a ring over both.
+        me: The name of this relay.
         on_ready: Called when there is something to send.
 
     Attributes:
@@ -140,8 +101,8 @@ class Hop(LoanQueue):
 
     __slots__ = (
         "_asking", "_carried", "_confirms", "_crossings", "_identities", "_last_receipt", "_life",
-        "_next", "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_seen",
-        "_sent_in", "_shipment_bytes", "_shipments", "_unreceived", "_unreceived_bytes",
+        "_me", "_next", "_out", "_owing", "_received", "_remote", "_resent", "_seen", "_sent_in",
+        "_shipment_bytes", "_shipments", "_unreceived", "_unreceived_bytes",
         "_unreceived_items", "_window", "epoch", "given_up_items", "is_away", "on_ready", "relay",
     )  # fmt: skip
 
@@ -159,12 +120,12 @@ class Hop(LoanQueue):
         window: Limit = WINDOW,
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
-        opens_rings: bool = False,
+        me: str = "",
         on_ready: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(ledger, relay, patience=patience, policy=policy)
         self.relay = relay
-        self._opens_rings = opens_rings
+        self._me = me
         self.epoch = epoch
         self.on_ready = on_ready
         self._window = window.marks()[:2]
@@ -266,6 +227,11 @@ class Hop(LoanQueue):
         self._shipment_bytes = min(SHIPMENT_BYTES, self._window[1])
         if self.queue:
             self.on_ready()
+
+    @property
+    def remotes(self) -> tuple[RemoteHolder, ...]:
+        """The holders of the other relay that have some of what was sent."""
+        return tuple(self._remote.values())
 
     def out(self) -> dict[int, LoanedItem[list[Any]]]:
         """Return the loans of parcels that were sent and have not ended, by number."""
@@ -410,7 +376,7 @@ class Hop(LoanQueue):
                 _confirm(self._confirms.pop(number, ()))
         if receipt.held is not None and receipt.number > self._last_receipt:
             self._last_receipt = receipt.number
-            self._note_holders(receipt.held)
+            self._note_holders(receipt.held, dict(receipt.waits))
         if self.queue:
             self.on_ready()
 
@@ -486,19 +452,19 @@ class Hop(LoanQueue):
             if number >= ranges[at][0]:
                 yield number, at
 
-    def _note_holders(self, held: Iterable[Held]) -> None:
+    def _note_holders(self, held: Iterable[Held], waits: Mapping[str, tuple[Path, ...]]) -> None:
         ledger = self.ledger
+        told: set[str] = set()
         held = sorted(held, key=lambda each: each.first)
         for number, at in self._those_in(tuple((each.first, each.last) for each in held)):
             each = held[at]
             name = f"{self.relay}/{each.holder}"
             remote = self._remote.get(name)
             if remote is None:
-                remote = self._remote[name] = RemoteHolder(
-                    ledger, name, opens_rings=self._opens_rings
-                )
-            if each.owner is not None:
-                remote.owner = ledger.accounts.get(via(self.relay, each.owner))
+                remote = self._remote[name] = RemoteHolder(ledger, name, self.relay, self._me)
+            if each.owner is not None and name not in told:
+                told.add(name)
+                remote.waits_for(each.owner, waits.get(each.owner, ()))
             loan = self._out[number]
             if loan.holder is not remote and loan.items:
                 self._taken_from(loan, number)
@@ -506,7 +472,7 @@ class Hop(LoanQueue):
                 loan.held_by(remote)
         for name, remote in list(self._remote.items()):
             if not remote.held:
-                ledger.unregister(remote)
+                remote.close()
                 del self._remote[name]
 
     @staticmethod
@@ -613,7 +579,7 @@ class Hop(LoanQueue):
 
     def _forget_holders(self) -> None:
         for remote in self._remote.values():
-            self.ledger.unregister(remote)
+            remote.close()
         self._remote.clear()
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import (
@@ -40,7 +41,7 @@ from .._in_hand import InHand
 from ._books import LandingBooks
 from ._hop import Hop
 from ._landed_traces import FollowedLandedTurn, LandedTraces
-from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment, ranges_of
+from ._wire import Held, Identity, Parcel, Path, Ranges, Receipt, Shipment, ranges_of
 
 if TYPE_CHECKING:
     from ...accounts import LoanedItem
@@ -59,6 +60,9 @@ in the way: the limit of its tenant, say."""
 
 NAMED: Final = 1_000
 """Parcels, at most, for which a receipt looks for the holder."""
+
+MAX_OWNERS: Final = 32
+"""Accounts, at most, of which a receipt says what they wait for."""
 
 IDLE_SECONDS: Final = 60.0
 """After so long without a parcel, an origin's account is closed. Sixty scrapes of Prometheus at its
@@ -295,6 +299,7 @@ class Landing:
         on_settled: Called when a parcel is settled.
         seen: What has come from that relay in earlier lives; None: nothing has.
         label: Names an event in a word or two, for traces; must not raise.
+        paths_of: Returns the paths on which the reader of an account waits (`WaitPaths.of`).
     """
 
     def __init__(
@@ -308,7 +313,9 @@ class Landing:
         on_settled: Callable[[], object] = lambda: None,
         seen: Seen | None = None,
         label: Callable[[object], str] = label_of,
+        paths_of: Callable[[Account], tuple[Path, ...]] = lambda _: (),
     ) -> None:
+        self._paths_of = paths_of
         self._traces = LandedTraces(label)
         self._seen = Seen() if seen is None else seen
         self._is_news = True
@@ -567,10 +574,11 @@ class Landing:
         """
         self._receipts += 1
         held: tuple[Held, ...] | None = None
+        owners: dict[str, Account] = {}
         traces = self._traces.told(None if full else self._fresh) if self._traces else ()
         if full:
             self.close_idle()
-            held = tuple(self._held())
+            held = tuple(self._held(owners))
             settled = self._settled()
             taken = [number for number, confirm in self._confirms.items() if confirm is None]
         else:
@@ -586,6 +594,7 @@ class Landing:
             held,
             ranges_of(sorted(taken)),
             self._last_shipment,
+            self._waits(owners.values()) if owners else (),
             traces,
         )
         self._fresh_taken.clear()
@@ -602,8 +611,12 @@ class Landing:
             found.append((at, self._next - 1))
         return tuple(found)
 
-    def _held(self) -> list[Held]:
-        """Return where the parcels are that are not settled.
+    def _waits(self, owners: Iterable[Account]) -> tuple[tuple[str, tuple[Path, ...]], ...]:
+        paths = [(each.name, self._paths_of(each)) for each in islice(owners, MAX_OWNERS)]
+        return tuple([each for each in paths if each[1]])
+
+    def _held(self, owners: dict[str, Account]) -> list[Held]:
+        """Return where the parcels are that are not settled; note the owners whose readers wait.
 
         One that waits here waits for what has come from its origin before it.
         """
@@ -613,7 +626,10 @@ class Landing:
             name = landed.parcel.origin
             holder = landed.slowest() if landed.is_published and looks < NAMED else None
             if holder is not None:
-                last_of[name] = holder.name, None if holder.owner is None else holder.owner.name
+                owner_of = holder.owner
+                last_of[name] = holder.name, None if owner_of is None else owner_of.name
+                if owner_of is not None and owner_of.waiting:
+                    owners[owner_of.name] = owner_of
             where, owner = last_of.get(name, (WAITS, None))
             last = held[-1] if held else None
             if last is not None and (last.last, last.holder, last.owner) == (

@@ -19,6 +19,10 @@ Identity: TypeAlias = tuple[int, int]
 """A parcel that may be sent again by a later life of its hop: the epoch, and its number there."""
 
 
+Path: TypeAlias = tuple[tuple[str, str], ...]
+"""Accounts, as (relay, name there), the reader of each of which waits for the peer of the next."""
+
+
 @attrs.frozen
 class Parcel:
     """Events of one account in a row.
@@ -104,6 +108,8 @@ class Receipt:
             responsibility (rule 7 of accounting): all, or the last ones.
         seen: The number of the latest shipment that has come. Shipments come in the order in which
             they were sent, so what an earlier one had and has not been received is lost.
+        waits: The owners in `held` whose readers wait for other relays, and the paths on which they
+            wait: see `WaitPaths`.
         traces: What has become here of parcels that a trace follows, by number, so far.
     """
 
@@ -115,6 +121,7 @@ class Receipt:
     held: tuple[Held, ...] | None = None
     taken: Ranges = ()
     seen: int = 0
+    waits: tuple[tuple[str, tuple[Path, ...]], ...] = ()
     traces: tuple[tuple[int, Trace], ...] = ()
 
 

@@ -237,6 +237,7 @@ async def test_a_slow_relay_that_many_send_to_keeps_its_connection_and_gets_all(
                 way.slow_down(b"clearfunds slow, data", 500_000)
                 for each in others:
                     each.publish("p", *[Publication("t", bytes(size))] * sent)
+                under_way = 0
                 # As much as they may send, and then some time in which little comes of it.
                 await until(lambda: all(each.unreceived_items for each in hops))
                 with trio.move_on_after(2.5):

@@ -71,6 +71,7 @@ SHIPMENTS = st.builds(
     NUMBERS,
 )
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)
+PATHS = st.lists(st.tuples(NAMES, NAMES), max_size=3).map(tuple)
 HELD = st.builds(Held, NUMBERS, NUMBERS, NAMES, st.none() | NAMES)
 TIMES = st.floats(0, 1e9)
 OUTCOMES = st.sampled_from(Outcome)
@@ -156,6 +157,7 @@ RECEIPTS = st.builds(
     st.none() | st.lists(HELD, max_size=3).map(tuple),
     RANGES,
     NUMBERS,
+    st.lists(st.tuples(NAMES, st.lists(PATHS, max_size=2).map(tuple)), max_size=2).map(tuple),
     st.lists(st.tuples(NUMBERS, TRACES), max_size=2).map(tuple),
 )
 
