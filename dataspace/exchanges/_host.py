@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import attrs
 
@@ -181,19 +181,19 @@ class VirtualHost(Definitions):
         Returns:
             Whether anybody has it; None: nothing was done, it has to be published in a turn.
         """
-        found: Iterable[Any]
         if b"CC" in message.properties or message.headers is not None:
             return None
         if exchange == DEFAULT_EXCHANGE:
             declared = self.queues.get(message.routing_key)
-            found = () if declared is None else (declared,)
+            found: Iterable[DeclaredQueue] = () if declared is None else (declared,)
         else:
             source = self.exchanges.get(exchange)
             if source is None or source.internal or not source.is_plain:
                 return None
             if source is self._amq_topic:
                 return None
-            found = source.match(message.routing_key, partial(self.properties.headers, message))
+            headers = partial(self.properties.headers, message)
+            found = cast("Iterable[DeclaredQueue]", source.match(message.routing_key, headers))
         queues = [each.queue for each in found]
         ledger = account.ledger
         outer, ledger.confirming = ledger.confirming, confirm

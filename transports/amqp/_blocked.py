@@ -80,7 +80,7 @@ class BlockedNotices:
         for session in self._server.open:
             account = session.account
             waiter = None if account is None else waiting.get(account)
-            if waiter is None or not (session.wants_blocked and session.is_waiting):
+            if waiter is None or not (session.negotiation.wants_blocked and session.is_waiting):
                 continue
             if not session.is_blocked and now - waiter.since >= AFTER_SECONDS:
                 new[session] = waiter
@@ -106,7 +106,7 @@ class BlockedNotices:
         assert at is not None
         gate = gate_of(at)
         why = gate.why(waiter.account)
-        who = session.user or session.name
+        who = session.negotiation.user or session.name
         if at is not waiter.account:
             who = f"{who} ({at.name})"
         if why == BLOCKED:

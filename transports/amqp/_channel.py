@@ -17,7 +17,7 @@ import base64
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as ChannelClass
@@ -32,6 +32,7 @@ from ...dataspace.queues import (
     UnknownTagError,
 )
 from ._consuming import ChannelConsumer, ConsumerWindow, OutletChannel
+from ._field_tables import MalformedError
 from ._frames import (
     BASIC,
     ack_frame,
@@ -44,7 +45,7 @@ from ._frames import (
     return_frame,
 )
 from ._properties import PLAIN, Facts
-from ._replies import NO_METHOD, AmqpError, Code
+from ._replies import NO_METHOD, AmqpError, Code, Method
 
 if TYPE_CHECKING:
     from pamqp import base
@@ -95,18 +96,8 @@ class ServerChannel:
     """
 
     __slots__ = (
-        "_consumers",
-        "_cut_off",
-        "_prefetch",
-        "_queue",
-        "_sent_in",
-        "_sent_upto",
-        "closed",
-        "confirms",
-        "deliveries",
-        "gone",
-        "number",
-        "session",
+        "_consumers", "_cut_off", "_prefetch", "_queue", "_sent_in", "_sent_upto", "closed",
+        "confirms", "deliveries", "gone", "number", "session",
     )  # fmt: skip
 
     def __init__(self, session: AmqpSession, number: int) -> None:
@@ -151,7 +142,10 @@ class ServerChannel:
         session = self.session
         if said.immediate:
             raise AmqpError(Code.NOT_IMPLEMENTED, "immediate=true", _PUBLISH)
-        facts = session.facts_of(said.properties)
+        try:
+            facts = session.facts.of(said.properties)
+        except MalformedError as exc:
+            raise AmqpError(Code.SYNTAX_ERROR, str(exc), _PUBLISH) from None
         properties = said.properties
         if facts is not PLAIN:
             properties = self._checked(facts, properties)
@@ -164,9 +158,9 @@ class ServerChannel:
         assert account is not None
         if said.exchange == AMQ_TOPIC:
             self._topics.check_publish(said.routing_key)
-        session.count_publication()
+        session.server.counters.received += 1
         confirms = self.confirms
-        touched = session.touched
+        touched = session.server.touched
         try:
             if confirms is None:
                 routed = host.publish_at_once(
@@ -208,11 +202,11 @@ class ServerChannel:
             raise AmqpError(
                 Code.PRECONDITION_FAILED, f"invalid expiration '{facts.bad_expiration}'", _PUBLISH
             )
-        if facts.user_id is not None and facts.user_id != session.user:
+        if facts.user_id is not None and facts.user_id != session.negotiation.user:
             raise AmqpError(
                 Code.PRECONDITION_FAILED,
                 f"user_id property set to '{facts.user_id}' but authenticated user was "
-                f"'{session.user}'",
+                f"'{session.negotiation.user}'",
                 _PUBLISH,
             )
         return properties
@@ -221,7 +215,9 @@ class ServerChannel:
         """Send back a mandatory message that reaches nobody."""
         session = self.session
         frame = return_frame(self.number, Code.NO_ROUTE, message.exchange, message.routing_key)
-        content = content_frames(self.number, message.properties, message.body, session.frame_size)
+        content = content_frames(
+            self.number, message.properties, message.body, session.negotiation.frame_size
+        )
         session.send(b"".join((frame, *content)))
 
     def say_confirms(self) -> None:
@@ -243,22 +239,22 @@ class ServerChannel:
         tag = self._settled(said.tag, said.multiple, (60, 80))
         if not said.multiple:
             assert tag is not None
-            self.session.acked.append(self.deliveries.take(tag))
+            self.session.server.acked.append(self.deliveries.take(tag))
         elif tag is not None:
-            self.session.settle_acked()
+            self.session.server.settle_acked()
             self.deliveries.ack(tag, multiple=True)
 
     def _nack(self, said: Basic.Nack) -> None:
-        tag = self._settled(said.delivery_tag, said.multiple, (60, 120))
+        tag = self._settled(said.delivery_tag or 0, said.multiple, (60, 120))
         if tag is not None:
             self.deliveries.nack(tag, multiple=said.multiple, requeue=said.requeue)
 
     def _reject(self, said: Basic.Reject) -> None:
-        tag = self._settled(said.delivery_tag, False, (60, 90))
+        tag = self._settled(said.delivery_tag or 0, False, (60, 90))
         if tag is not None:
             self.deliveries.reject(tag, requeue=said.requeue)
 
-    def _settled(self, tag: int, multiple: bool, method: tuple[int, int]) -> int | None:
+    def _settled(self, tag: int, multiple: bool, method: Method) -> int | None:
         """Return the tag to settle, which is outstanding and was sent; None: there is nothing."""
         unacked = self.deliveries.unacked
         session = self.session
@@ -329,12 +325,14 @@ class ServerChannel:
                 "consumers have no priorities here: leave out the argument 'x-priority'",
                 method,
             )
-        session.check_consumers(method)
+        self._check_consumers(method)
         if not tag:
             random = base64.urlsafe_b64encode(secrets.token_bytes(TAG_BYTES)).rstrip(b"=")
             tag = TAG_PREFIX + random.decode()
         declared = self._find(said.queue, method)
-        made = ChannelConsumer(tag, self.number, session.outlet, session.room, session.frame_size)
+        made = ChannelConsumer(
+            tag, self.number, session.outlet, session.room, session.negotiation.frame_size
+        )
         most = session.max_unacked
         window = ConsumerWindow(min(self._prefetch or most, most), session.room)
         deliver = made.deliver_for_good if said.no_ack else made.deliver
@@ -369,6 +367,14 @@ class ServerChannel:
         if answer:
             session.send(answer)
 
+    def _check_consumers(self, method: Method) -> None:
+        """Check that the connection may have one more consumer."""
+        session = self.session
+        most = session.server.settings.max_subscriptions
+        if sum([channel.consumers for channel in session.channels.values()]) >= most:
+            text = f"reached maximum ({most}) of consumers per connection (max_subscriptions)"
+            raise AmqpError(Code.NOT_ALLOWED, text, method)
+
     def _consumer_ended(self, tag: str, why: str) -> None:
         """Tell the client that a consumer gets nothing more: its queue has ended it."""
         if self._consumers.pop(tag, None) is None or self.closed:
@@ -381,14 +387,15 @@ class ServerChannel:
                 self.session.close_channel(
                     self, AmqpError(Code.PRECONDITION_FAILED, text, NO_METHOD)
                 )
-        elif self.session.wants_cancel:
+        elif self.session.negotiation.wants_cancel:
             self.session.send_later(named_frame(self.number, _CANCEL, tag, b"\1"))
 
     def _cancel(self, said: Basic.Cancel) -> None:
-        made = self._consumers.pop(said.consumer_tag, None)
+        tag = said.consumer_tag or ""
+        made = self._consumers.pop(tag, None)
         # Before its queue goes, perhaps: a consumer is not told twice.
         if not said.nowait:
-            self.session.send(named_frame(self.number, _CANCEL_OK, said.consumer_tag))
+            self.session.send(named_frame(self.number, _CANCEL_OK, tag))
         if made is not None and made.consumer is not None:
             made.consumer.cancel()
 
@@ -419,7 +426,9 @@ class ServerChannel:
             self.number, delivery.tag, delivery.redelivered, message.exchange,
             message.routing_key, left,
         )  # fmt: skip
-        content = content_frames(self.number, message.properties, message.body, session.frame_size)
+        content = content_frames(
+            self.number, message.properties, message.body, session.negotiation.frame_size
+        )
         if no_ack:
             session.send(b"".join((frame, *content)))
         else:
@@ -428,11 +437,11 @@ class ServerChannel:
 
     # -- exchanges and queues ----------------------------------------------------------------------
 
-    def _find(self, name: str, method: tuple[int, int]) -> DeclaredQueue:
+    def _find(self, name: str, method: Method) -> DeclaredQueue:
         host, session = self.session.host, self.session
         return host.find_queue(self._named(name, method), session)
 
-    def _named(self, name: str, method: tuple[int, int]) -> str:
+    def _named(self, name: str, method: Method) -> str:
         """Return a queue's name; "" is the one that was declared last on this channel."""
         if name:
             return name
@@ -540,7 +549,7 @@ class ServerChannel:
         if self.gone and method.index >> 16 == BASIC:
             return
         try:
-            _HANDLERS[type(method)](self, method)
+            self._handlers[type(method)](self, method)
         except HostError as exc:
             raise fault_of(exc, (method.index >> 16, method.index & 0xFFFF)) from None
         except UnknownTagError as exc:
@@ -555,7 +564,7 @@ class ServerChannel:
 
     def _select_confirms(self, said: Confirm.Select) -> None:
         if self.confirms is None:
-            self.confirms = Confirms(partial(self.session.confirms_due, self))
+            self.confirms = Confirms(partial(self.session.server.confirms_due, self))
         self._answer(Confirm.SelectOk(), nowait=said.nowait)
 
     def _refuse_transaction(self, said: base.Frame) -> None:
@@ -597,35 +606,34 @@ class ServerChannel:
         self._consumers.clear()
         self.deliveries.close(failed=failed)
 
+    _handlers: ClassVar[dict[type[Any], Callable[[ServerChannel, Any], None]]] = {
+        Basic.Nack: _nack,
+        Basic.Reject: _reject,
+        Basic.Recover: _recover,
+        Basic.RecoverAsync: _recover,
+        Basic.Qos: _qos,
+        Basic.Consume: _consume,
+        Basic.Cancel: _cancel,
+        Basic.CancelOk: _nothing,
+        Basic.Get: _get,
+        Exchange.Declare: _declare_exchange,
+        Exchange.Delete: _delete_exchange,
+        Exchange.Bind: _bind_exchange,
+        Exchange.Unbind: _unbind_exchange,
+        Queue.Declare: _declare_queue,
+        Queue.Bind: _bind_queue,
+        Queue.Unbind: _unbind_queue,
+        Queue.Purge: _purge_queue,
+        Queue.Delete: _delete_queue,
+        ChannelClass.Flow: _flow,
+        ChannelClass.FlowOk: _nothing,
+        Confirm.Select: _select_confirms,
+        Tx.Select: _refuse_transaction,
+        Tx.Commit: _refuse_transaction,
+        Tx.Rollback: _refuse_transaction,
+    }
 
-def fault_of(exc: HostError, method: tuple[int, int]) -> AmqpError:
+
+def fault_of(exc: HostError, method: Method) -> AmqpError:
     """Return what a client is told about a request that its virtual host refuses."""
     return AmqpError(Code(exc.reason.value), exc.text, method)
-
-
-_HANDLERS: Final[dict[type[Any], Callable[[ServerChannel, Any], None]]] = {
-    Basic.Nack: ServerChannel._nack,
-    Basic.Reject: ServerChannel._reject,
-    Basic.Recover: ServerChannel._recover,
-    Basic.RecoverAsync: ServerChannel._recover,
-    Basic.Qos: ServerChannel._qos,
-    Basic.Consume: ServerChannel._consume,
-    Basic.Cancel: ServerChannel._cancel,
-    Basic.CancelOk: ServerChannel._nothing,
-    Basic.Get: ServerChannel._get,
-    Exchange.Declare: ServerChannel._declare_exchange,
-    Exchange.Delete: ServerChannel._delete_exchange,
-    Exchange.Bind: ServerChannel._bind_exchange,
-    Exchange.Unbind: ServerChannel._unbind_exchange,
-    Queue.Declare: ServerChannel._declare_queue,
-    Queue.Bind: ServerChannel._bind_queue,
-    Queue.Unbind: ServerChannel._unbind_queue,
-    Queue.Purge: ServerChannel._purge_queue,
-    Queue.Delete: ServerChannel._delete_queue,
-    ChannelClass.Flow: ServerChannel._flow,
-    ChannelClass.FlowOk: ServerChannel._nothing,
-    Confirm.Select: ServerChannel._select_confirms,
-    Tx.Select: ServerChannel._refuse_transaction,
-    Tx.Commit: ServerChannel._refuse_transaction,
-    Tx.Rollback: ServerChannel._refuse_transaction,
-}

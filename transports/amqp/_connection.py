@@ -7,8 +7,9 @@ Rules of this file:
    parts sliced. All others are put together frame by frame.
 3. On a channel that this side is closing everything is passed over, until the peer agrees; and on
    a connection likewise.
-4. Nothing but `AmqpError` is raised, whatever the bytes. Where it `ends_connection`, nothing more
-   is to be parsed; else only its channel is at fault, and parsing goes on.
+4. Nothing but `RemoteProtocolError` is raised, whatever the bytes, and mostly `AmqpError`, of which
+   the peer is told. Where that does not `ends_connection`, only its channel is at fault, and
+   parsing goes on; otherwise nothing more is to be parsed.
 
 Source: AMQP 0-9-1, sections 2.2.4, 2.3.5 and 4.2; rabbit_reader.erl, rabbit_command_assembler.erl
 of RabbitMQ 3.10.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 from pamqp.commands import Basic, Channel, Connection
 
+from .._errors import RemoteProtocolError
 from .._need_data import NEED_DATA, NeedData
 from ._field_tables import MalformedError
 from ._frames import (
@@ -260,7 +262,7 @@ class ConnectionInput:
         """Return the next command; `NEED_DATA` if it has not come as a whole.
 
         Raises:
-            AmqpError: If what comes next is against the protocol.
+            RemoteProtocolError: If what comes next is against the protocol; mostly `AmqpError`.
         """
         while True:
             buffer = self.buffer
@@ -311,11 +313,8 @@ class ConnectionInput:
                     return publication
             elif kind != HEARTBEAT:
                 self._check_kind(kind)
-            elif size or channel:
-                raise AmqpError(
-                    Code.FRAME_ERROR,
-                    f"a heartbeat is on channel 0 and empty, not on {channel} with {size} bytes",
-                )
+            elif size:
+                raise AmqpError(Code.FRAME_ERROR, f"a heartbeat is empty, not {size} bytes")
 
     def _greeting(self) -> Greeting | NeedData:
         data = self.buffer[self.position : self.position + len(PROTOCOL_HEADER)]
@@ -399,6 +398,8 @@ class ConnectionInput:
         """Take a header or body frame; return the publication that it completes."""
         if self.state in (State.CLOSING, State.CLOSED):
             return None
+        if not channel:
+            raise AmqpError(Code.FRAME_ERROR, "there is content on channel 0, the connection's")
         known = self._channels.get(channel)
         if known is not None and known.closing:
             return None
@@ -506,12 +507,11 @@ class ConnectionInput:
         is_of_connection = method_id[0] == 10
         expected = _EXPECTED.get(self.state)
         if expected is not None:
-            if channel or not (cls is expected or cls in _ENDINGS):
-                raise AmqpError(
-                    Code.COMMAND_INVALID if not channel else Code.CHANNEL_ERROR,
-                    f"{cls.name} on channel {channel}, where {expected.name} was expected",
-                    method_id,
-                )
+            text = f"{cls.name} on channel {channel}, where {expected.name} was expected"
+            if channel:
+                raise RemoteProtocolError(text)  # as RabbitMQ, which says nothing either
+            if not (cls is expected or cls in _ENDINGS):
+                raise AmqpError(Code.COMMAND_INVALID, text, method_id)
         elif not channel:
             if not is_of_connection:
                 raise AmqpError(
@@ -540,9 +540,9 @@ class ConnectionInput:
     def _check_new(self, channel: int, known: _Channel | None, method_id: Method) -> None:
         if known is not None:
             raise AmqpError(Code.CHANNEL_ERROR, "second 'channel.open' seen", method_id)
-        if channel > self.channel_max:
-            raise AmqpError(
-                Code.CHANNEL_ERROR,
-                f"channel {channel} is above the negotiated channel_max ({self.channel_max})",
-                method_id,
-            )
+        count, most = len(self._channels), self.channel_max
+        if count >= most or channel > most:
+            text = f"number of channels opened ({count}) has reached the negotiated channel_max"
+            if count < most:
+                text = f"channel {channel} is above the negotiated channel_max"
+            raise AmqpError(Code.NOT_ALLOWED, f"{text} ({most})", method_id)

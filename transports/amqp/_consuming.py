@@ -197,7 +197,7 @@ class ChannelConsumer:
         message: Message = delivery.event
         delivery.event = None
         parts = self._start(delivery, message)
-        self._room.handed += delivery.loan.bytes
+        self._room.handed += delivery.message.size
         # Not one piece: until it is acknowledged the body would be there twice.
         delivery.loan.item = [*parts]
         self._outlet.forward(delivery.loan)

@@ -14,9 +14,7 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue,
 
 from ._field_tables import NAMES, MalformedError, read_table
 
-METHODS: Final[dict[int, type[base.Frame]]] = {
-    number: cls for number, cls in commands.INDEX_MAPPING.items() if issubclass(cls, base.Frame)
-}
+METHODS: Final[dict[int, type[base.Frame]]] = dict(commands.INDEX_MAPPING)
 """All methods, by class and method: `class_id << 16 | method_id`."""
 
 FROM_CLIENTS: Final[frozenset[type[base.Frame]]] = frozenset(

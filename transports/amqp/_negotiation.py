@@ -34,6 +34,10 @@ _OPEN: Final[Method] = (10, 40)
 _TUNE_OK: Final[Method] = (10, 31)
 
 
+class UnknownHostError(Exception):
+    """There is no virtual host of that name."""
+
+
 @attrs.frozen(slots=True)
 class Opened:
     """A client that has been let into a virtual host."""
@@ -152,10 +156,11 @@ class Negotiation:
         assert user is not None
         client = self._name or printable(self._link.peer)
         peer = Peer(self._listener, printable(user.name) if user.name else NO_USER, client)
-        host = server.host_of(virtual_host)
+        try:
+            host = server.host_of(virtual_host, peer)
+        except UnknownHostError:
+            raise AmqpError(Code.NOT_ALLOWED, f"vhost {virtual_host} not found", _OPEN) from None
         if host is None:
-            raise AmqpError(Code.NOT_ALLOWED, f"vhost {virtual_host} not found", _OPEN)
-        if host.name != server.home_of(peer):
             raise self._refused(virtual_host, "")
         place = server.take_place(peer, proved=user.is_verified)
         if isinstance(place, str):

@@ -60,6 +60,12 @@ MILLISECONDS: Final = 1_000
 MAX_EXPIRATION: Final = 0xFFFF_FFFF
 """Milliseconds; as in RabbitMQ."""
 
+MAX_FACTS: Final = 256
+"""Properties whose facts one connection remembers."""
+
+FACTS_BYTES: Final = 64
+"""Longer properties differ from message to message, mostly."""
+
 PUBLISH: Final = 3
 """The kind of MQTT packet whose properties are converted."""
 
@@ -187,6 +193,33 @@ def rewritten(properties: bytes, changes: Mapping[int, bytes | None]) -> bytes:
 def with_reply_to(properties: bytes, reply_to: str) -> bytes:
     """Return properties with another `reply-to`."""
     return rewritten(properties, {REPLY_TO: short_string(reply_to)})
+
+
+class KnownFacts:
+    """Facts of properties, remembered: most messages of a publisher have the same."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Facts] = {}
+
+    def of(self, properties: bytes) -> Facts:
+        """Return what the relay heeds; `PLAIN` itself if that is nothing.
+
+        Raises:
+            MalformedError: As `facts_of`.
+        """
+        facts = self._known.get(properties)
+        if facts is not None:
+            return facts
+        facts = facts_of(properties)
+        if facts == PLAIN:
+            facts = PLAIN
+        if len(properties) <= FACTS_BYTES:
+            if len(self._known) >= MAX_FACTS:
+                self._known.clear()
+            self._known[properties] = facts
+        return facts
 
 
 class BasicProperties:

@@ -1,7 +1,7 @@
 """The AMQP side of a relay: the shared state of its connections, its virtual hosts, its confirms.
 
-A virtual host is a tenant's: that with the tenant's name. "/" is the host of all clients that
-belong to no tenant, or to the default one.
+A virtual host is a tenant's, and has the tenant's name. To a client "/" is the host of its own
+tenant; the host that is called so is that of clients without a tenant, and of the default tenant.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ..mqtt.server._place import Place, take_place
 from ._blocked import BlockedNotices
 from ._channel import ServerChannel
 from ._consuming import OutletChannel
+from ._negotiation import UnknownHostError
 from ._properties import BasicProperties
 from ._session import AmqpSession
 
@@ -165,15 +166,21 @@ class AmqpServer(Server[ServerSettings, AmqpSession]):
             return None
         return partial(self.tree.rules.is_topic_of, None if name == ROOT else name)
 
-    def host_of(self, name: str) -> VirtualHost | None:
-        """Return the virtual host that a client asks for; None: there is none of that name."""
-        tenant = self.tree.rules.tenants.get(name)
-        return self.hosts.get(ROOT if tenant is not None and tenant.default else name)
+    def host_of(self, name: str, peer: Peer) -> VirtualHost | None:
+        """Return the virtual host that a client asks for; None: it may not use that.
 
-    def home_of(self, peer: Peer) -> str:
-        """Return the name of the virtual host that a client may use."""
+        A client may use the host of its own tenant, by the tenant's name or as "/".
+
+        Raises:
+            UnknownHostError: If there is none of that name.
+        """
         tenant = self.tree.of(peer).tenant
-        return ROOT if tenant is None or tenant.default else tenant.name
+        own = self.hosts[ROOT if tenant is None or tenant.default else tenant.name]
+        if name == ROOT or (tenant is not None and name == tenant.name):
+            return own
+        if name not in self.tree.rules.tenants:
+            raise UnknownHostError(name)
+        return None
 
     def close_hosts(self) -> None:
         """End the queues in this process, when all connections have ended. Idempotent."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -21,8 +22,7 @@ import trio
 from pamqp.commands import Channel, Connection
 
 from ...access._tenants import NO_USER
-from ...accounts import Account, LoanedItem, OverLimitPolicy, Recipient
-from ...dataspace.exchanges import topic_of
+from ...accounts import Account, LoanedItem
 from .._errors import RemoteProtocolError
 from .._input import LOOKAHEAD_FLOOR
 from .._link import Link
@@ -40,7 +40,6 @@ from ._connection import (
     WrongProtocolError,
 )
 from ._consuming import OutletRoom
-from ._field_tables import MalformedError
 from ._frames import (
     HEARTBEAT_FRAME,
     MIN_FRAME_SIZE,
@@ -52,24 +51,18 @@ from ._frames import (
 from ._login import LoginRefusedError
 from ._negotiation import Negotiation, Opened
 from ._parked import Parked, channel_of, is_silent
-from ._properties import PLAIN, Facts, facts_of
-from ._replies import AmqpError, Code, Method, shortened
+from ._properties import KnownFacts
+from ._refusing import passes, publish_or_refuse
+from ._replies import AmqpError, Code, shortened
 from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
     from ...dataspace.exchanges import VirtualHost
-    from ...dataspace.queues import Delivery
     from ..mqtt.server._over_limit import Excess
     from ._server import AmqpServer
 
 MISSED: Final = 2
 """Heartbeat intervals without a byte after which a connection ends (section 4.2.7)."""
-
-MAX_FACTS: Final = 256
-"""Properties whose facts are remembered by one connection."""
-
-FACTS_BYTES: Final = 64
-"""Longer properties differ from message to message, mostly."""
 
 POLL_SECONDS: Final = 0.005
 """How often it is looked whether the disk has what a basic.get waits for."""
@@ -117,12 +110,14 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         reads: How often its input was handled.
         room: The room in the outlet for deliveries.
         topics: Its rights to MQTT's topics; None before connection.open.
+        facts: What the relay heeds of messages' properties.
+        negotiation: What has been negotiated: its user, the size of frames, its capabilities.
         is_blocked: Whether it has heard that it is not read.
     """
 
     __slots__ = (
-        "_beats_at", "_excess", "_facts", "_fault", "_incoming", "_negotiation", "_opened",
-        "_parked", "_short", "channels", "is_blocked", "reads", "room", "topics",
+        "_beats_at", "_excess", "_fault", "_incoming", "_missed", "_opened", "_parked", "_short",
+        "channels",        "facts", "is_blocked", "negotiation", "reads", "room", "topics",
     )  # fmt: skip
 
     _unacknowledged_are = "deliveries were not acknowledged"
@@ -141,46 +136,32 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             max_first_size=max(settings.max_connect_size, MIN_FRAME_SIZE),
             max_message_size=settings.max_packet_size,
         )
-        self._negotiation = Negotiation(server, link, listener, self._incoming, self.send_unowed)
+        self.negotiation = Negotiation(server, link, listener, self._incoming, self.send_unowed)
         self._opened: Opened | None = None
         self.topics: TopicRights | None = None
         self._excess: Excess | None = None
-        self._facts: dict[bytes, Facts] = {}
+        self.facts = KnownFacts()
         self._parked = Parked()
         # What was found behind the parked commands.
         self._fault: RemoteProtocolError | None = None
         # Who has no funds for the publication that is next, where others are refused.
         self._short: Account | None = None
         self._beats_at = 0.0
+        self._missed = False
 
     def __repr__(self) -> str:
         return f"<AmqpSession {self.name}: {self._incoming.state.value}>"
+
+    @property
+    def server(self) -> AmqpServer:
+        """The server."""
+        return self._server
 
     @property
     def host(self) -> VirtualHost:
         """The virtual host of a connection that is open."""
         assert self._opened is not None
         return self._opened.host
-
-    @property
-    def user(self) -> str:
-        """The user that the client has authenticated as; "" if it has none."""
-        return self._negotiation.user
-
-    @property
-    def frame_size(self) -> int:
-        """Most bytes of a frame, as negotiated; 0: any number."""
-        return self._negotiation.frame_size
-
-    @property
-    def wants_cancel(self) -> bool:
-        """Whether the client wants to hear that a consumer was cancelled."""
-        return self._negotiation.wants_cancel
-
-    @property
-    def wants_blocked(self) -> bool:
-        """Whether it wants to hear that it is not read."""
-        return self._negotiation.wants_blocked
 
     @property
     def max_unacked(self) -> int:
@@ -230,8 +211,10 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         await self._part()
 
     async def _take_leave(self, why: str) -> None:
-        """See `Session._take_leave`; one that is cut off is told so."""
-        if self._eof or self._incoming.state is State.CLOSED or self.account is None:
+        """See `Session._take_leave`; one that is cut off is told so, unless it is silent."""
+        if self._missed or self._eof or self.account is None:
+            return
+        if self._incoming.state is State.CLOSED:
             return
         self._end_channels(failed=True)
         text = f"CONNECTION_FORCED - {why}"
@@ -247,7 +230,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             return
         if not isinstance(fault, AmqpError) or self._incoming.state is State.HEADER:
             return
-        if isinstance(fault, LoginRefusedError) and not self._negotiation.wants_close:
+        if isinstance(fault, LoginRefusedError) and not self.negotiation.wants_close:
             return
         self._end_channels(failed=True)
         frame = close_frame(0, fault.code, fault.text, fault.method)
@@ -290,13 +273,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self.channels.clear()
         with self._server.flusher.corked():
             for channel in channels:
-                self._server.ledger.faults.call(
-                    self, "closing its channels", self._end_channel, channel, failed
-                )
-
-    @staticmethod
-    def _end_channel(channel: ServerChannel, failed: bool) -> None:
-        channel.close(failed=failed)
+                close = partial(channel.close, failed=failed)
+                self._server.ledger.faults.call(self, "closing its channels", close)
 
     def _withdraw(self, reason: str) -> None:
         """Take back what the client stands for: consumers, deliveries, exclusive queues."""
@@ -325,21 +303,22 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             excess.close()
 
     def _silence(self, seconds: float, allowed: float) -> str:
-        if self._negotiation.login.undecided:
+        if self.negotiation.login.undecided:
             return f"its password was not checked within {allowed:g} s"
         if self.account is None:
             return f"no connection.open within {allowed:g} s"
+        self._missed = True  # such a connection ends without a word (section 4.2.7)
         return f"missed heartbeats from client, for {seconds:.1f} s; {allowed:g} are allowed"
 
     def check_deadline(self, now: float) -> None:
         """See `Session.check_deadline`; also sends heartbeats, and ends what a token allowed."""
-        login = self._negotiation.login
+        login = self.negotiation.login
         if login.ends_at is not None and now >= login.ends_at:
             login.ends_at = None
             self.cut("its token has expired")
         elif not login.is_delayed:
             super().check_deadline(now)
-        heartbeat = self._negotiation.heartbeat
+        heartbeat = self.negotiation.heartbeat
         if heartbeat and self._opened is not None and now >= self._beats_at:
             self._beats_at = now + heartbeat / 2
             if not self.outlet.unsent:
@@ -355,7 +334,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._incoming.let_go()
 
     def _share(self) -> tuple[str, int | None]:
-        book, user = self._server.input, self._negotiation.login.user
+        book, user = self._server.input, self.negotiation.login.user
         if self.account is None or user is None:
             return book.before_login(self._link.peer)
         if user.is_verified and self._opened is not None and self._opened.peer.user != NO_USER:
@@ -414,10 +393,10 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     async def _held(self, hold: Hold) -> None:
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
-        if self._negotiation.login.undecided:
-            await self._negotiation.login.decide(self._read_until_it_leaves)
+        if self.negotiation.login.undecided:
+            await self.negotiation.login.decide(self._read_until_it_leaves)
             self._hold = None
-            self._negotiation.tune()
+            self.negotiation.tune()
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_ahead, nursery.cancel_scope)
@@ -565,13 +544,14 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         account = self.account
         if account is None or account.is_open_wide():
             return True
-        if self.acked:
-            self.settle_acked()
+        server = self._server
+        if server.acked:
+            server.settle_acked()
         if isinstance(command, Publish):
             if account.funds_are_clear():
                 return True
             excess = self._excess
-            if excess is not None and _policy_for(excess, command) is not OverLimitPolicy.WAIT:
+            if excess is not None and passes(excess, command):
                 # When what was handed over has been sent, there may be room again.
                 return not excess.handed
         elif not self.outlet.blocked or is_silent(command) or account.debt_is_clear():
@@ -586,13 +566,13 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 if self._excess is None:
                     channel.publish(command)
                 else:
-                    self._publish_or_refuse(self._excess, channel, command)
+                    publish_or_refuse(self._excess, channel, command)
         elif type(command) is Ack:
             channel = self.channels.get(command.channel)
             if channel is not None:
                 channel.ack(command)
         elif type(command) is Greeting:
-            self._negotiation.greet()
+            self.negotiation.greet()
         else:
             said = cast("Command", command)
             # It may look at what comes of those before it.
@@ -620,21 +600,6 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._incoming.channel_closed(number)
         self.send(method_frame(number, Channel.CloseOk()))
 
-    def _publish_or_refuse(self, excess: Excess, channel: ServerChannel, said: Publish) -> None:
-        """Publish if there are funds; otherwise refuse it, or drop it."""
-        account = self.account
-        assert account is not None
-        if account.is_open_wide() or account.funds_are_clear():
-            excess.handed = True
-            channel.publish(said)
-            return
-        policy = _policy_for(excess, said)
-        if policy is OverLimitPolicy.REFUSE and channel.confirms is not None:
-            channel.refuse(excess.refuse(account))
-        else:
-            excess.shed(account, policy)
-            channel.shed()
-
     def _closes_channel(self, exc: RemoteProtocolError) -> bool:
         """Close the channel that an error is about; False if it ends the connection."""
         if not isinstance(exc, AmqpError) or exc.ends_connection:
@@ -642,7 +607,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         channel = self.channels.get(exc.channel)
         if channel is None:
             return False
-        self.settle_acked()
+        self._server.settle_acked()
         self.close_channel(channel, exc)
         return True
 
@@ -663,14 +628,14 @@ class AmqpSession(Session["AmqpServer", Account | None]):
     def _handle_connection(self, method: Any) -> None:
         match method:
             case Connection.StartOk():
-                if self._negotiation.start(method):
-                    self._negotiation.tune()
+                if self.negotiation.start(method):
+                    self.negotiation.tune()
                 else:
                     self._hold = trio.Event()  # nobody sets it: see `_held`
             case Connection.TuneOk():
-                self._negotiation.tuned(method)
+                self.negotiation.tuned(method)
             case Connection.Open():
-                self._open(self._negotiation.open(method.virtual_host))
+                self._open(self.negotiation.open(method.virtual_host))
             case Connection.Close():
                 self._end_channels(failed=False)
                 answer = method_frame(0, Connection.CloseOk())
@@ -682,7 +647,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             case Connection.CloseOk():
                 self._incoming.close()
             case Connection.UpdateSecret():
-                self._negotiation.login.renew(method.new_secret)
+                self.negotiation.login.renew(cast("bytes", method.new_secret))
                 self.send(method_frame(0, Connection.UpdateSecretOk()))
             case _:
                 raise AmqpError(
@@ -692,7 +657,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     def _open(self, opened: Opened) -> None:
         """Begin to serve a client that has been let in."""
-        server, negotiation = self._server, self._negotiation
+        server, negotiation = self._server, self.negotiation
         self._opened = opened
         self._close_input()  # what it sends from now on is its user's
         self.name = self.outlet.name = name = opened.peer.name
@@ -716,60 +681,6 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     # -- for its channels --------------------------------------------------------------------------
 
-    @property
-    def acked(self) -> list[Delivery]:
-        """See `AmqpServer.acked`."""
-        return self._server.acked
-
-    def settle_acked(self) -> None:
-        """See `AmqpServer.settle_acked`."""
-        self._server.settle_acked()
-
-    @property
-    def touched(self) -> dict[Recipient, None]:
-        """See `AmqpServer.touched`."""
-        return self._server.touched
-
-    def facts_of(self, properties: bytes) -> Facts:
-        """Return what the relay heeds of a message's properties.
-
-        Raises:
-            AmqpError: If they are malformed.
-        """
-        facts = self._facts.get(properties)
-        if facts is not None:
-            return facts
-        try:
-            facts = facts_of(properties)
-        except MalformedError as exc:
-            raise AmqpError(Code.SYNTAX_ERROR, str(exc), (60, 40)) from None
-        if facts == PLAIN:
-            facts = PLAIN
-        if len(properties) <= FACTS_BYTES:
-            if len(self._facts) >= MAX_FACTS:
-                self._facts.clear()
-            self._facts[properties] = facts
-        return facts
-
-    def count_publication(self) -> None:
-        """Count a publication that was received."""
-        self._server.counters.received += 1
-
-    def confirms_due(self, channel: ServerChannel) -> None:
-        """Note that a channel has confirms to send."""
-        self._server.confirms_due(channel)
-
-    def check_consumers(self, method: Method) -> None:
-        """Check that there may be one more consumer.
-
-        Raises:
-            AmqpError: If not.
-        """
-        most = self._server.settings.max_subscriptions
-        if sum([channel.consumers for channel in self.channels.values()]) >= most:
-            text = f"reached maximum ({most}) of consumers per connection (max_subscriptions)"
-            raise AmqpError(Code.NOT_ALLOWED, text, method)
-
     # -- being blocked -----------------------------------------------------------------------------
 
     @property
@@ -779,7 +690,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     def say_blocked(self, reason: str) -> None:
         """Tell the client that it is not read, and why."""
-        if self.wants_blocked and not self.is_blocked and not self.outlet.unsent:
+        if self.negotiation.wants_blocked and not self.is_blocked and not self.outlet.unsent:
             self.is_blocked = True
             said = shortened(reason)
             self.send_later(frame_of(0, _BLOCKED, bytes((len(said),)), said))
@@ -789,12 +700,6 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if self.is_blocked:
             self.is_blocked = False
             self.send_later(method_frame(0, Connection.Unblocked()))
-
-
-def _policy_for(excess: Excess, said: Publish) -> OverLimitPolicy:
-    """Return the policy for a publication above a limit, by its routing key as a topic."""
-    topic = topic_of(said.routing_key) or said.routing_key
-    return excess.rules.of(b"\0\0" + topic.encode(errors="replace"))
 
 
 def _note_channel(exc: RemoteProtocolError, command: Received | None) -> None:

@@ -57,7 +57,7 @@ class TopicRights:
         """
         rights = self._rights
         if rights is not None:
-            topic = self._host.topics.topic_of(key)
+            topic = topic_of(key)
             if topic is not None and not rights.may_write(topic):
                 self._counters.rejected += 1
                 raise self._refused(key, _PUBLISH)

@@ -12,6 +12,7 @@ import pika
 import trio
 from pamqp import base, body, frame, header, heartbeat
 from pamqp.commands import Basic, Channel, Confirm, Connection, Queue
+from pamqp.common import FieldTable
 
 from clearfunds.transports.amqp import AmqpServer, AmqpSession
 from tests.transports.peers import SECONDS, RunningRelay, running
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 AMQP = "amqp+tcp://127.0.0.1:0"
 PROTOCOL_HEADER = b"AMQP\0\0\x09\1"
-CAPABILITIES = {
+CAPABILITIES: FieldTable = {
     "authentication_failure_close": True,
     "consumer_cancel_notify": True,
     "connection.blocked": True,
@@ -245,10 +246,12 @@ async def dialled(relay: RunningRelay, **options: Any) -> AsyncGenerator[RawClie
 
 
 @asynccontextmanager
-async def client(relay: RunningRelay, **how: Any) -> AsyncGenerator[RawClient]:
+async def client(
+    relay: RunningRelay, user: str = "guest", password: str = "guest", **how: Any
+) -> AsyncGenerator[RawClient]:
     """Connect a client by hand; leaving the block closes its socket without a word."""
     async with dialled(relay) as raw:
-        await raw.connect(**how)
+        await raw.connect(user, password, **how)
         yield raw
 
 

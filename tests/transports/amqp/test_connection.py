@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
@@ -13,6 +14,7 @@ from pamqp import body, frame, header
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue, Tx
 from pamqp.heartbeat import Heartbeat
 
+from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports._need_data import NEED_DATA
 from clearfunds.transports.amqp import (
     Ack,
@@ -102,7 +104,9 @@ def test_commands_before_their_time() -> None:
     assert isinstance(incoming.next_command(), Greeting)
     incoming.state = State.START
     assert fault(incoming, said(0, Connection.Open("/"))).code is Code.COMMAND_INVALID
-    assert fault(incoming, said(1, Channel.Open())).code is Code.CHANNEL_ERROR
+    incoming.receive_data(said(1, Channel.Open()))
+    with pytest.raises(RemoteProtocolError, match="StartOk was expected"):
+        incoming.next_command()
     incoming.receive_data(said(0, Connection.StartOk({"a": 1}, "PLAIN", "\0u\0p", "en_US")))
     (command,) = all_of(incoming)
     assert command.method.response == b"\0u\0p"
@@ -167,18 +171,17 @@ def test_names_that_are_no_text() -> None:
     assert found.routing_key == "\udcff"
 
 
-methods = st.sampled_from(
-    [
-        lambda channel: said(channel, Queue.Declare(queue="q", arguments={"x-expires": 9})),
-        lambda channel: said(channel, Exchange.Declare(exchange="e", exchange_type="topic")),
-        lambda channel: said(channel, Basic.Ack(7, True)),
-        lambda channel: said(channel, Basic.Consume(queue="q", no_ack=True, exclusive=True)),
-        lambda channel: content(channel, b"x" * 3000, cut=1000),
-        lambda channel: content(channel, b"y" * 4000),
-        lambda channel: content(channel, b""),
-        lambda _: frame.marshal(Heartbeat(), 0),
-    ]
-)
+METHODS: list[Callable[[int], bytes]] = [
+    lambda channel: said(channel, Queue.Declare(queue="q", arguments={"x-expires": 9})),
+    lambda channel: said(channel, Exchange.Declare(exchange="e", exchange_type="topic")),
+    lambda channel: said(channel, Basic.Ack(7, True)),
+    lambda channel: said(channel, Basic.Consume(queue="q", no_ack=True, exclusive=True)),
+    lambda channel: content(channel, b"x" * 3000, cut=1000),
+    lambda channel: content(channel, b"y" * 4000),
+    lambda channel: content(channel, b""),
+    lambda _: frame.marshal(Heartbeat(), 0),
+]
+methods = st.sampled_from(METHODS)
 
 
 @given(
@@ -234,7 +237,6 @@ def test_a_frame_that_does_not_end() -> None:
         (b"\x07", Code.FRAME_ERROR),  # a type of frame that is not there
         (struct.pack(">BHIB", 4, 0, 0, 0xCE), Code.FRAME_ERROR),
         (struct.pack(">BHIBB", 8, 0, 1, 0, 0xCE), Code.FRAME_ERROR),
-        (struct.pack(">BHIB", 8, 1, 0, 0xCE), Code.FRAME_ERROR),
         (struct.pack(">BHIHB", 1, 1, 2, 60, 0xCE), Code.FRAME_ERROR),
         (struct.pack(">BHIHHB", 1, 1, 4, 60, 99, 0xCE), Code.COMMAND_INVALID),
         (struct.pack(">BHIHHB", 1, 1, 4, 99, 10, 0xCE), Code.COMMAND_INVALID),
@@ -245,7 +247,7 @@ def test_a_frame_that_does_not_end() -> None:
         (said(3, Queue.Declare(queue="q")), Code.CHANNEL_ERROR),
         (said(3, Basic.Publish()), Code.CHANNEL_ERROR),
         (said(1, Channel.Open()), Code.CHANNEL_ERROR),
-        (said(6, Channel.Open()), Code.CHANNEL_ERROR),
+        (said(6, Channel.Open()), Code.NOT_ALLOWED),
         (said(1, header.ContentHeader(0, 1)), Code.UNEXPECTED_FRAME),
         (said(1, body.ContentBody(b"x")), Code.UNEXPECTED_FRAME),
         (said(1, Basic.Publish(), Basic.Publish()), Code.UNEXPECTED_FRAME),
@@ -348,4 +350,5 @@ def test_a_reply_text_is_short_and_a_text(text: str) -> None:
 
 
 def test_publications_are_what_they_are() -> None:
-    assert Publish(1, "", "q", False, False, b"\0\0", b"") != 1
+    one = Publish(1, "", "q", False, False, b"\0\0", b"")
+    assert one != Publish(1, "", "q", False, False, b"\0\0", b"")

@@ -22,13 +22,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import body, frame, header
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
+from pamqp.common import FieldTable
 from pamqp.heartbeat import Heartbeat
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace
 from clearfunds.dataspace.exchanges import QueueMaker
-from clearfunds.transports import Link, ServerSettings, open_flusher
+from clearfunds.transports import Link, RemoteProtocolError, ServerSettings, open_flusher
 from clearfunds.transports.amqp import AmqpError, AmqpServer, ConnectionInput, State
 from clearfunds.transports.amqp._replies import Code
 from tests.transports.amqp.clients import CAPABILITIES, PROTOCOL_HEADER
@@ -110,7 +111,7 @@ def one(method: Callable[[random.Random], Any]) -> Callable[[random.Random], lis
 
 
 QUEUES: Final = ["q", "q", "q", "q", "r", "r", "", "amq.x"]
-ARGUMENTS: Final = [
+ARGUMENTS: Final[list[FieldTable]] = [
     {},
     {},
     {},
@@ -468,7 +469,7 @@ def parse(count: int, seed: int) -> None:
                         continue
                     if not hasattr(command, "channel"):
                         break
-        except AmqpError:
+        except RemoteProtocolError:
             pass
         assert incoming.held_bytes <= 4 * 4_000 + 30_000
 

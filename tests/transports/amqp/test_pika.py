@@ -45,7 +45,7 @@ async def test_blocking_publishes_consumes_and_acknowledges() -> None:
                 assert method is not None
                 found.append(payload)
                 if len(found) % 5 == 0:
-                    channel.basic_ack(method.delivery_tag, multiple=True)
+                    channel.basic_ack(method.delivery_tag or 0, multiple=True)
                 if len(found) == 20:
                     break
             assert found == [b"%d" % n for n in range(20)]
@@ -138,10 +138,13 @@ async def test_select_publishes_and_consumes_on_one_connection_above_its_limit()
                 for n in range(count):
                     channel.basic_publish("", "q", b"%d" % n)
 
+            def on_close(made: Any, _: object) -> None:
+                made.ioloop.stop()
+
             connection = pika.SelectConnection(
                 pika.ConnectionParameters("127.0.0.1", relay.port),
                 on_open_callback=lambda made: made.channel(on_open_callback=on_channel),
-                on_close_callback=lambda made, _: made.ioloop.stop(),
+                on_close_callback=on_close,
             )
             connection.ioloop.start()
             connection.ioloop.close()
@@ -156,12 +159,16 @@ async def test_pika_hears_that_it_is_blocked() -> None:
         told: list[str] = []
         may_go = threading.Event()
 
+        def on_blocked(_: object, frame: Any) -> None:
+            told.append(frame.method.reason)
+
+        def on_unblocked(*_: object) -> None:
+            told.append("unblocked")
+
         def talk() -> None:
             connection = blocking(relay)
-            connection.add_on_connection_blocked_callback(
-                lambda _, frame: told.append(str(frame.method.reason))
-            )
-            connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+            connection.add_on_connection_blocked_callback(on_blocked)
+            connection.add_on_connection_unblocked_callback(on_unblocked)
             channel = connection.channel()
             channel.queue_declare("q")
             for _ in range(30):
@@ -277,10 +284,10 @@ async def test_aio_pika_with_a_connection_that_comes_back(tmp_path: Path) -> Non
                     )
                     await exchange.publish(message, "k")
                 async with queue.iterator() as messages:
-                    async for message in messages:
-                        async with message.process():
-                            assert message.headers["n"] == len(found)
-                            found.append(message.body)
+                    async for got in messages:
+                        async with got.process():
+                            assert got.headers["n"] == len(found)
+                            found.append(got.body)
                         if len(found) == 50:
                             break
                 with pytest.raises(aio_pika.exceptions.DeliveryError):

@@ -121,6 +121,10 @@ async def test_virtual_hosts_are_tenants() -> None:
     async with serving(tenant=tenants) as relay:
         async with client(relay, user="alice", host="press") as raw:
             await raw.declare("q")
+            async with client(relay, user="alice") as same:
+                await same.send(1, Queue.Declare(queue="q", passive=True))
+                await same.expect(Queue.DeclareOk)
+            await until(lambda: len(side(relay).open) == 1)
             assert session(relay).account.parent.name == "tenant/press"  # type: ignore[union-attr]
             async with client(relay, user="bob") as other:
                 await other.send(1, Queue.Declare(queue="q", passive=True))
@@ -128,7 +132,7 @@ async def test_virtual_hosts_are_tenants() -> None:
         async with client(relay, user="bob", host="rest"):
             pass
         for user, host, why in (
-            ("alice", "/", "access to vhost '/' refused for user 'alice'"),
+            ("alice", "rest", "access to vhost 'rest' refused for user 'alice'"),
             ("bob", "press", "access to vhost 'press' refused for user 'bob'"),
             ("bob", "moon", "vhost moon not found"),
         ):
@@ -161,7 +165,7 @@ async def test_a_client_that_says_nothing_is_cut_off() -> None:
 
 async def test_heartbeats_both_ways() -> None:
     async with serving() as relay, client(relay, heartbeat=1) as raw:
-        assert "missed heartbeats from client" in await raw.closed(320)
+        await raw.gone()
         assert raw.heartbeats >= 2
         assert side(relay).counters.timeouts == 1
 
@@ -395,7 +399,7 @@ async def test_a_consumer_without_acknowledgements_does_not_fill_the_relay() -> 
                 await publisher.publish("q", b"%03d" % n + bytes(100_000))
             await publisher.sync()
             outlet = consuming(relay).outlet
-            assert sum(loan.bytes for loan in outlet.loans()) < 1_000_000
+            assert sum(len(chunk) for loan in outlet.loans() for chunk in loan.item) < 1_000_000
             relay.audit()
             got = await raw.deliveries(60)
             assert [each.body[:3] for each in got] == [b"%03d" % n for n in range(60)]
