@@ -347,7 +347,7 @@ class TenantRules:
         return bool(found) and not self._is_one_of(peer, found)
 
     def is_topic_of(self, name: str | None, topic: str) -> bool:
-        """Whether a topic is the tenant's of that name, or nobody's; None: of the default tenant."""
+        """Whether a topic is nobody's, or that tenant's; None: the default tenant."""
         tenant = self._default if name is None else self.tenants[name]
         found = [entry.tenant for entry in self._topics.matching(topic)]
         return not found or tenant in found

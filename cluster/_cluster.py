@@ -24,7 +24,9 @@ import attrs
 import trio
 
 from ..accounts import DEFAULT_PATIENCE, Account
-from ..dataspace.hops import Seen
+from ..accounts._cooperative import with_pauses
+from ..accounts.watch._patience import STRETCH_SECONDS
+from ..dataspace.hops import Seen, WaitPaths, share_of_window
 from ..transports import LocalProtocolError, TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
@@ -34,7 +36,7 @@ from ._following import follow
 from ._interest import Interest, read_page
 from ._lease import MARKER_SECONDS, PREFIX, Lease, read_lease
 from ._patiently import RETRY_SECONDS, patiently
-from ._peer import Peer
+from ._peer import LOOK, Peer
 from ._run_router import RunRouter
 from ._seen import StoredSeen, stored_seen
 from ._stand_in import ask_back
@@ -172,6 +174,7 @@ class Cluster:
         self._open = open_account
         self._close = close_account
         self._router = RunRouter(dataspace)
+        self._paths = WaitPaths(self._ledger, settings.name)
         self._interest = Interest(dataspace.routes, returns=shelves is not None)
         self._shelves = shelves
         # What has come from each relay, over its lives.
@@ -343,6 +346,7 @@ class Cluster:
                 self._nursery = nursery
                 nursery.start_soon(self._keep, lease, nursery.cancel_scope)
                 nursery.start_soon(self._write_filters, bucket, lease)
+                nursery.start_soon(self._watch_waits)
                 if task_status is None:
                     nursery.start_soon(self._watch, js, bucket)
                 else:
@@ -503,10 +507,12 @@ class Cluster:
             seen=self._seen_of(name),
             flush=self._flush,
             outbox=None if self.outboxes is None else self.outboxes.of(name),
+            paths_of=self._paths.of,
         )
 
     def _meet(self, name: str, *, returns: bool) -> None:
         peer = self.peers[name] = self._new_peer(name, returns=returns)
+        self._share_windows()
         before = self.away.pop(name, None)
         if before is not None:
             peer.take_over(before)
@@ -535,8 +541,28 @@ class Cluster:
             # The two need another number to begin with.
             self._nursery.cancel_scope.cancel()
 
+    async def _watch_waits(self) -> NoReturn:
+        """Find out, from time to time, who waits for whom over several relays."""
+        while True:
+            await trio.sleep(LOOK)
+            peers = list(self.peers.values())
+            # On a ring something is there for others, and others have something for this one.
+            if not self._ledger.waiters or not any(len(peer.landing) for peer in peers):
+                self._paths.clear()
+                continue
+            remotes = [remote for peer in peers for remote in peer.hop.remotes]
+            await with_pauses(self._paths.look_in_steps(remotes), STRETCH_SECONDS)
+
+    def _share_windows(self) -> None:
+        """Divide what each relay is sent at a time among the others: all see the same ones."""
+        if self.peers:
+            window = share_of_window(len(self.peers))
+            for peer in self.peers.values():
+                peer.hop.window = window
+
     def _leave(self, peer: Peer) -> None:
         del self.peers[peer.name]
+        self._share_windows()
         if peer.returns:
             self.away[peer.name] = peer
             peer.leave()
