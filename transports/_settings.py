@@ -78,8 +78,8 @@ class ListenerSettings:
     """Allowed WebSocket origin, https://HOST[:PORT]; *: any. Without it, only pages of the same
     host may connect, if that is an address, localhost or this machine's own name. Repeatable."""
     passwords: "Authenticator | None" = None
-    """Password file, in mosquitto_passwd's format: every MQTT or AMQP client, range reader and batch
-    writer must log in. Without it the relay checks no passwords. Reloaded at SIGHUP."""
+    """Password file, in mosquitto_passwd's format: every client of MQTT and AMQP, range reader and
+    batch writer must log in. Without it the relay checks no passwords. Reloaded at SIGHUP."""
     anonymous: bool = False
     """Admit clients without a user name, too; with --passwords or --jwt-key."""
     http: Text | None = None
