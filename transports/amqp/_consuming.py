@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,8 @@ from ._field_tables import short_string
 from ._frames import BASIC, BODY, END_BYTE, FRAME_BYTES, FRAME_HEAD, HEADER, METHOD, content_frames
 
 if TYPE_CHECKING:
-    from ...dataspace.exchanges import Message
+    from ...accounts import Account
+    from ...dataspace.exchanges import Message, MessageRun
     from ...dataspace.queues import Consumer
     from .._outlet import Outlet
 
@@ -33,6 +35,10 @@ delivery tag, whether it is redelivered."""
 
 _TAG: Final = struct.Struct(">QB")
 _CONTENT: Final = struct.Struct(">BHIHHQ")
+_BASIC_HEAD: Final = struct.pack(">HH", BASIC, 0)
+_NUMBER: Final = struct.Struct(">Q")
+_SIZE: Final = struct.Struct(">I")
+_BODY_HEAD: Final = struct.Struct(">BH")
 
 
 class OutletRoom:
@@ -109,9 +115,9 @@ class OutletChannel(Channel):
         super().__init__(name)
         self._outlet = outlet
 
-    def take(self, tag: int) -> Delivery:
-        """Take an outstanding delivery off, to be settled soon: see `settle`."""
-        return self.unacked.pop(tag)
+    def take(self, tag: int) -> Delivery | None:
+        """Take an outstanding delivery off, to be settled soon: see `settle`. None: it is not."""
+        return self.unacked.pop(tag, None)
 
     @classmethod
     def settle(cls, deliveries: list[Delivery]) -> None:
@@ -216,3 +222,33 @@ class ChannelConsumer:
         else:
             loan.continued(account.borrow, 1, size)
             loan.continued(self._outlet.hold, account, data, 1, size, self._clock())
+
+    def take_run(self, account: Account, run: MessageRun, tag: int) -> None:
+        """Send deliveries that nobody acknowledges, from the tag `tag` on."""
+        first = run.first
+        if first.exchange is not self._exchange or first.routing_key is not self._key:
+            self._remember(first)
+        properties = first.properties
+        most = self._frame_size - FRAME_BYTES if self._frame_size else sys.maxsize
+        head = self._head
+        # From behind the delivery tag on to the size of the body.
+        content = FRAME_HEAD.pack(HEADER, self._channel, 12 + len(properties)) + _BASIC_HEAD
+        middle = b"\0" + self._tail + content
+        end = properties + END_BYTE + _BODY_HEAD.pack(BODY, self._channel)
+        parts: list[bytes] = []
+        for body in run.bodies:
+            size = len(body)
+            if 0 < size <= most:
+                parts += (
+                    head, _NUMBER.pack(tag), middle, _NUMBER.pack(size), end, _SIZE.pack(size),
+                    body, END_BYTE,
+                )  # fmt: skip
+            else:
+                parts += (head, _NUMBER.pack(tag), b"\0", self._tail)
+                parts += content_frames(self._channel, properties, body, self._frame_size)
+            tag += 1
+        data = b"".join(parts)
+        nbytes = len(data)
+        self._room.handed += nbytes
+        account.borrow(run.count, nbytes)
+        self._outlet.hold(account, data, run.count, nbytes, self._clock())

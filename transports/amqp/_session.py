@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 MISSED: Final = 2
 """Heartbeat intervals without a byte after which a connection ends (section 4.2.7)."""
 
+MAX_RUN: Final = 128
+"""Most publications that are handled in one step: a millisecond's worth."""
+
 POLL_SECONDS: Final = 0.005
 """How often it is looked whether the disk has what a basic.get waits for."""
 
@@ -569,8 +572,13 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                     publish_or_refuse(self._excess, channel, command)
         elif type(command) is Ack:
             channel = self.channels.get(command.channel)
+            if command.multiple:
+                if channel is not None:
+                    channel.ack(command)
+                return
+            tags = self._incoming.following_acks(command.channel)
             if channel is not None:
-                channel.ack(command)
+                channel.ack_each([command.tag, *tags])
         elif type(command) is Greeting:
             self.negotiation.greet()
         else:
@@ -594,6 +602,19 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                     self._channel_closed(said.channel)
                 else:
                     channel.handle(said.method)
+
+    def following(self, said: Publish, copies: int) -> list[bytes]:
+        """Take the bodies of publications that come next and are like `said`, as far as funds go.
+
+        Once the account is over its limit, one publication more may be handled (rule 9).
+        """
+        account = self.account
+        assert account is not None
+        if self._excess is not None or self._parked or not account.has_plain_turns:
+            return []
+        items, nbytes = account.room()
+        most = min(items // copies, MAX_RUN - 1)
+        return self._incoming.following(said, most, nbytes // copies - len(said.body))
 
     def _channel_closed(self, number: int) -> None:
         """Agree that a channel is closed."""
