@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...accounts import Outcome
+from ...accounts._loan import settle_whole
 from .._events import Publication
 from ._channel import Channel, Delivery
 from ._consumer import Consumer
@@ -516,6 +517,36 @@ class ServingQueue(QueueContents):
                     others += [each.queue for each in window.let_on() if each.queue is not self]
         return others
 
+    def _take_all_back(self, deliveries: Sequence[Delivery]) -> dict[ServingQueue, None]:
+        """Take deliveries out of their consumers' hands; as `_take_back`, with one look at each."""
+        others: dict[ServingQueue, None] = {}
+        now = self.ledger.clock()
+        unacked = self._unacked
+        nbytes = 0
+        taken: dict[tuple[Consumer, Channel], tuple[int, int]] = {}
+        for delivery in deliveries:
+            message = delivery.message
+            del unacked[message.seq]
+            size = message.size
+            nbytes += size
+            if delivery.consumer is not None:
+                key = delivery.consumer, delivery.channel
+                items, its_bytes = taken.get(key, (0, 0))
+                taken[key] = items + 1, its_bytes + size
+        self._unacked_bytes -= nbytes
+        self.rates.settled += len(deliveries)
+        for (consumer, channel), (items, its_bytes) in taken.items():
+            consumer.outstanding -= items
+            consumer.progressed_at = now
+            for window in (consumer.window, channel.window):
+                if window is not None:
+                    window.release(its_bytes, items)
+                    if window.waiting:
+                        for each in window.let_on():
+                            if each.queue is not self:
+                                others[each.queue] = None
+        return others
+
     def acked(self, delivery: Delivery) -> None:
         """End a delivery that was acknowledged. For `Channel`."""
         message = delivery.message
@@ -534,7 +565,6 @@ class ServingQueue(QueueContents):
 
     def all_acked(self, deliveries: Sequence[Delivery]) -> None:
         """End several deliveries that were acknowledged. For `Channel`."""
-        others: dict[ServingQueue, None] = {}
         unacked = self._unacked
         deliveries = [d for d in deliveries if unacked.get(d.message.seq) is d]
         written = [d.message.seq for d in deliveries if d.message.ticket is not None]
@@ -545,11 +575,9 @@ class ServingQueue(QueueContents):
         for delivery in deliveries:
             # Or one of them might be written, into the room that those before it make.
             delivery.message.finished = True
+        others = self._take_all_back(deliveries)
+        settle_whole([each.loan for each in deliveries if each.loan.items], Outcome.ACKED)
         for delivery in deliveries:
-            others.update(dict.fromkeys(self._take_back(delivery)))
-            loan = delivery.loan
-            if loan.items:
-                loan.settle(outcome=Outcome.ACKED)
             self._close(delivery.message, erased=True)
         self.counters.acked += len(deliveries)
         self.work()
