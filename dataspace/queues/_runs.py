@@ -74,6 +74,8 @@ class RunQueue(Queue):
         if self.deleted:
             account.repay(run.count, run.nbytes, Outcome.DROPPED, self)
             return False
+        if self._arrived and not self._working:
+            self.ready()  # those before it, or it could not go straight
         taken = 0
         events: Sequence[Any] = ()
         if self._goes_straight(run):

@@ -200,7 +200,7 @@ class ServerChannel(ChannelDefinitions):
                 if queue.answers_late(message.persistent):
                     return None
         bodies = self.session.following(said, len(queues))
-        return MessageRun(message, [said.body, *bodies]) if bodies else None
+        return None if bodies is None else MessageRun(message, [said.body, *bodies])
 
     def _reply(self, message: Message, nbytes: int) -> bool:
         """Publish a direct reply; whether its consumer is there."""

@@ -603,14 +603,17 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 else:
                     channel.handle(said.method)
 
-    def following(self, said: Publish, copies: int) -> list[bytes]:
+    def following(self, said: Publish, copies: int) -> list[bytes] | None:
         """Take the bodies of publications that come next and are like `said`, as far as funds go.
 
-        Once the account is over its limit, one publication more may be handled (rule 9).
+        Once the account is over its limit, one publication more may be handled (rule 9). None: each
+        needs a turn of its own.
         """
         account = self.account
         assert account is not None
-        if self._excess is not None or self._parked or not account.has_plain_turns:
+        if not account.has_plain_turns:
+            return None
+        if self._excess is not None or self._parked:
             return []
         items, nbytes = account.room()
         most = min(items // copies, MAX_RUN - 1)
