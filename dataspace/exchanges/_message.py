@@ -64,9 +64,9 @@ class MessageRun:
         return len(self.bodies)
 
     @property
-    def may_expire(self) -> bool:
-        """Whether they may wait for some time only."""
-        return self.first.expiration is not None
+    def expiration(self) -> float | None:
+        """Seconds that each of them may wait; None: any time."""
+        return self.first.expiration
 
     @property
     def persistent(self) -> bool:

@@ -11,12 +11,14 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ...accounts import Account, Outcome
 from ...accounts._loan import lent
 from ._consumer import Consumer
+from ._lines import Line
 from ._message import Message
 from ._queue import Queue
 
@@ -42,8 +44,8 @@ class Run(Protocol):
         ...
 
     @property
-    def may_expire(self) -> bool:
-        """Whether they may wait for some time only."""
+    def expiration(self) -> float | None:
+        """Seconds that each of them may wait; None: any time."""
         ...
 
     @property
@@ -87,9 +89,7 @@ class RunQueue(Queue):
                 events = run.events()
                 taken = self._deliver_some(account, events, run.sizes, now)
         if taken < run.count:
-            events = events or run.events()
-            for place in range(taken, run.count):
-                self._take(account, events[place], run.sizes[place], now, None)
+            self._line_up(account, run, events or run.events(), taken, now)
             return True
         return bool(self._returned or self._dying or self._again)
 
@@ -102,10 +102,36 @@ class RunQueue(Queue):
             or self._returned
             or self._dying
             or self.durable_first is not None
-            or run.may_expire
+            or run.expiration is not None
             or self.settings.message_ttl is not None
             or (self._persists and run.persistent)
         )
+
+    def _line_up(
+        self, account: Account, run: Run, events: Sequence[Any], start: int, now: float
+    ) -> None:
+        """Let messages arrive, from one on; as `Queue._take`, for which they are all alike."""
+        arrived: Line[Message] = self._arrived or deque()
+        if not (arrived or self._unacked or self.backing.ready):
+            self.progressed_at = now
+        persistent = self._persists and run.persistent
+        enqueued = now + self._wall_offset
+        ttl, own = self.settings.message_ttl, run.expiration
+        if own is not None and self._ttl_of is not None and (ttl is None or own < ttl):
+            ttl = own
+        expires = None if ttl is None else enqueued + ttl
+        sizes = run.sizes
+        seq = self._next_seq
+        for place in range(start, run.count):
+            event, size = events[place], sizes[place]
+            message = Message(seq, event, size, persistent, enqueued, expires)
+            message.loan = lent(account, [event], 1, size, self, now)
+            arrived.append(message)  # type: ignore[union-attr]
+            seq += 1
+        self._arrived = arrived
+        self._next_seq = seq
+        self.rates.arrived += run.count - start
+        self.counters.published += run.count - start
 
     def _pass_on(self, account: Account, run: Run, consumer: Consumer, now: float) -> None:
         """Give a run to the only consumer, which acknowledges nothing."""

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...accounts import Outcome
+from ...accounts import LoanedItem, Outcome
 from ...accounts._loan import settle_whole
 from .._events import Publication
 from ._channel import Channel, Delivery
@@ -254,7 +254,11 @@ class ServingQueue(QueueContents):
         backing = self.backing
         while self._active and backing.ready and not self.deleted:
             consumer = self._next_consumer()
-            if consumer is None or self._mark_is_awaited() or self._head_must_wait():
+            if (
+                consumer is None
+                or (self._durable < self._mark_ticket and self._mark_is_awaited())
+                or (self.durable_first is not None and self._head_must_wait())
+            ):
                 return
             message = self._fetch()
             if message is None:
@@ -566,20 +570,37 @@ class ServingQueue(QueueContents):
     def all_acked(self, deliveries: Sequence[Delivery]) -> None:
         """End several deliveries that were acknowledged. For `Channel`."""
         unacked = self._unacked
-        deliveries = [d for d in deliveries if unacked.get(d.message.seq) is d]
-        written = [d.message.seq for d in deliveries if d.message.ticket is not None]
+        mine: list[Delivery] = []
+        messages: list[Message] = []
+        loans: list[LoanedItem[list[Any]]] = []
+        written: list[int] = []
+        for delivery in deliveries:
+            message = delivery.message
+            if unacked.get(message.seq) is not delivery:
+                continue
+            # Or one of them might be written, into the room that those before it make.
+            message.finished = True
+            mine.append(delivery)
+            messages.append(message)
+            if delivery.loan.items:
+                loans.append(delivery.loan)
+            if message.ticket is not None:
+                written.append(message.seq)
         if written:
             assert self.shelf is not None
             self.shelf.done(written)
-        self.backing.forget([delivery.message for delivery in deliveries])
-        for delivery in deliveries:
-            # Or one of them might be written, into the room that those before it make.
-            delivery.message.finished = True
-        others = self._take_all_back(deliveries)
-        settle_whole([each.loan for each in deliveries if each.loan.items], Outcome.ACKED)
-        for delivery in deliveries:
-            self._close(delivery.message, erased=True)
-        self.counters.acked += len(deliveries)
+        self.backing.forget(messages)
+        others = self._take_all_back(mine)
+        settle_whole(loans, Outcome.ACKED)
+        for message in messages:
+            if message.persistent or message.ticket is not None or message.confirm is not None:
+                self._close(message, erased=True)
+            else:
+                message.pending = False
+                message.loan = None
+        if self._writer.short:
+            self._relieve()
+        self.counters.acked += len(mine)
         self.work()
         for queue in others:
             queue.work()
