@@ -352,8 +352,8 @@ def both(cores: Cores, options: Sequence[str]) -> Generator[dict[str, Running]]:
 def measure(
     loads: Sequence[Load], passes: int, cores: Cores, options: Sequence[str],
     report: Callable[[str], None],
-) -> list[Result]:  # fmt: skip
-    """Measure each load against both servers, in each pass.
+) -> Iterator[list[Result]]:  # fmt: skip
+    """Measure each load against both servers; yield all results after each pass.
 
     Raises:
         PerfTestError: See `Bench.run`.
@@ -373,7 +373,7 @@ def measure(
                             result = bench.run(load, name, running, number)
                             results.append(result)
                             report(f"pass {number + 1}  {row(result)}")
-    return results
+            yield results
 
 
 # -- what comes of it ------------------------------------------------------------------------------
@@ -562,20 +562,21 @@ def main() -> int:
     about = machine() | {"where": str(cores), "perftest": PERFTEST[2]}
     about |= {server.name: server.version() for server in (RELAY, RABBITMQ_AMQP)}
     passes = arguments.passes or (2 if arguments.quick else 3)
+    to = arguments.json or (None if arguments.quick or arguments.only else DATA)
+    results: list[Result] = []
     try:
-        results = measure(
+        for results in measure(
             chosen(arguments), passes, cores, arguments.relay_option,
             lambda text: print(text, file=sys.stderr, flush=True),
-        )  # fmt: skip
+        ):  # fmt: skip
+            about["load after"] = f"{os.getloadavg()[0]:.2f}"
+            if to is not None:
+                rows = [attrs.asdict(each) for each in results]
+                to.parent.mkdir(parents=True, exist_ok=True)
+                to.write_text(json.dumps({"about": about, "results": rows}, indent=1) + "\n")
     except (PerfTestError, ServerError) as error:
         print(error, file=sys.stderr)
         return 2
-    about["load after"] = f"{os.getloadavg()[0]:.2f}"
-    to = arguments.json or (None if arguments.quick or arguments.only else DATA)
-    if to is not None:
-        data = {"about": about, "passes": passes, "results": [attrs.asdict(r) for r in results]}
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_text(json.dumps(data, indent=1) + "\n")
     print("; ".join(f"{name}: {value}" for name, value in about.items()))
     print(table(results))
     good = check(results)
