@@ -77,7 +77,8 @@ class RunQueue(Queue):
             account.repay(run.count, run.nbytes, Outcome.DROPPED, self)
             return False
         if self._arrived and not self._working:
-            self.ready()  # those before it, or it could not go straight
+            # Those before it first, or it could not go straight.
+            self.ledger.faults.call(self, "seeing to what was published", self.ready)
         taken = 0
         events: Sequence[Any] = ()
         if self._goes_straight(run):

@@ -113,17 +113,8 @@ class OutletChannel(Channel):
         self._outlet = outlet
 
     def take(self, tag: int) -> Delivery | None:
-        """Take an outstanding delivery off, to be settled soon: see `settle`. None: it is not."""
+        """Take an outstanding delivery off, to be settled soon; None: it is not there."""
         return self.unacked.pop(tag, None)
-
-    @classmethod
-    def settle(cls, deliveries: list[Delivery]) -> None:
-        """Settle deliveries that were acknowledged one by one, as if they had been together."""
-        if len(deliveries) == 1:
-            deliveries[0].queue.acked(deliveries[0])
-            return
-        for queue, those in cls._by_queue(deliveries):
-            queue.all_acked(those)
 
     def _refuse(self, deliveries: list[Delivery], *, requeue: bool, failed: bool) -> None:
         if deliveries and self._outlet.unsent:

@@ -30,7 +30,6 @@ from ..mqtt.server._log_ins import LogIns
 from ..mqtt.server._place import Place, take_place
 from ._blocked import BlockedNotices
 from ._channel import ServerChannel
-from ._consuming import OutletChannel
 from ._direct_replies import ReplyConsumer
 from ._negotiation import UnknownHostError
 from ._properties import BasicProperties
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from ...access._tenants import Peer
     from ...access.acl import Rights
     from ...dataspace.queues import Delivery
+    from ...dataspace.queues._serving import ServingQueue
     from ..mqtt.server._over_limit import Excess, OverLimits
 
 ROOT: Final = "/"
@@ -62,6 +62,7 @@ CAPABILITIES: Final = {
 """What clients may use beyond AMQP 0-9-1, by RabbitMQ's names."""
 
 CONFIRMING: Final = "confirming its publications"
+SETTLING: Final = "settling acknowledgements"
 
 
 class AmqpServer(Server[ServerSettings, AmqpSession]):
@@ -232,8 +233,15 @@ class AmqpServer(Server[ServerSettings, AmqpSession]):
         """Settle the deliveries that were acknowledged one by one."""
         acked = self.acked[:]
         self.acked.clear()
-        if acked:
-            self.ledger.faults.call(None, "settling acknowledgements", OutletChannel.settle, acked)
+        call = self.ledger.faults.call
+        if len(acked) == 1:
+            call(acked[0].queue, SETTLING, acked[0].queue.acked, acked[0])
+            return
+        queues: dict[ServingQueue, list[Delivery]] = {}
+        for delivery in acked:
+            queues.setdefault(delivery.queue, []).append(delivery)
+        for queue, deliveries in queues.items():
+            call(queue, SETTLING, queue.all_acked, deliveries)
 
     def make_ready(self) -> None:
         """Let queues serve what was published: it goes to their consumers now."""
