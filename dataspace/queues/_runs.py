@@ -89,7 +89,11 @@ class RunQueue(Queue):
                     return False
                 events = run.events()
                 taken = self._deliver_some(account, events, run.sizes, now)
-        if taken < run.count:
+        if taken < run.count and self.deleted:
+            # With a consumer that has failed just now.
+            rest = run.count - taken, sum(run.sizes[taken:])
+            account.repay(*rest, Outcome.DROPPED, self)
+        elif taken < run.count:
             self._line_up(account, run, events or run.events(), taken, now)
             return True
         return bool(self._returned or self._dying or self._again)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pamqp import base
 
     from ...dataspace.exchanges import HostQueue
-    from ._connection import Ack, Publish
+    from ._connection import Ack, ConnectionInput, Publish
     from ._session import AmqpSession
 
 TAG_PREFIX: Final = "amq.ctag-"
@@ -61,6 +61,9 @@ TAG_PREFIX: Final = "amq.ctag-"
 
 TAG_BYTES: Final = 16
 """Random bytes in such a tag, as RabbitMQ."""
+
+MAX_RUN: Final = 128
+"""Most publications that are handled in one step: a millisecond's worth."""
 
 _CONSUME_OK: Final = (60, 21)
 _CANCEL: Final = (60, 30)
@@ -194,13 +197,25 @@ class ServerChannel(ChannelDefinitions):
             self._return(message)
 
     def _run(self, said: Publish, message: Message, queues: list[HostQueue]) -> MessageRun | None:
-        """Return a publication and those like it that come next; None: it goes alone."""
-        if self.confirms is not None:
-            for queue in queues:
-                if queue.answers_late(message.persistent):
-                    return None
-        bodies = self.session.following(said, len(queues))
-        return None if bodies is None else MessageRun(message, [said.body, *bodies])
+        """Return a publication and those like it that come next; None: each needs its own turn.
+
+        They are as many as funds are there for: once the account is over its limit, one publication
+        more may be handled (rule 9).
+        """
+        account, incoming = self.session.account, self.session.next_in_line
+        assert account is not None
+        if not account.has_plain_turns or (
+            self.confirms is not None
+            and any(queue.answers_late(message.persistent) for queue in queues)
+        ):
+            return None
+        bodies = [said.body]
+        if incoming is not None:
+            copies = len(queues)
+            items, nbytes = account.room()
+            most = min(items // copies, MAX_RUN - 1)
+            bodies += incoming.following(said, most, nbytes // copies - len(said.body))
+        return MessageRun(message, bodies)
 
     def _reply(self, message: Message, nbytes: int) -> bool:
         """Publish a direct reply; whether its consumer is there."""
@@ -274,8 +289,13 @@ class ServerChannel(ChannelDefinitions):
 
     # -- acknowledging -----------------------------------------------------------------------------
 
-    def ack_each(self, tags: list[int]) -> None:
-        """Acknowledge deliveries one by one; they are settled together (`settle_acked`)."""
+    def ack(self, said: Ack, incoming: ConnectionInput) -> None:
+        """Acknowledge deliveries; single ones, and those that come next, are settled together."""
+        if said.multiple:
+            if not self.gone:
+                self._ack_up_to(said.tag)
+            return
+        tags = [said.tag, *incoming.following_acks(self.number)]
         if self.gone:
             return
         acked = self.session.server.acked
@@ -287,11 +307,8 @@ class ServerChannel(ChannelDefinitions):
                 raise _unknown_tag(tag, _ACK)
             acked.append(delivery)
 
-    def ack(self, said: Ack) -> None:
-        """Acknowledge deliveries, all up to one."""
-        if self.gone:
-            return
-        tag = self._settled(said.tag, True, _ACK)
+    def _ack_up_to(self, last: int) -> None:
+        tag = self._settled(last, True, _ACK)
         if tag is not None:
             self.session.server.settle_acked()
             self.deliveries.ack(tag, multiple=True)

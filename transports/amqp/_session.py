@@ -64,9 +64,6 @@ if TYPE_CHECKING:
 MISSED: Final = 2
 """Heartbeat intervals without a byte after which a connection ends (section 4.2.7)."""
 
-MAX_RUN: Final = 128
-"""Most publications that are handled in one step: a millisecond's worth."""
-
 POLL_SECONDS: Final = 0.005
 """How often it is looked whether the disk has what a basic.get waits for."""
 
@@ -572,13 +569,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                     publish_or_refuse(self._excess, channel, command)
         elif type(command) is Ack:
             channel = self.channels.get(command.channel)
-            if command.multiple:
-                if channel is not None:
-                    channel.ack(command)
-                return
-            tags = self._incoming.following_acks(command.channel)
             if channel is not None:
-                channel.ack_each([command.tag, *tags])
+                channel.ack(command, self._incoming)
         elif type(command) is Greeting:
             self.negotiation.greet()
         else:
@@ -603,21 +595,10 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 else:
                     channel.handle(said.method)
 
-    def following(self, said: Publish, copies: int) -> list[bytes] | None:
-        """Take the bodies of publications that come next and are like `said`, as far as funds go.
-
-        Once the account is over its limit, one publication more may be handled (rule 9). None: each
-        needs a turn of its own.
-        """
-        account = self.account
-        assert account is not None
-        if not account.has_plain_turns:
-            return None
-        if self._excess is not None or self._parked:
-            return []
-        items, nbytes = account.room()
-        most = min(items // copies, MAX_RUN - 1)
-        return self._incoming.following(said, most, nbytes // copies - len(said.body))
+    @property
+    def next_in_line(self) -> ConnectionInput | None:
+        """The input that is to be handled next; None: others wait before it, or may be refused."""
+        return None if self._parked or self._excess is not None else self._incoming
 
     def _channel_closed(self, number: int) -> None:
         """Agree that a channel is closed."""
@@ -702,8 +683,6 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         )
         # Its one argument is a short string, empty and unused.
         self.send(frame_of(0, (10, 41), b"\0"))
-
-    # -- for its channels --------------------------------------------------------------------------
 
     # -- being blocked -----------------------------------------------------------------------------
 
