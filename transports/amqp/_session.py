@@ -581,8 +581,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 self._handle_connection(said.method)
             elif isinstance(said.method, Channel.Open):
                 self.channels[said.channel] = ServerChannel(self, said.channel)
-                # Its one argument is a long string, empty and unused.
-                self.send(frame_of(said.channel, (20, 11), b"\0\0\0\0"))
+                self.send(frame_of(said.channel, (20, 11), b"\0\0\0\0"))  # an empty long string
             else:
                 channel = self.channels.get(said.channel)
                 if channel is None:
@@ -681,8 +680,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         server.logger.info(
             "%s connected from %s", name, self._link.peer, extra=self._fields("connected")
         )
-        # Its one argument is a short string, empty and unused.
-        self.send(frame_of(0, (10, 41), b"\0"))
+        self.send(frame_of(0, (10, 41), b"\0"))  # an empty short string
 
     # -- being blocked -----------------------------------------------------------------------------
 

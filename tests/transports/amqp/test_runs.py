@@ -69,22 +69,28 @@ def parsed(chunks: list[bytes], *, runs: bool) -> list[Said]:
 
 
 channels = st.sampled_from([1, 1, 1, 2])
+
+
+def a_publication(
+    key: str, size: int, channel: int, mandatory: bool, priority: int | None
+) -> bytes:
+    properties = {} if priority is None else {"priority": priority}
+    return publication(key, bytes(size), "x", channel=channel, mandatory=mandatory, **properties)
+
+
+def an_ack(channel: int, tag: int, multiple: bool) -> bytes:
+    return frame.marshal(Basic.Ack(tag, multiple), channel)
+
+
 publications = st.builds(
-    lambda key, size, channel, mandatory, priority: publication(
-        key, bytes(size), "x", channel=channel, mandatory=mandatory, priority=priority
-    ),
+    a_publication,
     st.sampled_from(["k", "k", "key"]),
     st.sampled_from([0, 1, 10, 10, 10, 11, 4_000, 5_000]),
     channels,
     st.booleans(),
     st.sampled_from([1, 1, 1, 2, None]),
 )
-acks = st.builds(
-    lambda channel, tag, multiple: frame.marshal(Basic.Ack(tag, multiple), channel),
-    channels,
-    st.integers(0, 1 << 40),
-    st.sampled_from([False, False, True]),
-)
+acks = st.builds(an_ack, channels, st.integers(0, 1 << 40), st.sampled_from([False, False, True]))
 
 
 @given(st.lists(publications | acks, max_size=30), st.lists(st.integers(0, 20_000), max_size=5))
