@@ -424,6 +424,16 @@ class Account:
         """Whether `ensure_clear_funds` would return at once."""
         return self.is_open_wide() or lets_through(self, heed_alarms=True)
 
+    @property
+    def has_plain_turns(self) -> bool:
+        """Whether turns may be done together: nobody records, traces or rates single ones."""
+        return not (
+            self.rated
+            or self.tracers is not None
+            or self.tracing is not None
+            or self.ledger.recorder is not None
+        )
+
     def is_open_wide(self) -> bool:
         """Whether no debt here or above is over its limit, and no gate is closed to anybody.
 

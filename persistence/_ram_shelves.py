@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import attrs
 import trio
 
 from ..accounts import Faults
@@ -23,6 +22,15 @@ from ._sending import Sending
 
 TOLD_A_STEP: Final = 128
 """Shelves that report before other tasks may run: about a millisecond's worth."""
+
+
+def _at_rest(message: Message) -> Message:
+    """Return a message as it comes from a shelf; `attrs.evolve` takes four times as long."""
+    return Message(
+        message.seq, message.event, message.size, message.persistent, message.enqueued,
+        message.expires, tag=message.tag, deaths=message.deaths, ticket=0, at_rest=True,
+        doomed=message.doomed, ram_only=message.ram_only, finished=message.finished,
+    )  # fmt: skip
 
 
 class RamShelf:
@@ -44,11 +52,7 @@ class RamShelf:
         return len(self._messages)
 
     def put(self, message: Message) -> int:
-        copy = attrs.evolve(
-            message, loan=None, confirm=None, ticket=0, at_rest=True, pending=False,
-            deliveries=0, failures=0, redelivered=False,
-        )  # fmt: skip
-        self._messages[message.seq] = copy
+        self._messages[message.seq] = _at_rest(message)
         if not self._order or message.seq > self._order[-1]:
             self._order.append(message.seq)
         else:
@@ -94,7 +98,7 @@ class RamShelf:
                     break
                 message = self._messages.get(seq)
                 if message is not None:
-                    found.append(attrs.evolve(message))
+                    found.append(_at_rest(message))
                     size += message.size
             queue.paged_in(found)
 

@@ -19,6 +19,7 @@ from ._keeping import PREFIX as PREFIX
 from ._keeping import Keeper as Keeper
 from ._limits import HostLimits as HostLimits
 from ._message import Message as Message
+from ._message import MessageRun as MessageRun
 from ._properties import PlainProperties as PlainProperties
 from ._properties import Properties as Properties
 from ._tables import Table as Table

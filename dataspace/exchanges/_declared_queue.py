@@ -17,6 +17,7 @@ from ..queues import (
     QueueInUseError,
     QueueSettings,
     QueueSums,
+    RunQueue,
     SteadyBacking,
 )
 from ._message import Message
@@ -30,7 +31,7 @@ QUEUE_BYTES = 4_500
 """The memory of an empty queue besides its name and its arguments (measured)."""
 
 
-class HostQueue(Queue):
+class HostQueue(RunQueue):
     """A queue of a virtual host.
 
     Publishers to a queue without consumers wait, as long as it takes: only a limit that its clients

@@ -19,6 +19,7 @@ from typing import Final, cast
 import attrs
 
 from ...accounts import Account, Confirm, Recipient, Turn, commit_run
+from ...accounts._books import borrow_run
 from ...accounts._cooperative import run_to_end
 from .._dataspace import Dataspace
 from ..queues import DeadLetter
@@ -30,7 +31,7 @@ from ._errors import access_refused, not_found, precondition_failed
 from ._exchange import Binding, Exchange, Headers, Kind
 from ._keeping import Keeper
 from ._limits import HostLimits
-from ._message import Message
+from ._message import Message, MessageRun
 from ._properties import PlainProperties, Properties
 from ._tables import Table, type_name
 from ._topic_bridge import AMQ_TOPIC, TopicBridge
@@ -181,20 +182,9 @@ class VirtualHost(Definitions):
         Returns:
             Whether anybody has it; None: nothing was done, it has to be published in a turn.
         """
-        if b"CC" in message.properties or message.headers is not None:
+        queues = self.find_queues(exchange, message)
+        if queues is None:
             return None
-        if exchange == DEFAULT_EXCHANGE:
-            declared = self.queues.get(message.routing_key)
-            found: Iterable[DeclaredQueue] = () if declared is None else (declared,)
-        else:
-            source = self.exchanges.get(exchange)
-            if source is None or source.internal or not source.is_plain:
-                return None
-            if source is self._amq_topic:
-                return None
-            headers = partial(self.properties.headers, message)
-            found = cast("Iterable[DeclaredQueue]", source.match(message.routing_key, headers))
-        queues = [each.queue for each in found]
         ledger = account.ledger
         outer, ledger.confirming = ledger.confirming, confirm
         try:
@@ -205,6 +195,42 @@ class VirtualHost(Definitions):
             touched[queue] = None
         self._count(len(queues), False, 1)
         return bool(queues)
+
+    def find_queues(self, exchange: str, message: Message) -> list[HostQueue] | None:
+        """Return the queues that get a message; None: it may reach others, or there is an error."""
+        if b"CC" in message.properties or message.headers is not None:
+            return None
+        if exchange == DEFAULT_EXCHANGE:
+            declared = self.queues.get(message.routing_key)
+            return [] if declared is None else [declared.queue]
+        source = self.exchanges.get(exchange)
+        if source is None or source.internal or not source.is_plain or source is self._amq_topic:
+            return None
+        headers = partial(self.properties.headers, message)
+        found = cast("Iterable[DeclaredQueue]", source.match(message.routing_key, headers))
+        return [each.queue for each in found]
+
+    def publish_run(
+        self,
+        account: Account,
+        queues: list[HostQueue],
+        run: MessageRun,
+        touched: dict[Recipient, None],
+    ) -> None:
+        """Do the root turn of a run in one step; as `publish_at_once`, for queues found before.
+
+        None of them may answer the confirms of such messages later (`RunQueue.answers_late`), and
+        nobody may look at single turns of the account (`Account.has_plain_turns`).
+        """
+        copies = len(queues)
+        borrow_run(account, run.count, run.nbytes, copies)
+        now = account.ledger.clock()
+        for queue in queues:
+            if queue.hold_run(account, run, now):
+                touched[queue] = None
+        self._copies.add_copies(copies, run.count)
+        self.published += run.count
+        self.routed += run.count * copies
 
     def _publish(self, turn: Turn, source: Exchange, message: Message) -> bool:
         if source.is_plain and not message.more_keys and source is not self._amq_topic:

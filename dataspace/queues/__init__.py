@@ -40,6 +40,8 @@ from ._queue import Queue as Queue
 from ._queue import is_exactly_once as is_exactly_once
 from ._queue import is_persistent as is_persistent
 from ._rates import Rates as Rates
+from ._runs import Run as Run
+from ._runs import RunQueue as RunQueue
 from ._settings import DEFAULT_DELIVERY_LIMIT as DEFAULT_DELIVERY_LIMIT
 from ._settings import Overflow as Overflow
 from ._settings import QueueSettings as QueueSettings

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._prefetch import PrefetchWindow
 
 if TYPE_CHECKING:
+    from ...accounts import Account
     from ._channel import Channel, Delivery
     from ._serving import ServingQueue
 
@@ -23,6 +24,8 @@ class Consumer:
         on_cancelled: Called with a sentence if the queue ends it: deleted, or given up.
         on_channel_closed: Called with a sentence when its channel is closed, for any reason, and it
             ends with it; None unless somebody sets it.
+        take_run: Called in place of `callback` with a whole run: the account, the run, the tag of
+            its first delivery. Only with `no_ack`; None, the initial value: there is none.
         no_ack: Whether deliveries are settled as soon as they are made.
         exclusive: Whether it is the only one.
         cancelled: Whether it gets nothing more.
@@ -34,7 +37,8 @@ class Consumer:
 
     __slots__ = (
         "__weakref__", "callback", "cancelled", "channel", "delivered", "exclusive", "no_ack",
-        "on_cancelled", "on_channel_closed", "outstanding", "progressed_at", "queue", "window",
+        "on_cancelled", "on_channel_closed", "outstanding", "progressed_at", "queue", "take_run",
+        "window",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +60,7 @@ class Consumer:
         self.exclusive = exclusive
         self.on_cancelled = on_cancelled
         self.on_channel_closed: Callable[[str], object] | None = None
+        self.take_run: Callable[[Account, Any, int], object] | None = None
         self.cancelled = False
         self.delivered = 0
         self.outstanding = 0

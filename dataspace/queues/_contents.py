@@ -113,12 +113,12 @@ class QueueContents(Holder):
         self._arrived: Line[Message] = ()
         self._ready_bytes: int = 0
         self._unacked: dict[int, Delivery] = {}
-        self._unacked_bytes = 0
+        self._unacked_bytes: int = 0
         self._dying: Line[tuple[Message, DeathReason]] = ()
         self._burying: dict[int, Message] = {}
         self._returned: list[Message] = []
         # The number of ready messages that will die as soon as they are read.
-        self._doomed = 0
+        self._doomed: int = 0
         # The messages that may have been delivered, for after a restart.
         self._attached = False
         self._delivered_upto = 0

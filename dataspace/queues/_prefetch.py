@@ -67,9 +67,9 @@ class PrefetchWindow:
         self.used_items += 1
         self.used_bytes += nbytes
 
-    def release(self, nbytes: int) -> None:
-        """Note one message less. For queues, which then call `let_on`."""
-        self.used_items -= 1
+    def release(self, nbytes: int, items: int = 1) -> None:
+        """Note so many messages less. For queues, which then call `let_on`."""
+        self.used_items -= items
         self.used_bytes -= nbytes
 
     def let_on(self) -> list[Consumer]:

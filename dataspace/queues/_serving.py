@@ -19,19 +19,19 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ...accounts import Outcome
 from .._events import Publication
 from ._channel import Channel, Delivery
 from ._consumer import Consumer
-from ._contents import QueueContents
 from ._errors import QueueDeletedError, QueueInUseError
 from ._lines import Line, appended
 from ._message import DeathReason, Message
 from ._prefetch import PrefetchWindow
 from ._settings import Overflow
+from ._settling import SettlingQueue
 
 logger = logging.getLogger("clearfunds.dataspace")
 
@@ -40,12 +40,11 @@ MAX_ROUNDS = 100
 the queue by itself or as its own dead letter, before others go on."""
 
 
-class ServingQueue(QueueContents):
+class ServingQueue(SettlingQueue):
     """A queue's consumers; see `Queue` for the arguments."""
 
     __slots__ = (
-        "_active", "_again", "_due", "_said_too_large", "_unused_since", "_working", "consumers",
-        "durable_first",
+        "_active", "_due", "_said_too_large", "_unused_since", "consumers", "durable_first",
     )  # fmt: skip
 
     def _begin_serving(self) -> None:
@@ -54,7 +53,7 @@ class ServingQueue(QueueContents):
         self.durable_first: Callable[[Any], bool] | None = None
         # Consumers with room, in the order in which they are served.
         self._active: Line[Consumer] = ()
-        self._working = self._again = False
+        self._begin_settling()
         self._said_too_large = False
         # The time when `tick` must run for the backing, or for the rest of a round.
         self._due = math.inf
@@ -253,7 +252,11 @@ class ServingQueue(QueueContents):
         backing = self.backing
         while self._active and backing.ready and not self.deleted:
             consumer = self._next_consumer()
-            if consumer is None or self._mark_is_awaited() or self._head_must_wait():
+            if (
+                consumer is None
+                or (self._durable < self._mark_ticket and self._mark_is_awaited())
+                or (self.durable_first is not None and self._head_must_wait())
+            ):
                 return
             message = self._fetch()
             if message is None:
@@ -494,149 +497,3 @@ class ServingQueue(QueueContents):
                 consumer.on_cancelled(why)
             except Exception:
                 logger.exception("a consumer of queue %s did not take its end well", self.name)
-
-    # -- acknowledgements --------------------------------------------------------------------------
-
-    def _take_back(self, delivery: Delivery) -> list[ServingQueue]:
-        """Take a delivery out of its consumer's hands; return other queues that can go on."""
-        message = delivery.message
-        del self._unacked[message.seq]
-        self._unacked_bytes -= message.size
-        self.rates.settled += 1
-        consumer = delivery.consumer
-        if consumer is None:
-            return []
-        consumer.outstanding -= 1
-        consumer.progressed_at = self.ledger.clock()
-        others: list[ServingQueue] = []
-        for window in (consumer.window, delivery.channel.window):
-            if window is not None:
-                window.release(message.size)
-                if window.waiting:
-                    others += [each.queue for each in window.let_on() if each.queue is not self]
-        return others
-
-    def acked(self, delivery: Delivery) -> None:
-        """End a delivery that was acknowledged. For `Channel`."""
-        message = delivery.message
-        if self._unacked.get(message.seq) is not delivery:
-            return  # it went with the queue
-        others = self._take_back(delivery)
-        loan = delivery.loan
-        if loan.items:
-            loan.settle(outcome=Outcome.ACKED)
-        self.counters.acked += 1
-        self.backing.forget((message,))
-        self._close(message)
-        self.work()
-        for queue in others:
-            queue.work()
-
-    def all_acked(self, deliveries: Sequence[Delivery]) -> None:
-        """End several deliveries that were acknowledged. For `Channel`."""
-        others: dict[ServingQueue, None] = {}
-        unacked = self._unacked
-        deliveries = [d for d in deliveries if unacked.get(d.message.seq) is d]
-        written = [d.message.seq for d in deliveries if d.message.ticket is not None]
-        if written:
-            assert self.shelf is not None
-            self.shelf.done(written)
-        self.backing.forget([delivery.message for delivery in deliveries])
-        for delivery in deliveries:
-            # Or one of them might be written, into the room that those before it make.
-            delivery.message.finished = True
-        for delivery in deliveries:
-            others.update(dict.fromkeys(self._take_back(delivery)))
-            loan = delivery.loan
-            if loan.items:
-                loan.settle(outcome=Outcome.ACKED)
-            self._close(delivery.message, erased=True)
-        self.counters.acked += len(deliveries)
-        self.work()
-        for queue in others:
-            queue.work()
-
-    def requeued(self, deliveries: Sequence[Delivery], *, failed: bool) -> None:
-        """Put deliveries back to their places; `failed` counts. For `Channel`."""
-        others: dict[ServingQueue, None] = {}
-        limit = self.settings.delivery_limit
-        back: list[Message] = []
-        dead: list[Delivery] = []
-        for delivery in deliveries:
-            message = delivery.message
-            if self._unacked.get(message.seq) is not delivery:
-                continue
-            others.update(dict.fromkeys(self._take_back(delivery)))
-            message.pending = False
-            message.redelivered = True
-            message.failures += failed
-            if failed and limit is not None and message.failures > limit:
-                dead.append(delivery)
-            elif delivery.loan.items:
-                self._return_loan(delivery)
-                back.append(message)
-            else:
-                # Its consumer has settled the loan: the message has ended.
-                self.backing.forget((message,))
-                self._close(message)
-        self.counters.requeued += len(back)
-        self.counters.failed += len(dead)
-        self._come_back(back)
-        self._condemn(dead, DeathReason.DELIVERY_LIMIT)
-        self.settled()
-        self.work()
-        for queue in others:
-            queue.work()
-
-    def rejected(self, deliveries: Sequence[Delivery]) -> None:
-        """Dead-letter or drop messages that a consumer rejected without requeue. For `Channel`."""
-        others: dict[ServingQueue, None] = {}
-        gone: list[Delivery] = []
-        for delivery in deliveries:
-            message = delivery.message
-            if self._unacked.get(message.seq) is delivery:
-                others.update(dict.fromkeys(self._take_back(delivery)))
-                message.pending = False
-                gone.append(delivery)
-        self.counters.rejected += len(gone)
-        self._condemn(gone, DeathReason.REJECTED)
-        self.work()
-        for queue in others:
-            queue.work()
-
-    def _return_loan(self, delivery: Delivery) -> None:
-        message = delivery.message
-        if message.at_rest:
-            self._rest.put_back(delivery.loan)
-            message.loan = None
-
-    def _come_back(self, messages: list[Message]) -> None:
-        if self._working:
-            self._returned += messages
-        elif messages:
-            self._put_back(messages)
-
-    def _condemn(self, deliveries: Sequence[Delivery], reason: DeathReason) -> None:
-        """Let messages die that were in a consumer's hands.
-
-        One whose event is not in RAM any more has to be read first, to be a dead letter: it waits
-        for that in its place, counted among those that are ready.
-        """
-        doomed: list[Message] = []
-        for delivery in deliveries:
-            message = delivery.message
-            here = message.event is not None or delivery.event is not None or not message.written
-            if not here and self._dead_letter is not None and delivery.loan.items:
-                self._return_loan(delivery)
-                message.doomed = reason
-                doomed.append(message)
-                continue
-            self.backing.forget((message,))
-            if message.event is None:
-                message.event = delivery.event
-            if delivery.loan.items:
-                self._die(message, reason)
-            else:
-                self._close(message)
-        self._doomed += len(doomed)
-        self._come_back(doomed)

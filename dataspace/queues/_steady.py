@@ -81,7 +81,7 @@ class SteadyBacking(Backing):
         self.ready += 1
         head = self._head
         if not self._tail_count:
-            has_room = len(head) < self.target and self._head_bytes < MAX_RAM_BYTES
+            has_room = not head or (len(head) < self.target and self._head_bytes < MAX_RAM_BYTES)
             if has_room or not self.pager.write(message):
                 head.append(message)
                 self._head_bytes += message.size
@@ -101,7 +101,7 @@ class SteadyBacking(Backing):
         self._tail_count += 1
 
     def fetch(self) -> Message | None:
-        requeued = self._first_requeued()
+        requeued = self._first_requeued() if self._requeued else None
         if requeued is not None:
             if requeued.seq in self._missing:
                 self._read()

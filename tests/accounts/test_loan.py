@@ -19,7 +19,8 @@ from clearfunds.accounts import (
     Outcome,
     SettledError,
 )
-from tests.accounts.conftest import Box, owed, publish
+from clearfunds.accounts._loan import settle_whole
+from tests.accounts.conftest import Box, Recording, owed, publish
 from tests.loops import open_nursery
 
 # -- made and settled -----------------------------------------------------------------------------
@@ -408,3 +409,52 @@ def test_what_no_loan_can_cover(ledger: Ledger, amounts: tuple[int, int]) -> Non
     with pytest.raises(ValueError, match="at least one item"):
         account.lend("", items=amounts[0], nbytes=amounts[1])
     assert owed(account) == (0, 0)
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+
+@pytest.mark.rule(7, 8)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(1, 3), st.booleans()),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_whole_loans_are_settled_together_as_one_by_one(
+    made: list[tuple[str, str, int, bool]], recorded: bool
+) -> None:
+    books: list[object] = []
+    for together in (True, False):
+        now = [0.0]
+        ledger = Ledger(clock=lambda now=now: now[0])  # type: ignore[misc]
+        recording = Recording()
+        if recorded:
+            ledger.recorder = recording
+        accounts = {name: ledger.open(name) for name in "ab"}
+        boxes = {name: Box(ledger, name) for name in "xy"}
+        loans: list[LoanedItem[Any]] = []
+        for account, box, items, later in made:
+            now[0] += later
+            loan = accounts[account].lend([b"12"] * items, items=items, nbytes=2 * items)
+            loan.held_by(boxes[box])
+            loans.append(loan)
+        now[0] += 3.0
+        if together:
+            settle_whole(loans, Outcome.ACKED)
+        else:
+            for loan in loans:
+                loan.settle(outcome=Outcome.ACKED)
+        ledger.audit()
+        assert not any(loan.items or loan.bytes for loan in loans)
+        books.append(
+            (
+                [owed(account) for account in accounts.values()],
+                list(ledger.repaid_items),
+                list(ledger.repaid_bytes),
+                [(list(box.ages.counts), box.progressed_at) for box in boxes.values()],
+                len(recording.settlements),
+            )
+        )
+    assert books[0] == books[1]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pamqp.commands import Basic, Confirm, Tx
 from pamqp.commands import Channel as ChannelClass
 
-from ...dataspace.exchanges import AMQ_TOPIC, HostError, Message
+from ...dataspace.exchanges import AMQ_TOPIC, HostError, Message, MessageRun
 from ...dataspace.queues import (
     Confirms,
     Delivery,
@@ -52,7 +52,8 @@ from ._replies import NO_METHOD, AmqpError, Code, Method
 if TYPE_CHECKING:
     from pamqp import base
 
-    from ._connection import Ack, Publish
+    from ...dataspace.exchanges import HostQueue
+    from ._connection import Ack, ConnectionInput, Publish
     from ._session import AmqpSession
 
 TAG_PREFIX: Final = "amq.ctag-"
@@ -61,10 +62,14 @@ TAG_PREFIX: Final = "amq.ctag-"
 TAG_BYTES: Final = 16
 """Random bytes in such a tag, as RabbitMQ."""
 
+MAX_RUN: Final = 128
+"""Most publications that are handled in one step: a millisecond's worth."""
+
 _CONSUME_OK: Final = (60, 21)
 _CANCEL: Final = (60, 30)
 _CANCEL_OK: Final = (60, 31)
 _PUBLISH: Final = (60, 40)
+_ACK: Final = (60, 80)
 
 
 class NotYet(Exception):  # noqa: N818 (it is no error)
@@ -77,6 +82,10 @@ class NotYet(Exception):  # noqa: N818 (it is no error)
     def __init__(self, ready: Callable[[], bool]) -> None:
         super().__init__()
         self.ready = ready
+
+
+def _unknown_tag(tag: int, method: Method) -> AmqpError:
+    return AmqpError(Code.PRECONDITION_FAILED, f"unknown delivery tag {tag}", method)
 
 
 class ServerChannel(ChannelDefinitions):
@@ -157,6 +166,15 @@ class ServerChannel(ChannelDefinitions):
         session.server.counters.received += 1
         confirms = self.confirms
         touched = session.server.touched
+        queues = host.find_queues(said.exchange, message)
+        if queues:
+            run = self._run(said, message, queues)
+            if run is not None:
+                session.server.counters.received += run.count - 1
+                host.publish_run(account, queues, run, touched)
+                if confirms is not None:
+                    confirms.run_taken(run.count)
+                return
         try:
             if confirms is None:
                 routed = host.publish_at_once(
@@ -177,6 +195,27 @@ class ServerChannel(ChannelDefinitions):
             raise fault_of(exc, _PUBLISH) from None
         if said.mandatory and not routed:
             self._return(message)
+
+    def _run(self, said: Publish, message: Message, queues: list[HostQueue]) -> MessageRun | None:
+        """Return a publication and those like it that come next; None: each needs its own turn.
+
+        They are as many as funds are there for: once the account is over its limit, one publication
+        more may be handled (rule 9).
+        """
+        account, incoming = self.session.account, self.session.next_in_line
+        assert account is not None
+        if not account.has_plain_turns or (
+            self.confirms is not None
+            and any(queue.answers_late(message.persistent) for queue in queues)
+        ):
+            return None
+        bodies = [said.body]
+        if incoming is not None:
+            copies = len(queues)
+            items, nbytes = account.room()
+            most = min(items // copies, MAX_RUN - 1)
+            bodies += incoming.following(said, most, nbytes // copies - len(said.body))
+        return MessageRun(message, bodies)
 
     def _reply(self, message: Message, nbytes: int) -> bool:
         """Publish a direct reply; whether its consumer is there."""
@@ -250,15 +289,27 @@ class ServerChannel(ChannelDefinitions):
 
     # -- acknowledging -----------------------------------------------------------------------------
 
-    def ack(self, said: Ack) -> None:
-        """Acknowledge deliveries; single ones are settled together (`AmqpServer.settle_acked`)."""
+    def ack(self, said: Ack, incoming: ConnectionInput) -> None:
+        """Acknowledge deliveries; single ones, and those that come next, are settled together."""
+        if said.multiple:
+            if not self.gone:
+                self._ack_up_to(said.tag)
+            return
+        tags = [said.tag, *incoming.following_acks(self.number)]
         if self.gone:
             return
-        tag = self._settled(said.tag, said.multiple, (60, 80))
-        if not said.multiple:
-            assert tag is not None
-            self.session.server.acked.append(self.deliveries.take(tag))
-        elif tag is not None:
+        acked = self.session.server.acked
+        take = self.deliveries.take
+        upto = self._sent()
+        for tag in tags:
+            delivery = take(tag) if tag <= upto else None
+            if delivery is None:
+                raise _unknown_tag(tag, _ACK)
+            acked.append(delivery)
+
+    def _ack_up_to(self, last: int) -> None:
+        tag = self._settled(last, True, _ACK)
+        if tag is not None:
             self.session.server.settle_acked()
             self.deliveries.ack(tag, multiple=True)
 
@@ -275,17 +326,22 @@ class ServerChannel(ChannelDefinitions):
     def _settled(self, tag: int, multiple: bool, method: Method) -> int | None:
         """Return the tag to settle, which is outstanding and was sent; None: there is nothing."""
         unacked = self.deliveries.unacked
+        upto = self._sent()
+        if not tag and multiple:
+            if upto >= self.deliveries.last_tag:
+                return 0
+            return max((each for each in unacked if each <= upto), default=None)
+        if tag not in unacked or tag > upto:
+            raise _unknown_tag(tag, method)
+        return tag
+
+    def _sent(self) -> int:
+        """Return the last tag that had been sent when the session read what it handles now."""
         session = self.session
         if self._sent_in != session.reads:
             self._sent_in = session.reads
             self._sent_upto = self._find_sent()
-        if not tag and multiple:
-            if self._sent_upto >= self.deliveries.last_tag:
-                return 0
-            return max((each for each in unacked if each <= self._sent_upto), default=None)
-        if tag not in unacked or tag > self._sent_upto:
-            raise AmqpError(Code.PRECONDITION_FAILED, f"unknown delivery tag {tag}", method)
-        return tag
+        return self._sent_upto
 
     def _find_sent(self) -> int:
         """Return the last tag that has been sent, or is being sent."""
@@ -385,6 +441,8 @@ class ServerChannel(ChannelDefinitions):
             self._consumers.pop(tag, None)
             raise AmqpError(Code.PRECONDITION_FAILED, str(exc), method) from None
         consumer.callback = deliver
+        if said.no_ack:
+            consumer.take_run = made.take_run
         if answer:
             session.send(answer)
 

@@ -50,6 +50,13 @@ MAX_ROUTES: Final = 256
 _CONTENT: Final = struct.Struct(">BHIHHQ")
 _CONTENT_BYTES: Final = _CONTENT.size
 _ACK: Final = struct.Struct(">QB")
+_NUMBER: Final = struct.Struct(">Q")
+_SIZE: Final = struct.Struct(">I")
+_UP_TO_SIZE: Final = FRAME_BYTES - 1 + 4
+"""The bytes of a header frame before the size of the body."""
+_ACK_FRAME: Final = FRAME_BYTES + 13
+_ACK_HEAD: Final = 11
+"""The bytes of a basic.ack before the delivery tag."""
 _INDEX: Final = struct.Struct(">HH")
 
 _PUBLISH: Final = b"\x00\x3c\x00\x28"
@@ -174,8 +181,8 @@ class ConnectionInput:
     """
 
     __slots__ = (
-        "_assembled", "_channels", "_max_message_size", "_max_payload", "_routes", "buffer",
-        "channel_max", "position", "state",
+        "_assembled", "_channels", "_last", "_max_message_size", "_max_payload", "_routes",
+        "_starts", "buffer", "channel_max", "position", "state",
     )  # fmt: skip
 
     def __init__(self, *, max_first_size: int, max_message_size: int) -> None:
@@ -189,6 +196,10 @@ class ConnectionInput:
         self._routes: dict[bytes, tuple[str, str, int]] = {}
         # Bytes of contents that are not complete.
         self._assembled = 0
+        # The command that came last, if it is a publication that lies in `buffer` as a whole; and
+        # the starts of its method frame and its header frame there.
+        self._last: Publish | None = None
+        self._starts = (0, 0)
 
     def __repr__(self) -> str:
         return f"<ConnectionInput: {self.state.value}, {len(self._channels)} channels>"
@@ -212,9 +223,11 @@ class ConnectionInput:
         else:
             self.buffer = data
         self.position = 0
+        self._last = None
 
     def let_go(self) -> None:
         """Let go of what has been parsed."""
+        self._last = None
         self.buffer = self.buffer[self.position :]
         self.position = 0
 
@@ -297,13 +310,16 @@ class ConnectionInput:
                         route = self._route(buffer[at + 11 : after - 1], channel)
                         whole = self._publication(channel, route, after)
                         if whole is not None:
+                            self._last, self._starts = whole, (at, after)
                             return whole
                         known.content = _Content(route)
                         known.idle = False
                         continue
                     if index == _BASIC_ACK and size == _ACK_BYTES:
                         tag, multiple = _ACK.unpack_from(buffer, at + 11)
+                        self._last = None
                         return Ack(channel, tag, bool(multiple & 1))
+                self._last = None
                 command = self._method(channel, buffer[at + 7 : after - 1])
                 if command is not None:
                     return command
@@ -393,6 +409,66 @@ class ConnectionInput:
             self.position = after
         exchange, key, flags = route
         return Publish(channel, exchange, key, bool(flags & 1), bool(flags & 2), properties, body)
+
+    def following(self, said: Publish, most: int, nbytes: int) -> list[bytes]:
+        """Take the publications that come next and differ from `said` in their bodies alone.
+
+        Args:
+            said: The command that came last.
+            most: How many.
+            nbytes: How many bytes of bodies; the last one may overshoot it.
+
+        Returns:
+            Their bodies.
+        """
+        if self._last is not said or not said.body:
+            return []
+        buffer = self.buffer
+        end = len(buffer)
+        method_at, header_at = self._starts
+        size_at = header_at + _UP_TO_SIZE - method_at
+        head = buffer[method_at : header_at + _UP_TO_SIZE]
+        properties_at = header_at + _CONTENT_BYTES
+        # Up to the size of the body frame.
+        middle = buffer[properties_at : properties_at + len(said.properties) + 4]
+        middle_at = size_at + 8
+        body_size_at = middle_at + len(middle)
+        body_at = body_size_at + 4
+        most_bytes = min(self._max_payload, self._max_message_size)
+        bodies: list[bytes] = []
+        at = self.position
+        while len(bodies) < most and nbytes >= 0 and buffer.startswith(head, at):
+            if at + body_at >= end or not buffer.startswith(middle, at + middle_at):
+                break
+            (size,) = _NUMBER.unpack_from(buffer, at + size_at)
+            after = at + body_at + size + 1
+            if (
+                not 0 < size <= most_bytes
+                or after > end
+                or _SIZE.unpack_from(buffer, at + body_size_at)[0] != size
+                or buffer[after - 1] != END
+            ):
+                break
+            bodies.append(buffer[at + body_at : after - 1])
+            nbytes -= size
+            at = after
+        self.position = at
+        return bodies
+
+    def following_acks(self, channel: int) -> list[int]:
+        """Take the single acknowledgements of a channel that come next; return their tags."""
+        buffer = self.buffer
+        at = self.position
+        head = FRAME_HEAD.pack(METHOD, channel, _ACK_BYTES) + _BASIC_ACK
+        tags: list[int] = []
+        end = len(buffer) - _ACK_FRAME
+        while at <= end and buffer.startswith(head, at):
+            if not buffer.startswith(b"\0\xce", at + _ACK_FRAME - 2):
+                break  # it is one for many, or malformed
+            tags += _NUMBER.unpack_from(buffer, at + _ACK_HEAD)
+            at += _ACK_FRAME
+        self.position = at
+        return tags
 
     def _take_content(self, kind: int, channel: int, start: int, end: int) -> Publish | None:
         """Take a header or body frame; return the publication that it completes."""

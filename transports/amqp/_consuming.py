@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,8 @@ from ._field_tables import short_string
 from ._frames import BASIC, BODY, END_BYTE, FRAME_BYTES, FRAME_HEAD, HEADER, METHOD, content_frames
 
 if TYPE_CHECKING:
-    from ...dataspace.exchanges import Message
+    from ...accounts import Account
+    from ...dataspace.exchanges import Message, MessageRun
     from ...dataspace.queues import Consumer
     from .._outlet import Outlet
 
@@ -31,8 +33,9 @@ _FIXED_BYTES: Final = 4 + 1 + 8 + 1
 """Of a basic.deliver, beside its strings: class and method, the length of the consumer tag, the
 delivery tag, whether it is redelivered."""
 
-_TAG: Final = struct.Struct(">QB")
-_CONTENT: Final = struct.Struct(">BHIHHQ")
+_CONTENT: Final = struct.Struct(">BHIHH")
+"""The head of a header frame, with class and weight."""
+_BODY: Final = struct.Struct(">BH")
 
 
 class OutletRoom:
@@ -109,9 +112,9 @@ class OutletChannel(Channel):
         super().__init__(name)
         self._outlet = outlet
 
-    def take(self, tag: int) -> Delivery:
-        """Take an outstanding delivery off, to be settled soon (`AmqpServer.settle_acked`)."""
-        return self.unacked.pop(tag)
+    def take(self, tag: int) -> Delivery | None:
+        """Take an outstanding delivery off, to be settled soon; None: it is not there."""
+        return self.unacked.pop(tag, None)
 
     def _refuse(self, deliveries: list[Delivery], *, requeue: bool, failed: bool) -> None:
         if deliveries and self._outlet.unsent:
@@ -129,8 +132,9 @@ class ChannelConsumer:
     """
 
     __slots__ = (
-        "_channel", "_clock", "_exchange", "_fixed", "_frame_size", "_head", "_key", "_outlet",
-        "_prefix", "_room", "_tail", "consumer", "tag",
+        "_channel", "_clock", "_content", "_exchange", "_fixed", "_frame_size", "_head", "_key",
+        "_method", "_most", "_outlet", "_prefix", "_properties", "_rest", "_room", "consumer",
+        "tag",
     )  # fmt: skip
 
     def __init__(
@@ -143,45 +147,70 @@ class ChannelConsumer:
         self._clock: Callable[[], float] = outlet.ledger.clock
         self._room = room
         self._frame_size = frame_size
+        # Of a body in one frame.
+        self._most = frame_size - FRAME_BYTES if frame_size else sys.maxsize
         name = short_string(tag)
         self._prefix = _DELIVER + name
         self._fixed = _FIXED_BYTES + len(name) - 1
         # Of the last delivery: mostly the next one has come the same way.
         self._exchange: str | None = None
         self._key: str | None = None
-        self._head = self._tail = b""
+        self._properties = b""
+        self._method = self._content = self._rest = b""
+        self._head = struct.Struct("")
 
     def _remember(self, message: Message) -> None:
-        """Make the parts of deliveries that depend on the exchange and the routing key."""
+        """Make the parts of deliveries that come the same way and have the same properties."""
+        before, properties = self._properties, message.properties
+        self._properties = properties
+        self._rest = properties + END_BYTE + _BODY.pack(BODY, self._channel)
+        if (
+            message.exchange is self._exchange
+            and message.routing_key is self._key
+            and len(before) == len(properties)
+        ):
+            return
         self._exchange, self._key = message.exchange, message.routing_key
         names = short_string(message.exchange) + short_string(message.routing_key)
         size = self._fixed + len(names)
-        self._head = FRAME_HEAD.pack(METHOD, self._channel, size) + self._prefix
-        self._tail = names + END_BYTE
+        channel = self._channel
+        # Up to the delivery tag; from behind `redelivered` to the size of the body; and from there
+        # to that of the body frame.
+        self._method = FRAME_HEAD.pack(METHOD, channel, size) + self._prefix
+        content = _CONTENT.pack(HEADER, channel, 12 + len(properties), BASIC, 0)
+        self._content = names + END_BYTE + content
+        self._head = struct.Struct(
+            f">{len(self._method)}sQ?{len(self._content)}sQ{len(self._rest)}sI"
+        )
 
     def frames(self, tag: int, redelivered: bool, message: Message) -> tuple[bytes, bytes, bytes]:
         """Return the frames of a delivery in three parts; the second is the body, if in one frame.
 
         The last one is the octet at its end, or the rest of it.
         """
-        if message.exchange is not self._exchange or message.routing_key is not self._key:
+        if (
+            message.exchange is not self._exchange
+            or message.routing_key is not self._key
+            or message.properties != self._properties
+        ):
             self._remember(message)
-        properties, body = message.properties, message.body
-        method = self._head + _TAG.pack(tag, redelivered) + self._tail
+        return self._parts(tag, redelivered, message.body)
+
+    def _parts(self, tag: int, redelivered: bool, body: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return the frames of a delivery like the last one (`_remember`)."""
         size = len(body)
-        if not size or (self._frame_size and size > self._frame_size - FRAME_BYTES):
-            rest = content_frames(self._channel, properties, body, self._frame_size)
-            return method, b"", b"".join(rest)
-        head = b"".join(
-            (
-                method,
-                _CONTENT.pack(HEADER, self._channel, 12 + len(properties), BASIC, 0, size),
-                properties,
-                END_BYTE,
-                FRAME_HEAD.pack(BODY, self._channel, size),
-            )
+        head = self._head.pack(
+            self._method, tag, redelivered, self._content, size, self._rest, size
         )
-        return head, body, END_BYTE
+        if 0 < size <= self._most:
+            return head, body, END_BYTE
+        method = head[: -self._content_bytes()]
+        rest = content_frames(self._channel, self._properties, body, self._frame_size)
+        return method, b"", b"".join(rest)
+
+    def _content_bytes(self) -> int:
+        """Return the bytes of `_head` that belong to the content."""
+        return _CONTENT.size + 8 + len(self._rest) + 4
 
     def deliver(self, delivery: Delivery) -> None:
         """Send a delivery that is to be acknowledged. The callback of its consumer."""
@@ -207,3 +236,21 @@ class ChannelConsumer:
         else:
             loan.continued(account.borrow, 1, size)
             loan.continued(self._outlet.hold, account, data, 1, size, self._clock())
+
+    def take_run(self, account: Account, run: MessageRun, tag: int) -> None:
+        """Send deliveries that nobody acknowledges, from the tag `tag` on."""
+        first = run.first
+        if (
+            first.exchange is not self._exchange
+            or first.routing_key is not self._key
+            or first.properties != self._properties
+        ):
+            self._remember(first)
+        parts: list[bytes] = []
+        for place, body in enumerate(run.bodies):
+            parts += self._parts(tag + place, False, body)
+        data = b"".join(parts)
+        nbytes = len(data)
+        self._room.handed += nbytes
+        account.borrow(run.count, nbytes)
+        self._outlet.hold(account, data, run.count, nbytes, self._clock())

@@ -570,7 +570,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         elif type(command) is Ack:
             channel = self.channels.get(command.channel)
             if channel is not None:
-                channel.ack(command)
+                channel.ack(command, self._incoming)
         elif type(command) is Greeting:
             self.negotiation.greet()
         else:
@@ -581,8 +581,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 self._handle_connection(said.method)
             elif isinstance(said.method, Channel.Open):
                 self.channels[said.channel] = ServerChannel(self, said.channel)
-                # Its one argument is a long string, empty and unused.
-                self.send(frame_of(said.channel, (20, 11), b"\0\0\0\0"))
+                self.send(frame_of(said.channel, (20, 11), b"\0\0\0\0"))  # an empty long string
             else:
                 channel = self.channels.get(said.channel)
                 if channel is None:
@@ -594,6 +593,11 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                     self._channel_closed(said.channel)
                 else:
                     channel.handle(said.method)
+
+    @property
+    def next_in_line(self) -> ConnectionInput | None:
+        """The input that is to be handled next; None: others wait before it, or may be refused."""
+        return None if self._parked or self._excess is not None else self._incoming
 
     def _channel_closed(self, number: int) -> None:
         """Agree that a channel is closed."""
@@ -676,10 +680,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         server.logger.info(
             "%s connected from %s", name, self._link.peer, extra=self._fields("connected")
         )
-        # Its one argument is a short string, empty and unused.
-        self.send(frame_of(0, (10, 41), b"\0"))
-
-    # -- for its channels --------------------------------------------------------------------------
+        self.send(frame_of(0, (10, 41), b"\0"))  # an empty short string
 
     # -- being blocked -----------------------------------------------------------------------------
 
