@@ -486,7 +486,7 @@ def _of_peers(script: str) -> Callable[[Path, int], list[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class RabbitMQ:
-    """RabbitMQ with its MQTT plugin, as a node of its own: nothing is shared with an installed one.
+    """RabbitMQ with AMQP or its MQTT plugin, as a node of its own that shares nothing.
 
     Its files lie in the scratch directory, and so does the cookie; Erlang's port mapper (epmd) is
     one of its own and listens, like the node, on loopback alone. It needs no special user.
@@ -523,16 +523,23 @@ class RabbitMQ:
 
     @contextlib.contextmanager
     def running(self, scratch: Path, core: int | None) -> Generator[Running]:
-        """Start a node and its port mapper, wait for the MQTT plugin; as ``Server.running``."""
-        mqtt, distribution, mapper = free_port(), free_port(), free_port()
+        """Start a node and its port mapper, wait for its listener; as ``Server.running``."""
+        port, distribution, mapper = free_port(), free_port(), free_port()
+        if self.protocol == "amqp":
+            listeners, plugins = f"listeners.tcp.1 = 127.0.0.1:{port}\n", "[]"
+        else:
+            plugins = "[rabbitmq_mqtt]"
+            listeners = (
+                "listeners.tcp = none\n"
+                f"mqtt.listeners.tcp.1 = 127.0.0.1:{port}\n"
+                "mqtt.allow_anonymous = true\n"
+            )
         files = {
-            "rabbitmq.conf": "listeners.tcp = none\n"
-            f"mqtt.listeners.tcp.1 = 127.0.0.1:{mqtt}\n"
-            "mqtt.allow_anonymous = true\n"
+            "rabbitmq.conf": f"{listeners}"
             "log.console = true\n"
             "log.console.use_colors = off\n"
             "log.file = false\n",
-            "enabled_plugins": "[rabbitmq_mqtt].\n",
+            "enabled_plugins": f"{plugins}.\n",
             # Without these it would read those in /etc.
             "advanced.config": "[].\n",
             "rabbitmq-env.conf": "",
@@ -554,7 +561,7 @@ class RabbitMQ:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(scratch / "enabled_plugins"),
             "RABBITMQ_LOG_BASE": str(scratch / "log"),
             "RABBITMQ_MNESIA_BASE": str(scratch / "mnesia"),
-            "RABBITMQ_NODENAME": f"clearfunds-{mqtt}@localhost",
+            "RABBITMQ_NODENAME": f"clearfunds-{port}@localhost",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
         epmd = shutil.which("epmd", path=SEARCH_PATH) or "epmd"
@@ -570,13 +577,13 @@ class RabbitMQ:
                 stop_seconds=ERLANG_SECONDS,
             ) as process,
         ):
-            wait_until_it_accepts(self.name, process, mqtt, ERLANG_SECONDS)
+            wait_until_it_accepts(self.name, process, port, ERLANG_SECONDS)
             # It listens before it has finished, and what is left would be counted as the load's.
             deadline = time.monotonic() + SETTLING_SECONDS
             log = scratch / f"{self.name}.log"
             while b"startup complete" not in log.read_bytes() and time.monotonic() < deadline:
                 time.sleep(0.02)
-            yield Running({self.protocol: mqtt}, process.pid)
+            yield Running({self.protocol: port}, process.pid)
 
 
 PEERS_FOLDER = Path(__file__).resolve().parent / "peers"
@@ -591,6 +598,9 @@ REDIS = Server(
     "redis", "redis", "redis-server", _redis_arguments, "--version", DEEP, package="redis-server"
 )
 RABBITMQ = RabbitMQ(UNHURRIED)
+RABBITMQ_AMQP = RabbitMQ(UNHURRIED, protocol="amqp")
+"""The same program, by the protocol that is its own."""
+
 AMQTT = PythonServer("amqtt", _amqtt_arguments, "amqtt", UNHURRIED)
 BROADCASTER = PythonServer(
     "broadcaster", _of_peers("broadcaster_server.py"), "broadcaster", DEEP, wildcards=False
