@@ -346,6 +346,12 @@ class TenantRules:
         found = list(self._topics.matching(topic))
         return bool(found) and not self._is_one_of(peer, found)
 
+    def is_topic_of(self, name: str | None, topic: str) -> bool:
+        """Whether a topic is nobody's, or that tenant's; None: the default tenant."""
+        tenant = self._default if name is None else self.tenants[name]
+        found = [entry.tenant for entry in self._topics.matching(topic)]
+        return not found or tenant in found
+
     def is_all_others(self, peer: Peer, topic_filter: str) -> bool:
         """Whether certainly every topic that matches a filter is others'; see `is_others`."""
         about = [

@@ -82,6 +82,7 @@ from .trace._trace import StillHeld as StillHeld
 from .trace._trace import Trace as Trace
 from .trace._trace import TracedLoan as TracedLoan
 from .trace._trace import TracedSum as TracedSum
+from .trace._trace import TracedThere as TracedThere
 from .trace._trace import TracedTurn as TracedTurn
 from .trace._trace import TracedWait as TracedWait
 from .trace._tracer import DEFAULT_SHOWN_LOANS as DEFAULT_SHOWN_LOANS

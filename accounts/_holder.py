@@ -240,12 +240,13 @@ class Holder(Recipient):
         raise UnfitPolicyError(msg)
 
     @property
-    def opens_rings_elsewhere(self) -> bool:
-        """Whether a ring that it is on is to be opened by another process first.
+    def ring_rank(self) -> int:
+        """The number of other processes that are to open a ring that it is on first.
 
-        The policies of its members here then apply after twice their patience.
+        The policies of its members here apply after one more patience for each. While a holder is
+        on such a ring, it is in `Ledger.ranked`.
         """
-        return False
+        return 0
 
     def spill_again(self) -> None:
         """Spill what there is room for by now; called from time to time with `full_patience`."""

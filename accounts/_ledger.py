@@ -181,6 +181,8 @@ class Ledger:
         self.forecasts = Forecasts()
         # Tracers that wait for accounts not open yet, and the traces under way.
         self.tracers: list[Tracer] = []
+        # Holders on rings that other processes open first; see `Holder.ring_rank`.
+        self.ranked: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.traces: list[TraceNotes] = []
         # Belongs to the turn that is being handed over.
         self.confirming: Confirm | None = None

@@ -6,6 +6,7 @@ from ._collector import ClusterCollector as ClusterCollector
 from ._errors import ClusterError as ClusterError
 from ._forwarding import Forwarding as Forwarding
 from ._homes import Homes as Homes
+from ._outbox import Outboxes as Outboxes
 from ._replicated import open_replicated_shelves as open_replicated_shelves
 from ._retained import Retained as Retained
 from ._stand_in import StandIns as StandIns

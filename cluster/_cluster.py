@@ -24,7 +24,9 @@ import attrs
 import trio
 
 from ..accounts import DEFAULT_PATIENCE, Account
-from ..dataspace.hops import Seen
+from ..accounts._cooperative import with_pauses
+from ..accounts.watch._patience import STRETCH_SECONDS
+from ..dataspace.hops import Seen, WaitPaths, share_of_window
 from ..transports import LocalProtocolError, TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import Entry, JetStream, KeyValue, Message, open_bucket, open_nats
@@ -34,7 +36,7 @@ from ._following import follow
 from ._interest import Interest, read_page
 from ._lease import MARKER_SECONDS, PREFIX, Lease, read_lease
 from ._patiently import RETRY_SECONDS, patiently
-from ._peer import Peer
+from ._peer import LOOK, Peer
 from ._run_router import RunRouter
 from ._seen import StoredSeen, stored_seen
 from ._stand_in import ask_back
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from ..persistence import Shelves
     from ._forwarding import Forwarding
     from ._homes import Homes
+    from ._outbox import Outboxes
 
 logger = logging.getLogger("clearfunds.cluster")
 
@@ -141,6 +144,7 @@ class Cluster:
         on_absence: Called with the name of a relay that has gone, or whose sessions are wanted.
         forwarding: Connections that one relay accepts and another one serves; None: there are none.
         homes: The homes of persistent sessions; likewise.
+        outboxes: What is stored before it goes to other relays; None: nothing is.
         lease: This relay's own; None before `joined`.
         rejoins: How often it was lost.
     """
@@ -162,6 +166,7 @@ class Cluster:
         self.on_absence: Callable[[str], object] = lambda _: None
         self.forwarding: Forwarding | None = None
         self.homes: Homes | None = None
+        self.outboxes: Outboxes | None = None
         self.lease: Lease | None = None
         self.rejoins = 0
         self._dataspace = dataspace
@@ -169,6 +174,7 @@ class Cluster:
         self._open = open_account
         self._close = close_account
         self._router = RunRouter(dataspace)
+        self._paths = WaitPaths(self._ledger, settings.name)
         self._interest = Interest(dataspace.routes, returns=shelves is not None)
         self._shelves = shelves
         # What has come from each relay, over its lives.
@@ -242,6 +248,8 @@ class Cluster:
             for peer in self.away.values():
                 peer.end()
             self.away.clear()
+            if self.outboxes is not None:
+                self.outboxes.close()
 
     async def drain(self) -> None:
         """Wait until no other relay has anything left to do for this one, nor this for them."""
@@ -338,6 +346,7 @@ class Cluster:
                 self._nursery = nursery
                 nursery.start_soon(self._keep, lease, nursery.cancel_scope)
                 nursery.start_soon(self._write_filters, bucket, lease)
+                nursery.start_soon(self._watch_waits)
                 if task_status is None:
                     nursery.start_soon(self._watch, js, bucket)
                 else:
@@ -382,10 +391,14 @@ class Cluster:
         async def whole() -> None:
             # Those whose lease has expired while this was not watching.
             nonlocal there
-            for name in {*self._lives, *self._pages} - (there or set()):
-                self._note_lease(name)
-                if name in self._returning and name not in self.away:
+            for name in {*self._lives, *self._pages}:
+                if name not in (there or ()):
+                    self._note_lease(name)
+                # One that has asked for its name opens its store yet.
+                if name in self._returning and name not in (*self._lives, *self.away):
                     self._expect(name)
+            if self.outboxes is not None:
+                self.outboxes.forget_others({*self._lives, *self._returning})
             there = None
 
         trouble = "the cluster's bucket cannot be read, trying again"
@@ -446,6 +459,8 @@ class Cluster:
             if self._lives.pop(name, None) is None:
                 return
             self._note_left(name)
+            if name not in self._returning and not (peer is not None and peer.returns):
+                self._forget_outbox(name)
             logger.warning(
                 "relay %s has left the cluster",
                 name,
@@ -455,6 +470,9 @@ class Cluster:
             return
         self._lives[name] = life
         self._meet(name, returns=returns)
+
+    def _forget_outbox(self, name: str) -> int:
+        return 0 if self.outboxes is None else self.outboxes.forget(name)
 
     def _note_left(self, name: str) -> None:
         left = self._left
@@ -488,10 +506,13 @@ class Cluster:
             returns=returns,
             seen=self._seen_of(name),
             flush=self._flush,
+            outbox=None if self.outboxes is None else self.outboxes.of(name),
+            paths_of=self._paths.of,
         )
 
     def _meet(self, name: str, *, returns: bool) -> None:
         peer = self.peers[name] = self._new_peer(name, returns=returns)
+        self._share_windows()
         before = self.away.pop(name, None)
         if before is not None:
             peer.take_over(before)
@@ -520,8 +541,28 @@ class Cluster:
             # The two need another number to begin with.
             self._nursery.cancel_scope.cancel()
 
+    async def _watch_waits(self) -> NoReturn:
+        """Find out, from time to time, who waits for whom over several relays."""
+        while True:
+            await trio.sleep(LOOK)
+            peers = list(self.peers.values())
+            # On a ring something is there for others, and others have something for this one.
+            if not self._ledger.waiters or not any(len(peer.landing) for peer in peers):
+                self._paths.clear()
+                continue
+            remotes = [remote for peer in peers for remote in peer.hop.remotes]
+            await with_pauses(self._paths.look_in_steps(remotes), STRETCH_SECONDS)
+
+    def _share_windows(self) -> None:
+        """Divide what each relay is sent at a time among the others: all see the same ones."""
+        if self.peers:
+            window = share_of_window(len(self.peers))
+            for peer in self.peers.values():
+                peer.hop.window = window
+
     def _leave(self, peer: Peer) -> None:
         del self.peers[peer.name]
+        self._share_windows()
         if peer.returns:
             self.away[peer.name] = peer
             peer.leave()
@@ -533,10 +574,13 @@ class Cluster:
         while True:
             await trio.sleep(LOOK_SECONDS)
             now = self._ledger.clock()
+            if self.outboxes is not None:
+                self.outboxes.tick(now)
             for peer in list(self.away.values()):
                 if now - peer.left_at > self.settings.patience:
                     del self.away[peer.name]
                     items = sum(loan.items for loan in peer.hop.loans())
+                    items += self._forget_outbox(peer.name)
                     logger.warning(
                         "relay %s has not come back within %g s: %d items for it are written off",
                         peer.name, self.settings.patience, items,

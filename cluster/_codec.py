@@ -19,9 +19,10 @@ from struct import Struct, error
 from typing import Any, Final
 
 from ..dataspace import Batch, Publication
-from ..dataspace.hops import Held, Identity, Parcel, Ranges, Receipt, Shipment
+from ..dataspace.hops import Held, Identity, Parcel, Path, Ranges, Receipt, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
 from ..transports.mqtt.server._runs import publications
+from ._trace_codec import read_number, read_text, read_trace, trace_values
 
 SHIPMENT: Final = b"S"
 RECEIPT: Final = b"R"
@@ -77,26 +78,28 @@ def _encode_shipment(message: Shipment) -> bytes:
             ]
         )
         body += pieces
-    head = json.dumps(
-        {
-            "epoch": message.epoch,
-            "number": message.number,
-            "life": message.life,
-            "floor": message.floor,
-            "first": message.first,
-            "chains": list(chains),
-            "parcels": parcels,
-            "waiting": None if message.waiting is None else sorted(message.waiting),
-            "carried": message.carried,
-        },
-        separators=(",", ":"),
-    ).encode()
+    values: dict[str, Any] = {
+        "epoch": message.epoch,
+        "number": message.number,
+        "life": message.life,
+        "floor": message.floor,
+        "first": message.first,
+        "chains": list(chains),
+        "parcels": parcels,
+        "waiting": None if message.waiting is None else sorted(message.waiting),
+        "carried": message.carried,
+        "erased": message.erased,
+    }
+    traced = [(parcel.number, parcel.steps) for parcel in message.parcels if parcel.steps]
+    if traced:
+        values["traced"] = traced
+    head = json.dumps(values, separators=(",", ":")).encode()
     return b"".join((SHIPMENT, _HEAD.pack(len(head)), head, *body))
 
 
 def _encode_receipt(receipt: Receipt) -> bytes:
     held = receipt.held
-    values = {
+    values: dict[str, Any] = {
         "epoch": receipt.epoch,
         "life": receipt.life,
         "number": receipt.number,
@@ -104,7 +107,12 @@ def _encode_receipt(receipt: Receipt) -> bytes:
         "settled": receipt.settled,
         "held": None if held is None else [(h.first, h.last, h.holder, h.owner) for h in held],
         "taken": receipt.taken,
+        "seen": receipt.seen,
     }
+    if receipt.waits:
+        values["waits"] = receipt.waits
+    if receipt.traces:
+        values["traces"] = [(parcel, trace_values(trace)) for parcel, trace in receipt.traces]
     return RECEIPT + json.dumps(values, separators=(",", ":")).encode()
 
 
@@ -151,37 +159,40 @@ def _decode_shipment(data: bytes) -> Shipment:
     start = 1 + _HEAD.size
     (length,) = _HEAD.unpack_from(data, 1)
     head = json.loads(data[start : start + length])
-    chains = [tuple(_text(name) for name in chain) for chain in head["chains"]]
+    chains = [tuple(read_text(name) for name in chain) for chain in head["chains"]]
     at = start + length
     parcels: list[Parcel] = []
-    for number, origin, chain, items, nbytes, size, asks, of in head["parcels"]:
-        end = at + _number(size)
+    steps = {read_number(parcel): read_number(left) for parcel, left in head.get("traced", ())}
+    for parcel, origin, chain, items, nbytes, size, asks, of in head["parcels"]:
+        end = at + read_number(size)
         if end > len(data):
-            msg = f"the events of parcel {number} are cut off"
+            msg = f"the events of parcel {parcel} are cut off"
             raise ValueError(msg)
         parcels.append(
             Parcel(
-                _number(number),
-                _text(origin),
-                chains[_number(chain)],
+                read_number(parcel),
+                read_text(origin),
+                chains[read_number(chain)],
                 tuple(_decode_events(data, at, end)),
-                _number(items),
-                _number(nbytes),
-                bool(_number(asks)),
+                read_number(items),
+                read_number(nbytes),
+                bool(read_number(asks)),
                 None if of is None else _identity(of),
+                steps.get(parcel, 0),
             )
         )
         at = end
     waiting = head["waiting"]
     return Shipment(
-        _number(head["epoch"]),
-        _number(head["number"]),
-        _number(head["life"]),
-        _number(head["floor"]),
-        _number(head["first"]),
+        read_number(head["epoch"]),
+        read_number(head["number"]),
+        read_number(head["life"]),
+        read_number(head["floor"]),
+        read_number(head["first"]),
         tuple(parcels),
-        None if waiting is None else frozenset(_text(name) for name in waiting),
-        _number(head["carried"]),
+        None if waiting is None else frozenset(read_text(name) for name in waiting),
+        read_number(head["carried"]),
+        None if head["erased"] is None else _identity(head["erased"]),
     )
 
 
@@ -222,47 +233,46 @@ def _decode_events(data: bytes, at: int, end: int) -> Iterator[Publication | Bat
 def _decode_receipt(values: Any) -> Receipt:
     held = values["held"]
     return Receipt(
-        _number(values["epoch"]),
-        _number(values["life"]),
-        _number(values["number"]),
-        _number(values["received"]),
+        read_number(values["epoch"]),
+        read_number(values["life"]),
+        read_number(values["number"]),
+        read_number(values["received"]),
         _ranges(values["settled"]),
         None
         if held is None
         else tuple(
             Held(
-                _number(first),
-                _number(last),
-                _text(holder),
-                None if owner is None else _text(owner),
+                read_number(first),
+                read_number(last),
+                read_text(holder),
+                None if owner is None else read_text(owner),
             )
             for first, last, holder, owner in held
         ),
         _ranges(values["taken"]),
+        read_number(values["seen"]),
+        tuple(
+            (read_text(owner), tuple(_path(path) for path in paths))
+            for owner, paths in values.get("waits", ())
+        ),
+        tuple(
+            (read_number(parcel), read_trace(trace)) for parcel, trace in values.get("traces", ())
+        ),
     )
 
 
 def _identity(value: Any) -> Identity:
     epoch, number = value
-    return _number(epoch), _number(number)
+    is_boxed = type(epoch) is int and epoch < 0
+    return -read_number(-epoch) if is_boxed else read_number(epoch), read_number(number)
+
+
+def _path(value: Any) -> Path:
+    return tuple((read_text(relay), read_text(name)) for relay, name in value)
 
 
 def _ranges(value: Any) -> Ranges:
-    return tuple((_number(first), _number(last)) for first, last in value)
-
-
-def _number(value: object) -> int:
-    if type(value) is not int or value < 0:
-        msg = f"{value!r} is no number of anything"
-        raise ValueError(msg)
-    return value
-
-
-def _text(value: object) -> str:
-    if type(value) is not str:
-        msg = f"{value!r} is no name"
-        raise ValueError(msg)
-    return value
+    return tuple((read_number(first), read_number(last)) for first, last in value)
 
 
 def in_parts(data: bytes, most: int, number: int) -> Iterator[bytes]:

@@ -32,12 +32,13 @@ async def follow(
         begin: Called before each look at all of it.
         note: Called with each entry.
         whole: Called when all that was there has been noted.
-        task_status: Told when that has been so for the first time.
+        task_status: Told when that has been so for the first time; if nobody waits for that, it
+            need not succeed.
 
     Raises:
-        TransportError: As `KeyValue.watch`, before it has started.
+        TransportError: As `KeyValue.watch`, before it has started, if somebody waits for that.
     """
-    started = False
+    started = task_status is trio.TASK_STATUS_IGNORED
     while True:
         begin()
         try:

@@ -20,6 +20,8 @@ JOIN_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 0.5
 UNAVAILABLE: Final = 503
 """The code of JetStream's answer while it has no leader."""
+NO_PEERS: Final = 10_005
+"""The error code of its answer while it does not see enough servers for the replicas."""
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
         except (ConnectionLostError, NoAnswerError, NoRespondersError) as exc:
             error: TransportError = exc
         except JetStreamError as exc:
-            if exc.code != UNAVAILABLE:
+            if exc.code != UNAVAILABLE and exc.error_code != NO_PEERS:
                 raise
             error = exc
         if trio.current_time() > deadline:

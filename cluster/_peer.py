@@ -15,6 +15,7 @@ from ..dataspace import TopicFilter
 from ..dataspace._routes import Subscription
 from ..dataspace.hops import IDLE_SECONDS, Hop, Landing, Seen, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
+from ..transports._trace_label import label_of
 from ._codec import Joiner, encode, in_parts
 from ._interest import ALL
 from ._wake import Wake
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from ..accounts import Account, Ledger
     from ..accounts._turn import Router
     from ..dataspace import Dataspace
-    from ..dataspace.hops import Receipt
+    from ..dataspace.hops import Path, Receipt
     from ..transports.nats import NatsClient
+    from ._outbox import Outbox
 
 logger = logging.getLogger("clearfunds.cluster")
 
@@ -32,7 +34,7 @@ LOOK: Final = 0.25
 """Seconds between two looks at who waits and who holds what, while something is under way: as
 often as the watch over slow consumers looks."""
 REPEAT: Final = 1.0
-"""Seconds after which what was not received is sent again; twice as many after each time."""
+"""Seconds after which what was lost is sent again; twice as many after each time."""
 REPEAT_AT_MOST: Final = 16.0
 COALESCE: Final = 0.005
 """Seconds between two receipts at least: two hundred a second cost little."""
@@ -63,6 +65,8 @@ class Peer:
         returns: Whether its next life has what it has stored.
         seen: What has come from its earlier lives.
         flush: Sends the confirms of this relay's publishers.
+        paths_of: See `Landing`.
+        outbox: Stores what has to be stored before it goes there; None: nothing has.
 
     Attributes:
         returns: As above.
@@ -90,8 +94,11 @@ class Peer:
         returns: bool,
         seen: Seen,
         flush: Callable[[], object],
+        paths_of: Callable[[Account], tuple[Path, ...]],
+        outbox: Outbox | None = None,
     ) -> None:
         self._flush = flush
+        self._outbox = outbox
         self.returns = returns
         self.name = name
         self.number = number
@@ -107,9 +114,10 @@ class Peer:
             name,
             number,
             patience=patience,
-            opens_rings=name < me,
+            me=me,
             on_ready=self._to_ship.set,
         )
+        self.hop.outbox = outbox
         self.landing = Landing(
             ledger,
             router,
@@ -118,6 +126,8 @@ class Peer:
             close_account=close_account,
             on_settled=self._to_answer.set,
             seen=seen,
+            label=label_of,
+            paths_of=paths_of,
         )
         self._filters: dict[str, Subscription] = {}
         self._pages: dict[int, frozenset[str]] = {}
@@ -213,6 +223,8 @@ class Peer:
                 self._nursery = nursery
                 nursery.start_soon(self._ship)
                 nursery.start_soon(self._answer)
+                if self._outbox is not None and not self._scope.cancel_called:
+                    self._outbox.attach(self.hop)
 
     def leave(self) -> None:
         """Note that it has gone and may come back: keep what asks for it, in the hop.
@@ -222,6 +234,7 @@ class Peer:
         self.left_at = self._ledger.clock()
         self._scope.cancel()
         self._nursery = None
+        self._detach()
         self.hop.leave()
         self.landing.close()
 
@@ -241,9 +254,14 @@ class Peer:
         self._nursery = None
         for text in list(self._filters):
             self._unsubscribe(text)
+        self._detach()
         self.hop.close()
         self.landing.close()
         self._flush()
+
+    def _detach(self) -> None:
+        if self._outbox is not None:
+            self._outbox.detach(self.hop)
 
     async def _ship(self) -> None:
         hop, clock = self.hop, self._ledger.clock
@@ -262,7 +280,9 @@ class Peer:
                 repeat = REPEAT
             # What is sent after a loss is no progress: it waits there for what was lost.
             since = max(repeated_at, hop.progressed_at)
-            if self._again or (hop.unreceived_items and now - since >= repeat):
+            # What is late is not sent again: a slow relay would get ever more, until NATS ends its
+            # connection.
+            if self._again or (hop.is_lost and now - since >= repeat):
                 self._again = False
                 for each in hop.again():
                     self.resent += sum(parcel.items for parcel in each.parcels)

@@ -15,11 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from ..transports import TransportError
+from ..transports._one_error import first_of
 from ..transports.nats import NotFoundError
 from ._store_log import StoreLogSettings
 
@@ -131,7 +132,10 @@ class StandIns:
             await self._serve(name, stop)
         except Exception as exc:  # noqa: BLE001 (whatever it is, this relay's clients are served)
             logger.warning(
-                "this relay stands in for %s no longer: %s", name, innermost(exc), extra=extra
+                "this relay stands in for %s no longer: %s",
+                name,
+                first_of(exc, BaseException),
+                extra=extra,
             )
         else:
             logger.warning("relay %s is back, and this one ends its stand-in", name, extra=extra)
@@ -142,11 +146,3 @@ class StandIns:
 
 def _weight(relay: str, name: str) -> bytes:
     return blake2b(f"{name} {relay}".encode(), digest_size=8).digest()
-
-
-def innermost(exc: BaseException) -> BaseException:
-    """Return an exception, or the first one in the nest of groups that it is."""
-    if isinstance(exc, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", exc)
-        return innermost(group.exceptions[0])
-    return exc

@@ -28,7 +28,7 @@ from ._messages import Handler, Request, Response
 from ._survey import is_clipped, survey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
     from ..accounts import Account, Ledger
 
@@ -117,14 +117,19 @@ class Sampler:
 class LivePage:
     """The page, its events, and the statements of accounts that it shows.
 
+    Args:
+        ledger: The books.
+        beside: Paths of further pages of this server, of which it shows some.
+
     Attributes:
         history: The last minutes, for new browsers, while `History.watch` runs.
         sampler: The source of its events.
         watching: The number of browsers that watch.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, beside: Iterable[str] = ()) -> None:
         self._ledger = ledger
+        self._beside = sorted(beside)
         self.history = History(ledger)
         self.sampler = Sampler(ledger)
         self.watching = 0
@@ -178,6 +183,8 @@ class LivePage:
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         yield retry(RETRY_MILLISECONDS) + event("history", _encode(self.history.brief()))
+        if self._beside:
+            yield event("beside", _encode(self._beside))
         seen = 0
         while True:
             sample = await self.sampler.next(seen)

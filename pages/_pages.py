@@ -106,7 +106,7 @@ class Pages:
         self._one_scrape = Lock()
         self._long_pages: set[_LongPage] = set()
         self._state = "starting"
-        self._live = LivePage(ledger)
+        self._live = LivePage(ledger, self._more)
         self._trace = TracePage(ledger)
 
     async def watch(self) -> None:

@@ -7,7 +7,7 @@ never fall, since the counts of deleted queues are kept.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 import trio
@@ -18,11 +18,11 @@ from ._debts import due_after
 from ._walked import WalkedCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 
-    from ..dataspace.queues import QueueSums
+    from ..dataspace.queues import Queue, QueueSums
     from ..persistence import Log
     from ..store import Store, StoreStatistics
     from ..transports.mqtt.server._persistent_sessions import PersistentSessions
@@ -45,6 +45,19 @@ class _Walk:
     members_away: int
 
 
+class MoreQueues(Protocol):
+    """Queues that belong to no session."""
+
+    @property
+    def ended(self) -> QueueSums:
+        """The counts of those that were deleted."""
+        ...
+
+    def queues(self) -> Iterable[Queue]:
+        """Return the queues that there are."""
+        ...
+
+
 class PersistenceCollector(WalkedCollector):
     """Serves metrics of stored data, as `clearfunds_queue_messages{state="ready"}`.
 
@@ -53,6 +66,7 @@ class PersistenceCollector(WalkedCollector):
         store: The store; None: data is in RAM, and there are no samples of a store.
         groups: The shared subscriptions; their queues are in the sums, too.
         log: What makes the store durable elsewhere; None: the store does so itself.
+        more: Queues of others, which are in the sums, too.
 
     Attributes:
         walks: How often the queues were read.
@@ -64,8 +78,10 @@ class PersistenceCollector(WalkedCollector):
         store: Store | None,
         groups: SharedGroups | None = None,
         log: Log | None = None,
+        more: MoreQueues | None = None,
     ) -> None:
         self._sessions = sessions
+        self._more = more
         self._groups = groups
         self._store = store
         self._log = log
@@ -100,6 +116,11 @@ class PersistenceCollector(WalkedCollector):
             sums.add(session.queue)
             away += session.left is not None
         groups, members, members_away = await self._add_groups(sums, pace)
+        if self._more is not None:
+            sums.add_sums(self._more.ended)
+            for queue in list(self._more.queues()):
+                await pace.breathe()
+                sums.add(queue)
         connected = len(sessions) - away
         self._last_walk = _Walk(sums, away, connected, groups, members, members_away)
         self._due = due_after(began, pace.busy_seconds)

@@ -42,7 +42,14 @@ All times are in seconds since the trace began (`began` is that moment, in secon
       "settlements": [                the ends, part by part
         {"at": 0.0004, "items": 1, "bytes": 12, "outcome": "delivered",
          "holder": "mqtt:1883/-/sub", "times": 1}],
-      "turns": [TURN, ...]            caused by handling it
+      "turns": [TURN, ...],           caused by handling it
+      "there": [                      what other relays did with it
+        {"relay": "relay-2",
+         "sent": 0.0002,
+         "answered": 0.0031,          when the latest answer came; null: there was none
+         "on_the_way": 0.0019,        seconds, there and back
+         "trace": TRACE}],            its times are by that relay's clock; null as above
+      "more_there": 0                 messages to other relays beyond the first 16 of the trace
     }
 
     SUM = {"loans": 2, "items": 2, "bytes": 24}
@@ -97,6 +104,16 @@ class SettlementRow(TypedDict):
     times: int
 
 
+class ThereRow(TypedDict):
+    """What another relay did with a loan, or a part of one."""
+
+    relay: str
+    sent: float
+    answered: float | None
+    on_the_way: float | None
+    trace: TraceRow | None
+
+
 class LoanRow(TypedDict):
     """A loan of one turn to one holder."""
 
@@ -113,6 +130,8 @@ class LoanRow(TypedDict):
     moves: list[MoveRow]
     settlements: list[SettlementRow]
     turns: list[TurnRow]
+    there: list[ThereRow]
+    more_there: int
 
 
 class TurnRow(TypedDict):
@@ -241,4 +260,15 @@ def _loan_row(loan: TracedLoan) -> LoanRow:
             for each in loan.settlements
         ],
         "turns": [_turn_row(turn) for turn in loan.turns],
+        "there": [
+            {
+                "relay": each.relay,
+                "sent": round(each.sent, DIGITS),
+                "answered": _time(each.answered),
+                "on_the_way": _time(each.on_the_way),
+                "trace": None if each.trace is None else trace_row(each.trace),
+            }
+            for each in loan.there
+        ],
+        "more_there": loan.more_there,
     }

@@ -108,11 +108,15 @@ def name_of_host() -> str:
 
 def share_clients(cluster: Cluster, mqtt: MqttServer) -> None:
     """Let a cluster have one connection and one session for each client, and what is retained."""
-    from ..cluster import Forwarding, Homes, Retained, TakeOver
+    from ..cluster import Forwarding, Homes, Outboxes, Retained, TakeOver
+    from ..persistence import Shelves
 
     cluster.companions.append(TakeOver(mqtt))
     cluster.companions.append(Retained(mqtt.dataspace.retained, mqtt.ledger))
-    if mqtt.persistent_sessions is not None:
+    sessions = mqtt.persistent_sessions
+    if sessions is not None:
+        if isinstance(sessions.persistence, Shelves):
+            cluster.outboxes = Outboxes(sessions.persistence, mqtt.ledger, sessions.at_rest)
         forwarding = Forwarding(mqtt, cluster)
         cluster.companions.append(forwarding)
         cluster.companions.append(Homes(mqtt, cluster, forwarding))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from ..accounts import Account
-    from ..pages import Access, Pages
+    from ..pages import Access, Handler, Pages
     from ._relay import Relay
     from ._settings import RelaySettings
 
@@ -186,9 +186,23 @@ def _pages(relay: Relay) -> Pages:
             store,
             relay.mqtt.groups,
             getattr(relay.persistence, "log", None),
+            relay.queues,
         ),
-        more=None if relay.cluster is None else {"/hops.json": page_of_hops(relay.cluster)},
+        more=_more(relay),
     )
+
+
+def _more(relay: Relay) -> dict[str, Handler]:
+    """Return the pages that only some relays have."""
+    found: dict[str, Handler] = {}
+    if relay.cluster is not None:
+        found["/hops.json"] = page_of_hops(relay.cluster)
+    if relay.amqp is not None:
+        # Imported here: a relay without this page need not import it.
+        from ._queues_page import queues_page
+
+        found["/queues.json"] = queues_page(relay.amqp)
+    return found
 
 
 def _sink_collectors(relay: Relay) -> list[Collector]:

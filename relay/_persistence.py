@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..access._admission import Admission
 from ..accounts import Account, Ledger, Limit, StuckPolicy
+from ..dataspace.exchanges import PREFIX as AMQP_PREFIX
+from ..dataspace.exchanges import QueueMaker
+from ..dataspace.queues import BackingFactory, Queue, QueueSums
 from ..persistence import RamShelves, Shelves, open_ram_shelves, open_shelves
 from ..persistence._range_disk import PREFIX as SUBSCRIPTION_PREFIX
 from ..persistence._sink_disk import PREFIX as SINK_PREFIX
@@ -27,6 +31,9 @@ from ..transports.mqtt.server._server import MqttServer
 from ._clustering import replicated_shelves
 from ._parts import Parts
 from ._settings import RelaySettings
+
+if TYPE_CHECKING:
+    from ..transports.amqp import AmqpServer
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -126,11 +133,133 @@ def _note_trouble(ledger: Ledger, sentence: str | None) -> None:
 def _at_rest(
     ledger: Ledger, persistence: Shelves | RamShelves, settings: PersistenceSettings
 ) -> Account:
-    on_disk = isinstance(persistence, Shelves)
-    limit = settings.disk_limit if on_disk else settings.kept_limit
-    name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
-    place = "disk" if on_disk else "ram"
-    return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
+    if not isinstance(persistence, Shelves):
+        return _kept(ledger, settings)
+    limit = Limit(items=None, bytes=settings.disk_limit)
+    return ledger.open(DISK_ACCOUNT, limit=limit, at_rest="disk")
+
+
+def _kept(ledger: Ledger, settings: PersistenceSettings) -> Account:
+    limit = Limit(items=None, bytes=settings.kept_limit)
+    return ledger.open(RAM_ACCOUNT, limit=limit, at_rest="ram")
+
+
+def has_queues(persistence: Shelves | RamShelves) -> bool:
+    """Whether the store has exchanges, queues or bindings of AMQP."""
+    return isinstance(persistence, Shelves) and bool(persistence.store.values(AMQP_PREFIX))
+
+
+@asynccontextmanager
+async def open_ram_beside(
+    persistence: Shelves | RamShelves, flusher: Flusher
+) -> AsyncGenerator[RamShelves]:
+    """Open shelves in RAM for queues that are in no store, for as long as the block lasts."""
+    if isinstance(persistence, RamShelves):
+        yield persistence
+        return
+    async with open_ram_shelves(flusher) as ram:
+        yield ram
+
+
+class HostQueues:
+    """The queues of the virtual hosts of `amqp`, and where their messages are at rest.
+
+    Queues that are not durable, and all of a relay without a store, are in RAM: their messages at
+    rest count against `--kept-limit`.
+
+    Args:
+        amqp: The AMQP side.
+        persistence: The store.
+        ram: The shelves of queues that are in RAM.
+        at_rest_of: Returns the account above those of a tenant's queues that are in the store.
+        backing: The paging policy.
+    """
+
+    def __init__(
+        self,
+        amqp: AmqpServer,
+        persistence: Shelves | RamShelves,
+        ram: RamShelves,
+        at_rest_of: Callable[[str], Account],
+        backing: BackingFactory,
+    ) -> None:
+        self._amqp = amqp
+        self._keeper = persistence if isinstance(persistence, Shelves) else None
+        self._ram = ram
+        self._at_rest_of = at_rest_of
+        self._backing = backing
+        self._own: Account | None = None
+        if self._keeper is not None:
+            # A relay without a store has one already.
+            self._own = _kept(amqp.ledger, amqp.settings)
+        self._makers: list[QueueMaker] = []
+
+    def maker(self, host: str) -> QueueMaker:
+        """Return what makes the queues of a virtual host."""
+        amqp, settings = self._amqp, self._amqp.settings
+        above = self._at_rest_of(host)
+        maker = QueueMaker(
+            amqp.ledger,
+            above=above,
+            limit=Limit(items=None, bytes=settings.queue_disk_limit),
+            keeper=self._keeper,
+            ram=self._ram,
+            above_ram=above if self._own is None else self._own,
+            backing=self._backing,
+            patience=settings.patience,
+            policy=settings.undroppable_policy,
+            wall=amqp.wall,
+        )
+        self._makers.append(maker)
+        return maker
+
+    def open(self, *, replicated: bool) -> None:
+        """Make the virtual hosts, with what the store has of them."""
+        keeper = self._keeper
+        self._amqp.open_hosts(
+            self.maker,
+            keeper=keeper,
+            replicated=replicated,
+            values=None if keeper is None else keeper.store.values(AMQP_PREFIX),
+        )
+
+    @property
+    def ended(self) -> QueueSums:
+        """The counts of the queues that were deleted."""
+        found = QueueSums()
+        for maker in self._makers:
+            found.add_sums(maker.ended)
+        return found
+
+    def queues(self) -> Iterator[Queue]:
+        """Yield the queues."""
+        for host in self._amqp.hosts.values():
+            for declared in host.queues.values():
+                yield declared.queue
+
+    def close(self) -> None:
+        """Release its account, when the virtual hosts are closed."""
+        if self._own is not None:
+            self._own.close()
+
+
+def persist_queues(
+    amqp: AmqpServer,
+    mqtt: MqttServer,
+    persistence: Shelves | RamShelves,
+    ram: RamShelves,
+    parts: Parts,
+) -> HostQueues:
+    """Make the virtual hosts of `amqp`, and restore what they have in the store.
+
+    It shares the clock, the checks of passwords and the over-limit policies with MQTT.
+    """
+    sessions = mqtt.persistent_sessions
+    assert sessions is not None
+    amqp.log_ins, amqp.over_limits, amqp.wall = mqtt.log_ins, mqtt.over_limits, mqtt.wall
+    queues = HostQueues(amqp, persistence, ram, sessions.at_rest_of_tenant, parts.backing)
+    queues.open(replicated=mqtt.settings.store == REPLICATED)
+    return queues
 
 
 def has_subscriptions(persistence: Shelves | RamShelves) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, cast
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
@@ -33,6 +34,7 @@ from ..dataspace import (
 )
 from ..persistence import Shelves
 from ..store import StoreTakenError
+from ..transports import TransportError
 from ..transports._accept_pace import AcceptPace
 from ..transports._flusher import Flusher, open_flusher
 from ..transports._input import (
@@ -48,6 +50,7 @@ from ..transports._listener import (
     ListenURLError,
     open_listeners,
 )
+from ..transports._one_error import first_of
 from ..transports._otel_export import check_exporter, open_provider
 from ..transports._server import Server
 from ..transports.mqtt.server._server import MqttServer
@@ -62,8 +65,12 @@ from ._pages import check_pages, serve_relays_pages
 from ._parts import Parts, PartsMaker
 from ._persistence import (
     REPLICATED,
+    HostQueues,
+    has_queues,
     has_subscriptions,
     open_persistence,
+    open_ram_beside,
+    persist_queues,
     persist_sessions,
     store_directory,
     subscription_server,
@@ -79,17 +86,21 @@ if TYPE_CHECKING:
     from ..persistence import RamShelves
     from ..ranges.server import SubscriptionServer
     from ..sockets._layer import Connected
+    from ..transports.amqp import AmqpServer
     from ..transports.syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")
 
-PROTOCOLS = ("mqtt", "syndicate", "subscribe")
+PROTOCOLS = ("mqtt", "syndicate", "subscribe", "amqp")
 
-_EXTRA: Final = ("h11", "preserves", "wsproto")
-"""Packages that Syndicate and WebSocket need; only the [relay] extra brings them."""
+_EXTRA: Final = ("h11", "pamqp", "preserves", "wsproto")
+"""Packages that Syndicate, AMQP and WebSocket need; only the [relay] extra brings them."""
 
 MQTT_SUBPROTOCOL: Final = "mqtt"
 """[MQTT-6.0.0-4]."""
+
+AGAIN_SECONDS: Final = 0.5
+"""Seconds before a relay begins anew, in which the one that has its store may end."""
 
 SERVER_ACCOUNT = "server"
 """The account above all connections' accounts."""
@@ -128,6 +139,8 @@ class Relay:
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes publications whether they can be read or not.
+        amqp: Its AMQP side; None if nothing listens for that, and the store has no queues of it.
+        queues: The queues of that; likewise.
         input: The book of its peers' unfinished input.
         busy_poll: Keeps the loop awake; None: nothing does.
         notices: Sends notices about throttled clients; None: nothing does.
@@ -141,6 +154,7 @@ class Relay:
         settings: RelaySettings,
         flusher: Flusher,
         persistence: Shelves | RamShelves,
+        ram: RamShelves,
         make_parts: PartsMaker | None = None,
     ) -> None:
         self.settings = settings
@@ -191,7 +205,7 @@ class Relay:
                 self.mqtt, persistence, admission, make=parts.subscription
             )
         self.syndicate: SyndicateServer | None = None
-        if _wants_syndicate(urls):
+        if _wants(urls, "syndicate"):
             # Imported here: only the [relay] extra brings its dependencies.
             from ..transports.syndicate._server import SyndicateServer
 
@@ -206,11 +220,23 @@ class Relay:
                 user=settings.user_input_limit,
             ),
         )
+        self.amqp: AmqpServer | None = None
+        if _wants(urls, "amqp") or has_queues(persistence):
+            # Imported here: only the [relay] extra brings its dependencies.
+            from ..transports.amqp import AmqpServer
+
+            self.amqp = AmqpServer(
+                self.dataspace, flusher, server, settings, admission, self.tree,
+                version=version("clearfunds"),
+            )  # fmt: skip
         for side in self.sides:
             side.authority = self.authority
             side.input = self.input
             if parts.on_side is not None:
                 parts.on_side(side)
+        self.queues: HostQueues | None = None
+        if self.amqp is not None:
+            self.queues = persist_queues(self.amqp, self.mqtt, persistence, ram, parts)
         self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         after = settings.throttled_after
@@ -245,7 +271,7 @@ class Relay:
 
     @property
     def _all_sides(self) -> tuple[Server[Any, Any] | None, ...]:
-        return self.mqtt, self.syndicate, self.readers
+        return self.mqtt, self.syndicate, self.readers, self.amqp
 
     @property
     def unflushed(self) -> list[str]:
@@ -289,6 +315,18 @@ class Relay:
         if self.readers is not None:
             counts["subscribe"] = TransportCounts(
                 subscriptions=len(self.readers.subscriptions), **_session_counts(self.readers)
+            )
+        if self.amqp is not None:
+            hosts = self.amqp.hosts.values()
+            counts["amqp"] = TransportCounts(
+                messages_unroutable_total=sum(host.unrouted for host in hosts),
+                messages_delivered_total=sum(host.routed for host in hosts),
+                subscriptions=sum(
+                    len(declared.queue.consumers)
+                    for host in hosts
+                    for declared in host.queues.values()
+                ),
+                **_session_counts(self.amqp),
             )
         return counts
 
@@ -342,6 +380,9 @@ class Relay:
         if url.protocol == "subscribe":
             assert self.readers is not None
             return partial(self.readers.handle, listener=listener.label)
+        if url.protocol == "amqp":
+            assert self.amqp is not None
+            return partial(self.amqp.handle, listener=listener.label)
         assert self.syndicate is not None
         return partial(
             self.syndicate.handle,
@@ -356,6 +397,10 @@ class Relay:
             side.partings.finish()
         if self.readers is not None:
             self.readers.close()
+        if self.amqp is not None:
+            self.amqp.close_hosts()
+        if self.queues is not None:
+            self.queues.close()
         if self.mqtt.persistent_sessions is not None:
             self.mqtt.persistent_sessions.close()
         self.tree.close_all()
@@ -421,7 +466,9 @@ def check_relay(settings: RelaySettings) -> list[ListenURL]:
         check_exporter()
     if any(url.is_websocket for url in urls):
         _check_extra("WebSocket", "..transports.websocket")
-    if _wants_syndicate(urls):
+    if _wants(urls, "amqp"):
+        _check_extra("AMQP", "..transports.amqp")
+    if _wants(urls, "syndicate"):
         _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
     return urls
@@ -473,8 +520,8 @@ def _check_syndicate_policy(settings: RelaySettings) -> None:
         raise ListenURLError(msg)
 
 
-def _wants_syndicate(urls: Sequence[ListenURL]) -> bool:
-    return any(url.protocol == "syndicate" for url in urls)
+def _wants(urls: Sequence[ListenURL], protocol: str) -> bool:
+    return any(url.protocol == protocol for url in urls)
 
 
 async def serve_relay(
@@ -518,17 +565,23 @@ async def serve_relay(
                 listener.keep_alive(settings.tcp_keep_alive)
         ending = trio.Event() if stop is None else stop
         told = _Told(task_status)
+        expected: tuple[type[Exception], ...] = (StoreTakenError,)
         while True:
             try:
                 return await _serve(settings, listeners, ending, told, companion, make_parts)
-            except (StoreTakenError, BaseExceptionGroup) as exc:
-                why = _taken(exc)
+            except (StoreTakenError, TransportError, BaseExceptionGroup) as exc:
+                why = first_of(exc, expected)
                 if why is None:
                     raise
                 logger.error(
                     "%s; its connections end, and it begins anew", why,
                     extra={"event": "store_taken"},
                 )  # fmt: skip
+            # It was one of its cluster: a server of NATS that does not answer now will do so again.
+            expected = (StoreTakenError, TransportError)
+            with trio.move_on_after(AGAIN_SECONDS):
+                await ending.wait()
+                return RelayReport(())
             if told.addresses is not None and told.addresses.http is not None:
                 # With the port that it has had, if any was to do.
                 settings = attrs.evolve(settings, http=told.addresses.http)
@@ -551,14 +604,6 @@ class _Told(trio.TaskStatus[RelayAddresses]):
             self._status.started(value)
 
 
-def _taken(exc: BaseException) -> BaseException | None:
-    """Return the error that another relay has this one's store now (`cluster`); None: it is not."""
-    if isinstance(exc, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", exc)
-        return _taken(group.exceptions[0]) if group.split(StoreTakenError)[1] is None else None
-    return exc if isinstance(exc, StoreTakenError) else None
-
-
 async def _serve(
     settings: RelaySettings,
     listeners: list[Listener],
@@ -572,8 +617,9 @@ async def _serve(
     async with (
         open_flusher() as flusher,
         open_persistence(settings, flusher, stands_in=stands_in) as persistence,
+        open_ram_beside(persistence, flusher) as ram,
     ):
-        relay = Relay(settings, flusher, persistence, make_parts)
+        relay = Relay(settings, flusher, persistence, ram, make_parts)
         if relay.cluster is not None and settings.stand_in and settings.store == REPLICATED:
             stand_in(relay.cluster, settings, lambda of, stop: _serve(of, [], stop, stands_in=True))
         async with (companion or nothing)(relay.ledger) as collector:

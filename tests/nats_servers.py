@@ -57,6 +57,10 @@ class NatsServer:
             time.sleep(0.05)
         pytest.fail(f"nats-server does not start: {self._log.read_text()[-2_000:]}")
 
+    def slow_consumers(self) -> int:
+        """Return how often it has cut off a client that was too slow, by its log."""
+        return self._log.read_text().count("Slow Consumer")
+
     def kill(self) -> None:
         """End it as a crash would."""
         if self.process is not None:

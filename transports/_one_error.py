@@ -1,9 +1,10 @@
-"""Nurseries of clients: their exceptions come out unwrapped."""
+"""Groups of exceptions, as nurseries raise them, unwrapped."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
+from typing import cast
 
 import trio
 
@@ -31,3 +32,16 @@ def one_error() -> Generator[None, None, None]:
     finally:
         error.__context__ = context
         del error, context
+
+
+def first_of(
+    exc: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]
+) -> BaseException | None:
+    """Return an exception, or the first one in the nest of groups that it is.
+
+    None: it is not, or not all of them are, of these kinds.
+    """
+    if not isinstance(exc, BaseExceptionGroup):
+        return exc if isinstance(exc, kinds) else None
+    group = cast("BaseExceptionGroup[BaseException]", exc)
+    return first_of(group.exceptions[0], kinds) if group.split(kinds)[1] is None else None

@@ -418,6 +418,12 @@ class Outlet(LoanQueue):
 
         While it is behind there are none: loans that are kept for later are sent later.
         """
+        return self.withdraw_those(lambda loan: loan.holder is holder)
+
+    def withdraw_those(
+        self, chosen: Callable[[LoanedItem[list[Any]]], bool]
+    ) -> list[LoanedItem[list[Any]]]:
+        """Send none of the chosen loans, which others hold, that are not begun; see `withdraw`."""
         if self._lagging is not None:
             return []
         queue, begun = self.queue, self._sending
@@ -427,8 +433,8 @@ class Outlet(LoanQueue):
         rest = list(islice(queue, begun, None))
         while len(queue) > begun:
             queue.pop()
-        queue.extend(loan for loan in rest if loan.holder is not holder)
-        return [loan for loan in rest if loan.holder is holder]
+        queue.extend(loan for loan in rest if not chosen(loan))
+        return [loan for loan in rest if chosen(loan)]
 
     def unbegun(self) -> Iterator[LoanedItem[list[Any]]]:
         """Yield the loans of which the kernel has been offered nothing yet, in order.

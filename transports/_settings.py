@@ -69,8 +69,8 @@ class ListenerSettings:
     """Listener URL: mqtt+tcp://HOST:PORT (port 0: any free port), mqtt+unix:///PATH,
     mqtt+ws://HOST:PORT (WebSocket, for browsers); mqtt+tls and mqtt+wss are the same with TLS
     (--tls-certificate). syndicate+tcp and so on likewise; ?gatekeeper at the end admits only
-    clients with a sturdyref. subscribe+tcp and subscribe+tls are for range readers and batch
-    writers. Repeatable."""
+    clients with a sturdyref. amqp+tcp, amqp+tls and amqp+unix are for clients of AMQP 0-9-1.
+    subscribe+tcp and subscribe+tls are for range readers and batch writers. Repeatable."""
     reuse_port: bool = False
     """Share the ports of listeners with other processes that have this option, too (SO_REUSEPORT):
     the kernel spreads connections among them. Not for Unix-domain listeners."""
@@ -78,8 +78,8 @@ class ListenerSettings:
     """Allowed WebSocket origin, https://HOST[:PORT]; *: any. Without it, only pages of the same
     host may connect, if that is an address, localhost or this machine's own name. Repeatable."""
     passwords: "Authenticator | None" = None
-    """Password file, in mosquitto_passwd's format: every MQTT client, range reader and batch writer
-    must log in. Without it the relay checks no passwords. Reloaded at SIGHUP."""
+    """Password file, in mosquitto_passwd's format: every client of MQTT and AMQP, range reader and
+    batch writer must log in. Without it the relay checks no passwords. Reloaded at SIGHUP."""
     anonymous: bool = False
     """Admit clients without a user name, too; with --passwords or --jwt-key."""
     http: Text | None = None
@@ -262,7 +262,7 @@ class PeerSettings:
     is on its way; with --limit-latency at most 16 KiB. Less of it lets a message overtake more of
     other publishers' backlog, and costs CPU. none: as much as the system's send buffers take."""
     max_packet_size: Size = 2 << 20
-    """Maximum packet size, in bytes."""
+    """Maximum packet size, in bytes; of AMQP, the size of a message."""
     # Its sender has not authenticated yet. Most have less than 300 bytes, one with a token as its
     # password some thousand.
     max_connect_size: Size = 16 << 10
@@ -283,7 +283,8 @@ class PeerSettings:
     """Maximum length of a client identifier, in bytes."""
     # A hundred times what most clients have; AWS IoT Core allows 50.
     max_subscriptions: Count = 1_000
-    """Subscriptions per MQTT client; observed patterns per Syndicate connection."""
+    """Subscriptions per MQTT client; observed patterns per Syndicate connection; consumers per AMQP
+    connection."""
     # As `TopicLimits`, with the precedents.
     max_topic_length: Size = 4_096
     """Maximum length of a topic or filter, in bytes."""
@@ -449,6 +450,36 @@ class SyndicateSettings:
 
 
 @attrs.frozen(kw_only=True, slots=False)
+class AmqpSettings:
+    """Limits for AMQP clients, and for what they declare in one virtual host."""
+
+    # As RabbitMQ's channel_max, frame_max and heartbeat.
+    max_channels: Count = attrs.field(default=2_047, validator=Between(1, 65_535))
+    """Channels of one AMQP connection (channel_max)."""
+    max_frame_size: Size = attrs.field(default=131_072, validator=Between(4_096, 1 << 30))
+    """Maximum size of an AMQP frame, in bytes (frame_max); for a whole message see
+    --max-packet-size."""
+    heartbeat: Count = attrs.field(default=60, validator=Between(0, 65_535))
+    """AMQP heartbeat interval proposed to clients, in seconds; 0: none."""
+    # The largest prefetch count that basic.qos can ask for.
+    max_unacked: Count = 65_535
+    """Unacknowledged deliveries of one AMQP consumer with no prefetch limit of its own."""
+    # As `HostLimits`, with the precedents.
+    max_queues: Count = 10_000
+    """Queues of one virtual host."""
+    max_exchanges: Count = 1_000
+    """Exchanges of one virtual host."""
+    max_bindings: Count = 100_000
+    """Bindings of one virtual host."""
+    max_definition_bytes: Size = 64 << 20
+    """Memory of one virtual host for names, keys and arguments, in bytes."""
+    # As `reader_disk_limit`.
+    queue_disk_limit: Size | None = 512 << 20
+    """Disk quota of one AMQP queue, in bytes; when it is full, messages count against their
+    publishers. none: no quota of its own."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
 class ServerSettings(
     ListenerSettings,
     DebtSettings,
@@ -456,6 +487,7 @@ class ServerSettings(
     PeerSettings,
     PersistenceSettings,
     SyndicateSettings,
+    AmqpSettings,
 ):
     """The settings of servers of all protocols; each reads those that concern it."""
 

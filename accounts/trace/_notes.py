@@ -11,6 +11,25 @@ if TYPE_CHECKING:
     from .._loan import LoanedItem
     from .._outcome import Outcome
     from .._turn import Turn
+    from ._trace import Trace
+
+
+class Crossing(Protocol):
+    """Events of a traced loan that go to another relay."""
+
+    @property
+    def steps(self) -> int:
+        """The number of further steps, from cause to effect, for which they are followed."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trace has ended, so that no answer is wanted any more."""
+        ...
+
+    def told(self, trace: Trace) -> None:
+        """Note what the other relay has done with them so far."""
+        ...
 
 
 class Notes(Protocol):
@@ -32,6 +51,10 @@ class Notes(Protocol):
         self, items: int, nbytes: int, outcome: Outcome, holder: Holder | Gone | None
     ) -> None:
         """Note that some of it has ended."""
+        ...
+
+    def crosses(self, relay: str) -> Crossing | None:
+        """Note that some of it is sent to another relay now; None: it is not followed there."""
         ...
 
     def caused_turn(self, account: Account) -> Turn:

@@ -88,6 +88,10 @@ class TracedLoan:
     """How it ended, in order."""
     turns: tuple[TracedTurn, ...]
     """Turns caused by handling it."""
+    there: tuple[TracedThere, ...] = ()
+    """What other relays did with it: the first `MAX_CROSSINGS` messages of the trace."""
+    more_there: int = 0
+    """Messages to other relays beyond those."""
 
     def outcomes(self) -> dict[Outcome, int]:
         """Return the number of events for each outcome."""
@@ -143,6 +147,31 @@ class TracedSum:
     """Their events."""
     bytes: int = 0
     """Their bytes."""
+
+
+@attrs.frozen(slots=True)
+class TracedThere:
+    """What another relay did with a loan, or a part of one.
+
+    The clocks of two relays are not compared: `trace` has its times by the other relay's clock,
+    from when the events came in there.
+    """
+
+    relay: str
+    """The other relay."""
+    sent: float
+    """When the events were sent there."""
+    answered: float | None
+    """When the other relay last answered with a trace; None: it has not."""
+    trace: Trace | None
+    """The trace that came with that answer."""
+
+    @property
+    def on_the_way(self) -> float | None:
+        """Seconds on the way, there and back; None: there was no answer."""
+        if self.answered is None or self.trace is None:
+            return None
+        return max(0.0, self.answered - self.sent - self.trace.seconds)
 
 
 @attrs.frozen(slots=True)

@@ -26,6 +26,7 @@ from ._trace import (
     Trace,
     TracedLoan,
     TracedSum,
+    TracedThere,
     TracedTurn,
     TracedWait,
 )
@@ -57,10 +58,43 @@ MAX_LABEL: Final = 128
 MAX_DEPTH: Final = 64
 """Most steps from the packet to an effect: causes of causes, each inside the other."""
 
+MAX_CROSSINGS: Final = 16
+"""Messages to other relays that are followed there, of one trace."""
+
 MAX_WAITS: Final = 32
 """Waits of the account's readers listed in one trace."""
 
 NOBODY: Final = "(nobody)"
+
+
+class SentNotes:
+    """Notes about events that went to another relay: a `Crossing`."""
+
+    __slots__ = ("_told", "_trace", "answered", "relay", "sent", "steps")
+
+    def __init__(self, trace: TraceNotes, relay: str, steps: int) -> None:
+        self._trace = trace
+        self.relay = relay
+        self.steps = steps
+        self.sent = trace.now()
+        self.answered: float | None = None
+        self._told: Trace | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the trace has ended."""
+        return self._trace.seconds is not None
+
+    def told(self, trace: Trace) -> None:
+        """Note an answer; one that was overtaken by a later one is ignored."""
+        before = self._told
+        if not self.is_over and (before is None or before.seconds <= trace.seconds):
+            self._told = trace
+            self.answered = self._trace.now()
+
+    def value(self) -> TracedThere:
+        """Return the notes so far, as a value."""
+        return TracedThere(self.relay, self.sent, self.answered, self._told)
 
 
 class LoanNotes:
@@ -68,8 +102,8 @@ class LoanNotes:
 
     __slots__ = (
         "__weakref__", "bytes", "ended", "expected", "held", "holder", "idle", "items", "kind",
-        "label", "left_bytes", "left_items", "lent", "moves", "settlements", "trace", "turn",
-        "turns",
+        "label", "left_bytes", "left_items", "lent", "more_there", "moves", "settlements", "there",
+        "trace", "turn", "turns",
     )  # fmt: skip
 
     def __init__(self, turn: TurnNotes, name: str, kind: str) -> None:
@@ -92,6 +126,8 @@ class LoanNotes:
         self.moves: list[Move] = []
         self.settlements: list[Settlement] = []
         self.turns: list[TurnNotes] = []
+        self.there: list[SentNotes] = []
+        self.more_there = 0
 
     def tag(self, loan: LoanedItem[Any]) -> None:
         """Have a loan tell these notes of what becomes of it."""
@@ -177,6 +213,20 @@ class LoanNotes:
                 else:
                     del held[each]
 
+    def crosses(self, relay: str) -> SentNotes | None:
+        """See `Notes.crosses`."""
+        trace = self.trace
+        steps = MAX_DEPTH - self.turn.depth - 1
+        if trace.seconds is not None:
+            return None
+        if trace.crossings >= MAX_CROSSINGS or steps <= 0:
+            self.more_there += 1
+            return None
+        trace.crossings += 1
+        notes = SentNotes(trace, relay, steps)
+        self.there.append(notes)
+        return notes
+
     def caused_turn(self, account: Account) -> Turn:
         """Return a turn for the handling of one of its loans, which is followed, too."""
         return FollowedTurn(account, 0, 0, self)
@@ -208,6 +258,8 @@ class LoanNotes:
             moves=tuple(self.moves),
             settlements=tuple(self.settlements),
             turns=tuple([turn.told(now, shown) for turn in self.turns]),
+            there=tuple([sent.value() for sent in self.there]),
+            more_there=self.more_there,
         )
 
 
@@ -302,12 +354,13 @@ class TraceNotes:
         max_loans: Most loans that are followed, and most turns.
         at_end: Called with it once everything has ended.
         is_nothing: Called with it instead if nothing was sent or published: no trace then.
+        depth: How many steps from a packet have led here, at other relays.
     """
 
     __slots__ = (
-        "__weakref__", "_at_end", "_is_nothing", "account", "began", "complete", "label", "loans",
-        "max_loans", "more_waits", "not_followed", "readers", "root", "seconds", "sent", "start",
-        "tagged", "turns", "turns_not_followed", "unfinished", "waits", "wants",
+        "__weakref__", "_at_end", "_is_nothing", "account", "began", "complete", "crossings",
+        "label", "loans", "max_loans", "more_waits", "not_followed", "readers", "root", "seconds",
+        "sent", "start", "tagged", "turns", "turns_not_followed", "unfinished", "waits", "wants",
     )  # fmt: skip
 
     def __init__(
@@ -322,6 +375,7 @@ class TraceNotes:
         max_loans: int,
         at_end: Callable[[TraceNotes], object],
         is_nothing: Callable[[TraceNotes], object],
+        depth: int = 0,
     ) -> None:
         self.account = account
         self.start = opened
@@ -335,7 +389,9 @@ class TraceNotes:
         self.seconds: float | None = None
         self.sent = False
         self.root = TurnNotes(self, None, items, nbytes, 0.0)
+        self.root.depth = depth
         self.turns = 1
+        self.crossings = 0
         self.loans: list[LoanNotes] = []
         # Outstanding loans that refer to those notes.
         self.tagged: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()

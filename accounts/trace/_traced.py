@@ -85,12 +85,7 @@ def through(
     # A recipient of several deliveries is `ready` only once.
     throughs: dict[Recipient, Through] = {}
     for recipient, items, nbytes in deliveries:
-        holder = recipient.last_holder
-        if holder is None:
-            # Its name becomes that of the holder that finishes it.
-            notes = trace.lend(turn, recipient, type(recipient).__name__, "", items, nbytes)
-        else:
-            notes = trace.lend(turn, holder, holder.name, holder.kind, items, nbytes)
+        notes = notes_for(trace, turn, recipient, items, nbytes)
         if notes is None:
             found.append(recipient)
             continue
@@ -98,6 +93,17 @@ def through(
             throughs[recipient] = Through(recipient, notes)
         found.append(throughs[recipient])
     return found
+
+
+def notes_for(
+    trace: TraceNotes, turn: TurnNotes, recipient: Recipient, items: int, nbytes: int
+) -> LoanNotes | None:
+    """Return the notes of a delivery that a turn is going to make; None if it is not followed."""
+    holder = recipient.last_holder
+    if holder is None:
+        # Its name becomes that of the holder that finishes it.
+        return trace.lend(turn, recipient, type(recipient).__name__, "", items, nbytes)
+    return trace.lend(turn, holder, holder.name, holder.kind, items, nbytes)
 
 
 class FollowedTurn(Turn):
@@ -114,15 +120,23 @@ class FollowedTurn(Turn):
 
     def __enter__(self) -> Self:
         super().__enter__()
+        self._notes = self._begin()
+        return self
+
+    def _begin(self) -> TurnNotes | None:
+        """Return its notes; None: nobody follows it, or no longer."""
         cause = self._cause
         if cause is not None:
-            if cause.trace.seconds is None:  # else it has ended
-                self._notes = cause.trace.open_turn(cause, self.opened)
-        else:
-            trace = begun(self.account, self.opened, self.input_items, self.input_bytes)
-            if trace is not None:
-                self._notes = trace.root
-        return self
+            if cause.trace.seconds is not None:
+                return None
+            return cause.trace.open_turn(cause, self.opened)
+        trace = begun(self.account, self.opened, self.input_items, self.input_bytes)
+        return None if trace is None else trace.root
+
+    def _live_notes(self) -> TurnNotes | None:
+        """Return its notes, if its trace has not ended."""
+        notes = self._notes
+        return None if notes is None or notes.trace.seconds is not None else notes
 
     def publish(self, router: Router, event: Any, *, nbytes: int | None = None) -> None:
         super().publish(router, event, nbytes=nbytes)
@@ -130,8 +144,8 @@ class FollowedTurn(Turn):
             self._notes.about(event)
 
     def _hand_over(self) -> Iterable[Recipient]:
-        notes = self._notes
-        if notes is not None and notes.trace.seconds is None:
+        notes = self._live_notes()
+        if notes is not None:
             deliveries = self._deliveries
             recipients = through(
                 notes.trace, notes, [(to, items, nbytes) for to, _, items, nbytes, _ in deliveries]

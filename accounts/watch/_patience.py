@@ -60,9 +60,6 @@ TICK_SECONDS = 0.001
 STRETCH_SECONDS = 0.002
 """Longest search for slow consumers, or rings, before other tasks may run."""
 
-ELSEWHERE_FIRST = 2
-"""Patiences of a ring's members, where another process is to open it first."""
-
 DEALT_A_STEP = 32
 """Holders handled before other tasks may run: a few milliseconds' worth. A number and not a time,
 so that the same events give the same run."""
@@ -384,9 +381,10 @@ class _Freed:
         )  # fmt: skip
 
 
-def _is_opened_elsewhere(ring: Ring) -> bool:
+def _rank(ring: Ring) -> int:
+    """Return the number of other processes that are to open a ring first."""
     holders = (on.holder for wait in ring.waits for on in wait.on)
-    return any(holder is not None and holder.opens_rings_elsewhere for holder in holders)
+    return max((0 if holder is None else holder.ring_rank for holder in holders), default=0)
 
 
 def _plural(number: int, one: str, many: str) -> str:
@@ -432,14 +430,20 @@ class _Watch:
             who = {id(each.holder) for each in (*stuck, *slow)}
             self.named = {each: when for each, when in self.named.items() if each in who}
         on_ring: dict[Holder, Ring] = {}
-        found = await self._with_pauses(rings_in_steps(self.ledger, now)) if stuck else ()
+        # Whoever is on a ring that another process opens has its patience anew after that, and so
+        # such rings are looked at before the patience of their members is over.
+        looks = stuck or self.ledger.ranked
+        found = await self._with_pauses(rings_in_steps(self.ledger, now)) if looks else ()
         if self.ledger.clock() > now:
             now = self.ledger.clock()
             stuck = await self._with_pauses(
                 overdue_in_steps(self.ledger, now, [each.holder for each in stuck])
             )
         for ring in found:
-            on_ring.update((on.holder, ring) for wait in ring.waits for on in wait.on if on.holder)
+            members_of = {on.holder: ring for wait in ring.waits for on in wait.on if on.holder}
+            on_ring.update(members_of)
+            if _rank(ring):
+                self.spared.update(dict.fromkeys(members_of, now))
         stuck_rings: dict[int, tuple[Ring, list[Stuck]]] = {}
         alone: list[Stuck] = []
         for each in stuck:
@@ -447,10 +451,9 @@ class _Watch:
                 continue  # meanwhile it has made progress, or ended
             ring_of_it = on_ring.get(each.holder)
             if ring_of_it is not None:
-                if _is_opened_elsewhere(ring_of_it) and (
-                    each.idle_seconds < ELSEWHERE_FIRST * each.holder.patience
-                ):
-                    continue
+                rank = _rank(ring_of_it)
+                if rank and each.idle_seconds < (1 + rank) * each.holder.patience:
+                    continue  # another process opens it first
                 stuck_rings.setdefault(id(ring_of_it), (ring_of_it, []))[1].append(each)
             elif self._patience_is_over(each.holder, now):
                 alone.append(each)

@@ -208,7 +208,7 @@ def rings_in_steps(
     A ring with any progress meanwhile is left out: the returned ones stood still all the time. A
     ring that has formed meanwhile may be missed.
     """
-    graph = _Standstill(ledger, ledger.clock() if now is None else now, still)
+    graph = Standstill(ledger, ledger.clock() if now is None else now, still)
     yield from graph.look()
     found = yield from graph.rings()
     told: list[Ring] = []
@@ -228,7 +228,7 @@ def count_rings_in_steps(
 
     With progress meanwhile, it may count a ring that is none, or miss one.
     """
-    graph = _Standstill(ledger, ledger.clock(), still)
+    graph = Standstill(ledger, ledger.clock(), still)
     yield from graph.look()
     found = yield from graph.rings()
     yield from graph.forget()
@@ -303,7 +303,7 @@ class _Arrow:
     on: WaitedOn
 
 
-class _Standstill:
+class Standstill:
     """Readers that wait, and the holders with an owner among them that make no progress.
 
     Its nodes are the accounts at which readers wait. One leads to another if a holder has some of
@@ -352,16 +352,8 @@ class _Standstill:
             # Its owner's reader blocks it, and only since that reader waits.
             still_for = min(seconds, now - since.get(owner, now))
             if owner in since and still_for >= min(still, holder.patience):
-                shares: dict[Account, list[int]] = {}
-                # A holder's loans may not change while they are walked, hence the copy.
-                loans = list(holder.loans())
-                for start in range(0, len(loans), STEP):
-                    if start:
-                        yield
-                    _shares(self.readers, _amounts(loans[start : start + STEP]), shares)
+                shares = yield from self.held_up_by(holder)
                 for at, (items, nbytes) in shares.items():
-                    if not is_held_up_by(at, holder):
-                        continue
                     on = WaitedOn(holder, items, nbytes, seconds, owner.name)
                     self.arrows[at].append(_Arrow(owner, still_for, on))
         for at, arrows in self.arrows.items():
@@ -369,6 +361,24 @@ class _Standstill:
             self.arrows[at] = yield from sorted_in_steps(
                 arrows, lambda arrow: _most_first(arrow.on)
             )
+
+    def held_up_by(self, holder: Holder) -> Generator[None, None, dict[Account, list[int]]]:
+        """Return the accounts at which readers wait for a holder, and the [items, bytes] it has."""
+        shares: dict[Account, list[int]] = {}
+        # A holder's loans may not change while they are walked, hence the copy.
+        loans = list(holder.loans())
+        for start in range(0, len(loans), STEP):
+            if start:
+                yield
+            _shares(self.readers, _amounts(loans[start : start + STEP]), shares)
+        return {at: share for at, share in shares.items() if is_held_up_by(at, holder)}
+
+    def stays(self, at: Account, items: int, nbytes: int) -> bool:
+        """Whether readers at an account still wait if no more than this is owed there.
+
+        A squeezed account may wait for the shares of others, too: then they are said to.
+        """
+        return bool(gate_of(at).squeezed) or not _is_clear(at, [items, nbytes])
 
     def rings(self) -> Generator[None, None, list[set[Account]]]:
         """Return, for each ring, the accounts at which its readers wait; in steps, too."""

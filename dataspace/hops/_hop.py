@@ -15,35 +15,50 @@ Rules of this file:
    what is stored there is on disk. What is given up is confirmed, as on one relay.
 6. Where the other relay comes back with what it has stored, what asks is kept while it is away,
    and sent to its next life, which recognises what it has.
-7. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
+7. What an outbox has stored is its own: it is sent on behalf of that, and given back to it when
+   the other relay goes.
+8. Nothing is sent before the landing's life is known. So parcels that an earlier life has received
    never come to a later one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...accounts import (
     DEFAULT_PATIENCE,
     Account,
     Confirm,
-    Holder,
     Ledger,
     Limit,
     LoanedItem,
     LoanQueue,
     Outcome,
     StuckPolicy,
+    Trace,
 )
 from ._books import HopBooks
-from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment
+from ._outbox import Outbox, Sending
+from ._remote_holder import RemoteHolder
+from ._wire import Held, Identity, Parcel, Path, Ranges, Receipt, Shipment
+
+if TYPE_CHECKING:
+    from ...accounts.trace._notes import Crossing
 
 logger = logging.getLogger("clearfunds.dataspace")
 
 WINDOW: Final = Limit(items=10_000, bytes=8 << 20)
-"""Sent and not received: as many bytes as the soft limits of NATS and Redis for one peer."""
+"""Sent to one relay and not received: as many bytes as the soft limits of NATS and Redis for one
+peer."""
+
+ITEMS_TO_ONE: Final = 100_000
+BYTES_TO_ONE: Final = 16 << 20
+"""Sent to one relay by all others and not received. NATS cuts off a connection for which 64 MiB are
+pending (`max_pending`), or that does not take what is pending within 10 s (`write_deadline`). A
+quarter leaves room for forwarded connections and for framing, and a relay that reads 1.6 MB/s takes
+it in time."""
 
 PARCEL_EVENTS: Final = 128
 """Events of a parcel at most: the other relay publishes them in one step, for about a millisecond
@@ -52,44 +67,14 @@ with a fan-out of nine."""
 SHIPMENT_BYTES: Final = 256 << 10
 """A shipment has so much at most, or one parcel: as much as a reader takes at once."""
 
-PREFIX: Final = "via"
-"""The beginning of the name of an account whose events have come from another relay."""
 
-
-def via(relay: str, origin: str) -> str:
-    """Return the name of the account here of an account of another relay."""
-    return f"{PREFIX}/{relay}/{origin}"
-
-
-class RemoteHolder(Holder):
-    """A holder of another relay, with the loans that it holds there; `Hop` makes it."""
-
-    __slots__ = ("_opens_rings", "held")
-
-    kind = "remote"
-    policies: ClassVar[frozenset[StuckPolicy]] = frozenset({StuckPolicy.WAIT})
-
-    def __init__(self, ledger: Ledger, name: str, *, opens_rings: bool) -> None:
-        super().__init__(ledger, name, policy=StuckPolicy.WAIT)
-        self._opens_rings = opens_rings
-        self.held: dict[int, LoanedItem[Any]] = {}
-
-    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """Take nothing: deliveries go to the hop."""
-        account.repay(items, nbytes, Outcome.DROPPED, self)
-
-    @property
-    def opens_rings_elsewhere(self) -> bool:
-        return self._opens_rings
-
-    def ready(self) -> None:
-        """See `Recipient.ready`."""
-
-    def loans(self) -> Iterator[LoanedItem[Any]]:
-        yield from self.held.values()
-
-    def give_up(self, why: str) -> None:
-        """Do nothing: the other relay gives it up, by its policy."""
+def share_of_window(senders: int) -> Limit:
+    """Return the window of each hop to a relay that so many others send to; from 1 on."""
+    most = WINDOW.marks()
+    return Limit(
+        items=max(1, min(most[0], ITEMS_TO_ONE // senders)),
+        bytes=max(1, min(most[1], BYTES_TO_ONE // senders)),
+    )
 
 
 class Hop(LoanQueue):
@@ -107,7 +92,7 @@ class Hop(LoanQueue):
         patience: Seconds in which nothing of it is received, while readers wait for it, after which
             that is given up.
         policy: Whether it is: `disconnect`; or `wait`.
-        opens_rings: Whether the other relay is the one of the two that opens a ring over both.
+        me: The name of this relay.
         on_ready: Called when there is something to send.
 
     Attributes:
@@ -115,13 +100,15 @@ class Hop(LoanQueue):
         epoch: As above.
         is_away: Whether the other relay has gone, and may come back.
         given_up_items: Items that are written off here and may still be there.
+        outbox: Stores what has to be stored before it goes; None: nothing has.
     """
 
     __slots__ = (
-        "_asking", "_carried", "_confirms", "_identities", "_last_receipt", "_life", "_next",
-        "_opens_rings", "_out", "_owing", "_received", "_remote", "_resent", "_shipments",
-        "_unreceived", "_unreceived_bytes", "_unreceived_items", "_window", "epoch",
-        "given_up_items", "is_away", "on_ready", "relay",
+        "_asking", "_carried", "_confirms", "_crossings", "_identities", "_last_receipt", "_life",
+        "_me", "_next", "_out", "_owing", "_received", "_remote", "_resent", "_seen", "_sent_in",
+        "_shipment_bytes", "_shipments", "_unreceived", "_unreceived_bytes",
+        "_unreceived_items", "_window", "epoch", "given_up_items", "is_away", "on_ready", "outbox",
+        "relay",
     )  # fmt: skip
 
     kind = "hop"
@@ -138,20 +125,24 @@ class Hop(LoanQueue):
         window: Limit = WINDOW,
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
-        opens_rings: bool = False,
+        me: str = "",
         on_ready: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(ledger, relay, patience=patience, policy=policy)
         self.relay = relay
-        self._opens_rings = opens_rings
+        self._me = me
         self.epoch = epoch
         self.on_ready = on_ready
-        self._window = window.marks()
+        self._window = window.marks()[:2]
+        self._shipment_bytes = min(SHIPMENT_BYTES, self._window[1])
         # Loans of the parcels that were sent and have not ended, and how many of them each account
         # has; parcels that have not been received. By number, in order.
         self._out: dict[int, LoanedItem[list[Any]]] = {}
         self._owing: dict[Account, int] = {}
         self._unreceived: dict[int, Parcel] = {}
+        # The shipments in which these were sent the last time; the latest one that has come there.
+        self._sent_in: dict[int, int] = {}
+        self._seen = 0
         # Confirms that wait: for loans that have not been sent, and for parcels that are out.
         self._asking: dict[LoanedItem[list[Any]], list[Confirm]] = {}
         self._confirms: dict[int, list[Confirm]] = {}
@@ -159,8 +150,11 @@ class Hop(LoanQueue):
         self._resent: dict[LoanedItem[list[Any]], Identity] = {}
         self._identities: dict[int, Identity] = {}
         self._carried = 0
+        # Of parcels that a trace follows.
+        self._crossings: dict[int, Crossing] = {}
         self.is_away = False
         self.given_up_items = 0
+        self.outbox: Outbox | None = None
         self._unreceived_items = 0
         self._unreceived_bytes = 0
         self._remote: dict[str, RemoteHolder] = {}
@@ -174,19 +168,30 @@ class Hop(LoanQueue):
         progressed_at = self.progressed_at
         queue = self.queue
         confirm = self.ledger.confirming
-        if confirm is None and self.is_away:
-            account.repay(items, nbytes, Outcome.DROPPED, self)
+        outbox = self.outbox
+        if confirm is None:
+            if self.is_away:
+                account.repay(items, nbytes, Outcome.DROPPED, self)
+                return
+        elif outbox is not None and outbox.takes(item, confirm):
+            outbox.hold(account, item, items, nbytes, now)
             return
+        is_stored = isinstance(confirm, Sending)
         if not queue:
             self.on_ready()  # nobody calls `ready` after a run
-        elif queue[-1].bytes + nbytes > SHIPMENT_BYTES or (
-            confirm is not None and len(queue[-1].item) >= PARCEL_EVENTS
+        elif (
+            is_stored
+            or queue[-1].bytes + nbytes > self._shipment_bytes
+            or (confirm is not None and len(queue[-1].item) >= PARCEL_EVENTS)
         ):
             queue[-1].grows_to = 0
         super().hold(account, item, items, nbytes, now)
         if confirm is not None and not self.closed:
             confirm.expect()
             self._asking.setdefault(queue[-1], []).append(confirm)
+            if isinstance(confirm, Sending):
+                queue[-1].grows_to = 0
+                self._resent[queue[-1]] = confirm.identity
         if self._asking and len(queue[-1].item) >= PARCEL_EVENTS and queue[-1] in self._asking:
             queue[-1].grows_to = 0  # so it is not split
         if self._unreceived:
@@ -194,6 +199,8 @@ class Hop(LoanQueue):
             self.progressed_at = progressed_at
 
     def ready(self) -> None:
+        if self.outbox is not None:
+            self.outbox.ready()
         self.on_ready()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
@@ -217,6 +224,34 @@ class Hop(LoanQueue):
         """The number of items that were sent and have not been received."""
         return self._unreceived_items
 
+    @property
+    def unreceived_bytes(self) -> int:
+        """Their bytes."""
+        return self._unreceived_bytes
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether some of what was sent will not come, since something later has."""
+        first = next(iter(self._unreceived), None)
+        return first is not None and self._sent_in[first] <= self._seen
+
+    @property
+    def window(self) -> Limit:
+        """The most that has been sent and not received."""
+        return Limit(items=self._window[0], bytes=self._window[1])
+
+    @window.setter
+    def window(self, window: Limit) -> None:
+        self._window = window.marks()[:2]
+        self._shipment_bytes = min(SHIPMENT_BYTES, self._window[1])
+        if self.queue:
+            self.on_ready()
+
+    @property
+    def remotes(self) -> tuple[RemoteHolder, ...]:
+        """The holders of the other relay that have some of what was sent."""
+        return tuple(self._remote.values())
+
     def out(self) -> dict[int, LoanedItem[list[Any]]]:
         """Return the loans of parcels that were sent and have not ended, by number."""
         return dict(self._out)
@@ -232,29 +267,37 @@ class Hop(LoanQueue):
         """Return what is to be sent now: new parcels, as far as the window allows."""
         parcels: list[Parcel] = []
         queue = self.queue
-        items, nbytes = self._window[:2]
         size = 0
-        while (
-            queue
-            and self._life
-            and size < SHIPMENT_BYTES
-            and self._unreceived_items < items
-            and self._unreceived_bytes < nbytes
-        ):
+        while queue and self._life:
             loan = queue[0]
-            if size and size + loan.bytes > SHIPMENT_BYTES:
+            if not loan.items:
+                queue.popleft()
+                _confirm(self._asking.pop(loan, ()))
+                self._resent.pop(loan, None)
+                continue
+            is_long = len(loan.item) == loan.items > PARCEL_EVENTS
+            items = PARCEL_EVENTS if is_long else loan.items
+            nbytes = loan.bytes * items // loan.items
+            if not self._has_room(items, nbytes):
                 break
-            if len(loan.item) == loan.items > PARCEL_EVENTS:
-                loan = loan.split(PARCEL_EVENTS)
+            if size and size + nbytes > self._shipment_bytes:
+                break
+            if is_long:
+                loan = loan.split(items)
                 loan.held_by(self)
             else:
                 queue.popleft()
-                if not loan.items:
-                    _confirm(self._asking.pop(loan, ()))
-                    continue
             parcels.append(self._send(loan))
             size += loan.bytes
         return self._shipment(parcels)
+
+    def _has_room(self, items: int, nbytes: int) -> bool:
+        """Whether the window has room for so much; for anything when it is empty."""
+        most_items, most_bytes = self._window
+        return not self._unreceived or (
+            self._unreceived_items + items <= most_items
+            and self._unreceived_bytes + nbytes <= most_bytes
+        )
 
     def _send(self, loan: LoanedItem[list[Any]]) -> Parcel:
         number, account = self._next, loan.account
@@ -265,15 +308,20 @@ class Hop(LoanQueue):
         identity = self._resent.pop(loan, None)
         if identity is not None:
             self._identities[number] = identity
+        sending = _sending(confirms)
+        crossing = None if loan.trace is None else loan.trace.crosses(self.relay)
+        if crossing is not None:
+            self._crossings[number] = crossing
         parcel = Parcel(
             number,
-            account.name,
-            above(account),
+            account.name if sending is None else sending.origin,
+            above(account) if sending is None else sending.above,
             tuple(loan.item),
             loan.items,
             loan.bytes,
             confirms is not None,
             identity,
+            0 if crossing is None else crossing.steps,
         )
         self._out[number] = loan
         self._owing[account] = self._owing.get(account, 0) + 1
@@ -293,16 +341,18 @@ class Hop(LoanQueue):
         for parcel in list(self._unreceived.values()):
             parcels.append(parcel)
             size += parcel.nbytes
-            if size >= SHIPMENT_BYTES:
+            if size >= self._shipment_bytes:
                 yield self._shipment(parcels)
                 parcels, size = [], 0
         if parcels:
             yield self._shipment(parcels)
 
     def _shipment(
-        self, parcels: Iterable[Parcel], waiting: frozenset[str] | None = None
+        self, parcels: Sequence[Parcel], waiting: frozenset[str] | None = None
     ) -> Shipment:
         self._shipments += 1
+        for parcel in parcels:
+            self._sent_in[parcel.number] = self._shipments
         return Shipment(
             self.epoch,
             self._shipments,
@@ -312,6 +362,7 @@ class Hop(LoanQueue):
             tuple(parcels),
             waiting,
             self._carried,
+            None if self.outbox is None else self.outbox.erased,
         )
 
     def _waiting(self) -> frozenset[str]:
@@ -336,7 +387,10 @@ class Hop(LoanQueue):
             return
         if receipt.life > self._life:
             self._begin(receipt.life)
+        self._seen = max(self._seen, receipt.seen)
         self._note_received(min(receipt.received, self._next))
+        if self._crossings:
+            self._note_traces(receipt.traces)
         for number, _ in list(self._those_in(receipt.settled)):
             self._end_one(number)
         if self._confirms:
@@ -344,7 +398,7 @@ class Hop(LoanQueue):
                 _confirm(self._confirms.pop(number, ()))
         if receipt.held is not None and receipt.number > self._last_receipt:
             self._last_receipt = receipt.number
-            self._note_holders(receipt.held)
+            self._note_holders(receipt.held, dict(receipt.waits))
         if self.queue:
             self.on_ready()
 
@@ -360,7 +414,7 @@ class Hop(LoanQueue):
                 self.relay, items,
             )  # fmt: skip
         self._life = life
-        self._last_receipt = 0
+        self._last_receipt = self._seen = 0
         self.settled()
 
     def _note_received(self, received: int) -> None:
@@ -374,12 +428,22 @@ class Hop(LoanQueue):
     def _take_off(self, number: int) -> None:
         parcel = self._unreceived.pop(number, None)
         if parcel is not None:
+            del self._sent_in[number]
             self._unreceived_items -= parcel.items
             self._unreceived_bytes -= parcel.nbytes
+
+    def _note_traces(self, traces: Iterable[tuple[int, Trace]]) -> None:
+        crossings = self._crossings
+        for number, trace in traces:
+            if number in crossings:
+                crossings[number].told(trace)
+        for number in [each for each, crossing in crossings.items() if crossing.is_over]:
+            del crossings[number]
 
     def _end_one(self, number: int, outcome: Outcome = Outcome.DELIVERED) -> int:
         """End a parcel that is out; return how many items of it had not ended."""
         loan = self._out.pop(number)
+        self._crossings.pop(number, None)
         account, items = loan.account, loan.items
         self._owing[account] -= 1
         if not self._owing[account]:
@@ -388,7 +452,7 @@ class Hop(LoanQueue):
         if items:
             loan.settle(outcome=outcome)
         self._identities.pop(number, None)
-        _confirm(self._confirms.pop(number, ()))
+        _confirm(self._confirms.pop(number, ()), is_lost=outcome is Outcome.WRITTEN_OFF)
         return items
 
     def _those_in(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
@@ -410,19 +474,19 @@ class Hop(LoanQueue):
             if number >= ranges[at][0]:
                 yield number, at
 
-    def _note_holders(self, held: Iterable[Held]) -> None:
+    def _note_holders(self, held: Iterable[Held], waits: Mapping[str, tuple[Path, ...]]) -> None:
         ledger = self.ledger
+        told: set[str] = set()
         held = sorted(held, key=lambda each: each.first)
         for number, at in self._those_in(tuple((each.first, each.last) for each in held)):
             each = held[at]
             name = f"{self.relay}/{each.holder}"
             remote = self._remote.get(name)
             if remote is None:
-                remote = self._remote[name] = RemoteHolder(
-                    ledger, name, opens_rings=self._opens_rings
-                )
-            if each.owner is not None:
-                remote.owner = ledger.accounts.get(via(self.relay, each.owner))
+                remote = self._remote[name] = RemoteHolder(ledger, name, self.relay, self._me)
+            if each.owner is not None and name not in told:
+                told.add(name)
+                remote.waits_for(each.owner, waits.get(each.owner, ()))
             loan = self._out[number]
             if loan.holder is not remote and loan.items:
                 self._taken_from(loan, number)
@@ -430,7 +494,7 @@ class Hop(LoanQueue):
                 loan.held_by(remote)
         for name, remote in list(self._remote.items()):
             if not remote.held:
-                ledger.unregister(remote)
+                remote.close()
                 del self._remote[name]
 
     @staticmethod
@@ -452,17 +516,25 @@ class Hop(LoanQueue):
         self.is_away = True
         self._life = 0
         for number, loan in list(self._out.items()):
-            if number not in self._confirms:
+            confirms = self._confirms.get(number)
+            if confirms is None or _sending(confirms) is not None:
                 self._end_one(number, Outcome.WRITTEN_OFF)
             elif loan.holder is not self and loan.items:
                 self._taken_from(loan, number)
                 loan.held_by(self)
         for number in list(self._unreceived):
             self._take_off(number)
-        kept = [loan for loan in self.queue if loan in self._asking]
+        self._crossings.clear()
+        kept: list[LoanedItem[list[Any]]] = []
         for loan in self.queue:
-            if loan.items and loan not in self._asking:
+            confirms = self._asking.get(loan)
+            if confirms is not None and _sending(confirms) is None:
+                kept.append(loan)
+                continue
+            if loan.items:
                 loan.settle(outcome=Outcome.WRITTEN_OFF)
+            self._resent.pop(loan, None)
+            _confirm(self._asking.pop(loan, ()), is_lost=True)
         self.queue.clear()
         self.queue.extend(kept)
         self._forget_holders()
@@ -519,7 +591,7 @@ class Hop(LoanQueue):
         self._resent.clear()
         asking, self._asking = self._asking, {}
         for confirms in asking.values():
-            _confirm(confirms)
+            _confirm(confirms, is_lost=True)
 
     def close(self) -> None:
         """Close it: the other relay is no longer one of the cluster. Idempotent."""
@@ -529,19 +601,30 @@ class Hop(LoanQueue):
         for number in list(self._out):
             self._end_one(number, Outcome.WRITTEN_OFF)
         self._unreceived.clear()
+        self._sent_in.clear()
         self.settle_all(Outcome.WRITTEN_OFF)
         self._forget_holders()
         self.ledger.unregister(self)
 
     def _forget_holders(self) -> None:
         for remote in self._remote.values():
-            self.ledger.unregister(remote)
+            remote.close()
         self._remote.clear()
 
 
-def _confirm(confirms: Iterable[Confirm]) -> None:
+def _confirm(confirms: Iterable[Confirm], *, is_lost: bool = False) -> None:
+    """Confirm what the other relay has taken, or what is given up (rule 5) but is stored here."""
     for confirm in confirms:
-        confirm.taken()
+        if is_lost and isinstance(confirm, Sending):
+            confirm.lost()
+        else:
+            confirm.taken()
+
+
+def _sending(confirms: list[Confirm] | None) -> Sending | None:
+    """Return the event of an outbox that a parcel or a loan is, from those that it asks for."""
+    first = confirms[0] if confirms else None
+    return first if isinstance(first, Sending) else None
 
 
 def above(account: Account) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import (
@@ -32,17 +34,20 @@ from ...accounts import (
     Recipient,
     Router,
     Turn,
+    label_of,
 )
 from ...accounts._loop import checkpoint
 from ...accounts.trace._traced import Tagging
 from .._in_hand import InHand
 from ._books import LandingBooks
 from ._hop import Hop
-from ._wire import Held, Identity, Parcel, Ranges, Receipt, Shipment, ranges_of
+from ._landed_traces import FollowedLandedTurn, LandedTraces
+from ._wire import Held, Identity, Parcel, Path, Ranges, Receipt, Shipment, ranges_of
 
 if TYPE_CHECKING:
     from ...accounts import LoanedItem
     from ...accounts._leaks import Gone
+    from ...accounts.trace._trace_notes import TraceNotes
 
 logger = logging.getLogger("clearfunds.dataspace")
 
@@ -57,6 +62,9 @@ in the way: the limit of its tenant, say."""
 NAMED: Final = 1_000
 """Parcels, at most, for which a receipt looks for the holder."""
 
+MAX_OWNERS: Final = 32
+"""Accounts, at most, of which a receipt says what they wait for."""
+
 IDLE_SECONDS: Final = 60.0
 """After so long without a parcel, an origin's account is closed. Sixty scrapes of Prometheus at its
 shortest usual interval: a publisher that pauses should not come and go in metrics."""
@@ -65,12 +73,17 @@ shortest usual interval: a publisher that pauses should not come and go in metri
 class Landed:
     """A parcel that has come, and the notes of what becomes of it (`accounts.trace._notes`)."""
 
-    __slots__ = ("_landing", "account", "is_open", "is_published", "left", "loans", "parcel")
+    __slots__ = (
+        "_landing", "account", "is_open", "is_published", "left", "loans", "parcel", "trace",
+    )  # fmt: skip
 
-    def __init__(self, landing: Landing, account: Account, parcel: Parcel) -> None:
+    def __init__(
+        self, landing: Landing, account: Account, parcel: Parcel, trace: TraceNotes | None
+    ) -> None:
         self._landing = landing
         self.account = account
         self.parcel = parcel
+        self.trace = trace
         self.is_published = False
         # Whether it has not been published yet, or some of it has not ended.
         self.is_open = True
@@ -99,8 +112,23 @@ class Landed:
             self.is_open = False
             self._landing.settled(self)
 
+    def crosses(self, relay: str) -> None:
+        """See `Notes.crosses`: no trace follows it."""
+
     def caused_turn(self, account: Account) -> Turn:
         return LandedTurn(account, self)
+
+    def publishing_turn(self) -> Turn:
+        """Return the turn that publishes it."""
+        parcel, trace = self.parcel, self.trace
+        if trace is None:
+            return LandingTurn(self.account, self, parcel.items, parcel.nbytes)
+        return FollowedLandedTurn(self.account, self, parcel.items, parcel.nbytes, trace=trace)
+
+    @staticmethod
+    def keep_here(deliveries: list[tuple[Recipient, Any, int, int, Account | None]]) -> None:
+        """Let none of these deliveries go to another relay."""
+        deliveries[:] = [each for each in deliveries if not isinstance(each[0].last_holder, Hop)]
 
     def slowest(self) -> Holder | None:
         """Return the holder of some of it that has made no progress for the longest time."""
@@ -155,6 +183,9 @@ class Seen:
     def __init__(self, stored: Iterable[Identity] = ()) -> None:
         # Until it is taken, its confirm.
         self._known: dict[Identity, LandedConfirm | None] = dict.fromkeys(stored)
+        # Those of the other relay's outbox, mostly in order.
+        boxed = filter(_is_boxed, self._known)
+        self._boxed = dict.fromkeys(sorted(boxed, key=itemgetter(1)))
 
     def __len__(self) -> int:
         return len(self._known)
@@ -169,6 +200,8 @@ class Seen:
     def begin(self, landing: Landing, number: int, identity: Identity) -> LandedConfirm:
         """Return the confirm of a parcel that is published now."""
         confirm = self._known[identity] = self._confirm(landing, number, identity)
+        if _is_boxed(identity):
+            self._boxed[identity] = None
         return confirm
 
     def _confirm(self, landing: Landing, number: int, identity: Identity) -> LandedConfirm:
@@ -182,11 +215,25 @@ class Seen:
     def forget(self, identity: Identity) -> None:
         """Forget one that comes no more."""
         self._known.pop(identity, None)
+        self._boxed.pop(identity, None)
 
     def forget_before(self, epoch: int) -> None:
         """Forget those of earlier lives of the hop: none of them comes any more."""
-        for identity in [each for each in self._known if each[0] < epoch]:
+        for identity in [each for each in self._known if 0 < each[0] < epoch]:
             self.forget(identity)
+
+    def forget_erased(self, first: Identity) -> None:
+        """Forget what the other relay's outbox has erased, and what another one had before."""
+        while self._boxed:
+            identity = next(iter(self._boxed))
+            if identity[0] == first[0] and identity[1] >= first[1]:
+                return
+            self.forget(identity)
+
+
+def _is_boxed(identity: Identity) -> bool:
+    """Return whether an identity is that of an event of an outbox."""
+    return identity[0] < 0
 
 
 class LandedTurn(Turn):
@@ -215,8 +262,7 @@ class LandingTurn(LandedTurn):
     __slots__ = ()
 
     def _hand_over(self) -> Iterable[Recipient]:
-        deliveries = self._deliveries
-        deliveries[:] = [each for each in deliveries if not isinstance(each[0].last_holder, Hop)]
+        self._landed.keep_here(self._deliveries)
         return super()._hand_over()
 
 
@@ -272,6 +318,8 @@ class Landing:
         close_account: Closes such an account, when it is no longer needed.
         on_settled: Called when a parcel is settled.
         seen: What has come from that relay in earlier lives; None: nothing has.
+        label: Names an event in a word or two, for traces; must not raise.
+        paths_of: Returns the paths on which the reader of an account waits (`WaitPaths.of`).
     """
 
     def __init__(
@@ -284,7 +332,11 @@ class Landing:
         close_account: Callable[[Account], object] = Account.close,
         on_settled: Callable[[], object] = lambda: None,
         seen: Seen | None = None,
+        label: Callable[[object], str] = label_of,
+        paths_of: Callable[[Account], tuple[Path, ...]] = lambda _: (),
     ) -> None:
+        self._paths_of = paths_of
+        self._traces = LandedTraces(label)
         self._seen = Seen() if seen is None else seen
         self._is_news = True
         # Those that ask and may come again, by number, in order.
@@ -341,9 +393,13 @@ class Landing:
         if shipment.floor > self._floor:
             self._floor = shipment.floor
             self._forget_ended()
+            if self._traces:
+                self._traces.forget_below(self._floor)
         if self._is_news and shipment.floor > shipment.carried:
             self._is_news = False
             self._seen.forget_before(self._epoch)
+        if shipment.erased is not None:
+            self._seen.forget_erased(shipment.erased)
         touched: set[str] = set()
         for parcel in shipment.parcels:
             if parcel.number == self._next:
@@ -365,6 +421,7 @@ class Landing:
         self._confirms.clear()
         self._fresh_taken.clear()
         self._identities.clear()
+        self._traces.clear()
         self._is_news = True
         self._floor = self._next = 0
         self._last_shipment = self._receipts = 0
@@ -375,7 +432,9 @@ class Landing:
             number = next(iter(identities))
             if number >= self._floor:
                 return
-            self._seen.forget(identities.pop(number))
+            identity = identities.pop(number)
+            if not _is_boxed(identity):
+                self._seen.forget(identity)
 
     def _take(self, parcel: Parcel) -> bool:
         """Take a parcel; return whether it waits."""
@@ -387,7 +446,10 @@ class Landing:
             except Exception as exc:  # noqa: BLE001 (whatever it is, the others go on)
                 self._ledger.faults.note(None, f"opening an account for {name}", exc)
                 return False
-        landed = Landed(self, origin.account, parcel)
+        trace = None
+        if parcel.steps or origin.account.tracers is not None:
+            trace = self._traces.begin(origin.account, parcel)
+        landed = Landed(self, origin.account, parcel, trace)
         self._landed[parcel.number] = landed
         origin.unsettled += 1
         origin.idle_since = None
@@ -449,7 +511,7 @@ class Landing:
             confirm = self._seen.begin(self, parcel.number, identity)
             self._confirms[parcel.number] = confirm
         try:
-            with LandingTurn(landed.account, landed, parcel.items, parcel.nbytes) as turn:
+            with landed.publishing_turn() as turn:
                 turn.confirm = confirm
                 for event in parcel.events:
                     turn.publish(self._router, event)
@@ -466,6 +528,7 @@ class Landing:
         def end() -> None:
             landed.repaid(1, 0, Outcome.DELIVERED, None)
 
+        self._traces.forget(landed.parcel.number)
         earlier = self._seen.under_way(identity)
         if earlier is None:
             end()
@@ -524,6 +587,7 @@ class Landing:
         for origin in list(self._origins.values()):
             self._close(origin)
         self._landed.clear()
+        self._traces.clear()
 
     def receipt(self, *, full: bool = True) -> Receipt:
         """Return what is known of the parcels that have come.
@@ -534,9 +598,11 @@ class Landing:
         """
         self._receipts += 1
         held: tuple[Held, ...] | None = None
+        owners: dict[str, Account] = {}
+        traces = self._traces.told(None if full else self._fresh) if self._traces else ()
         if full:
             self.close_idle()
-            held = tuple(self._held())
+            held = tuple(self._held(owners))
             settled = self._settled()
             taken = [number for number, confirm in self._confirms.items() if confirm is None]
         else:
@@ -551,6 +617,9 @@ class Landing:
             settled,
             held,
             ranges_of(sorted(taken)),
+            self._last_shipment,
+            self._waits(owners.values()) if owners else (),
+            traces,
         )
         self._fresh_taken.clear()
         return receipt
@@ -566,8 +635,12 @@ class Landing:
             found.append((at, self._next - 1))
         return tuple(found)
 
-    def _held(self) -> list[Held]:
-        """Return where the parcels are that are not settled.
+    def _waits(self, owners: Iterable[Account]) -> tuple[tuple[str, tuple[Path, ...]], ...]:
+        paths = [(each.name, self._paths_of(each)) for each in islice(owners, MAX_OWNERS)]
+        return tuple([each for each in paths if each[1]])
+
+    def _held(self, owners: dict[str, Account]) -> list[Held]:
+        """Return where the parcels are that are not settled; note the owners whose readers wait.
 
         One that waits here waits for what has come from its origin before it.
         """
@@ -577,7 +650,10 @@ class Landing:
             name = landed.parcel.origin
             holder = landed.slowest() if landed.is_published and looks < NAMED else None
             if holder is not None:
-                last_of[name] = holder.name, None if holder.owner is None else holder.owner.name
+                owner_of = holder.owner
+                last_of[name] = holder.name, None if owner_of is None else owner_of.name
+                if owner_of is not None and owner_of.waiting:
+                    owners[owner_of.name] = owner_of
             where, owner = last_of.get(name, (WAITS, None))
             last = held[-1] if held else None
             if last is not None and (last.last, last.holder, last.owner) == (

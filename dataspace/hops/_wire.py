@@ -10,11 +10,18 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from ...accounts import Trace
+
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Numbers, as (first, last) each, ascending."""
 
 Identity: TypeAlias = tuple[int, int]
-"""A parcel that may be sent again by a later life of its hop: the epoch, and its number there."""
+"""A parcel that may be sent again by a later life of its hop: the epoch, and its number there; or,
+of what an outbox has stored, the number of the outbox, negative, and the event's number in it."""
+
+
+Path: TypeAlias = tuple[tuple[str, str], ...]
+"""Accounts, as (relay, name there), the reader of each of which waits for the peer of the next."""
 
 
 @attrs.frozen
@@ -28,7 +35,10 @@ class Parcel:
         events: The events.
         items, nbytes: How many they are, and their bytes.
         asks: Whether publishers of them wait for a confirm: see `Receipt.taken`.
-        of: The parcel as which an earlier life of the hop has sent the same events; None: none has.
+        of: The parcel as which an earlier life of the hop has sent the same events, or the event of
+            an outbox that it is; None: it is neither.
+        steps: The number of steps, from cause to effect, for which a trace follows it; 0: none
+            does.
     """
 
     number: int
@@ -39,6 +49,7 @@ class Parcel:
     nbytes: int
     asks: bool = False
     of: Identity | None = None
+    steps: int = 0
 
 
 @attrs.frozen
@@ -54,6 +65,8 @@ class Shipment:
         parcels: In the order of their numbers.
         waiting: The accounts with parcels there that a reader waits for here; None: as before.
         carried: So many parcels, the first ones, may have been sent by an earlier life of the hop.
+        erased: Events of this outbox with a lower number, and those of other ones, come no more;
+            None: it does not say.
     """
 
     epoch: int
@@ -64,6 +77,7 @@ class Shipment:
     parcels: tuple[Parcel, ...] = ()
     waiting: frozenset[str] | None = None
     carried: int = 0
+    erased: Identity | None = None
 
 
 @attrs.frozen
@@ -97,6 +111,11 @@ class Receipt:
         held: Where others are; None: this receipt does not say.
         taken: Those that ask, are not settled, and for which all holders there have taken
             responsibility (rule 7 of accounting): all, or the last ones.
+        seen: The number of the latest shipment that has come. Shipments come in the order in which
+            they were sent, so what an earlier one had and has not been received is lost.
+        waits: The owners in `held` whose readers wait for other relays, and the paths on which they
+            wait: see `WaitPaths`.
+        traces: What has become here of parcels that a trace follows, by number, so far.
     """
 
     epoch: int
@@ -106,6 +125,9 @@ class Receipt:
     settled: Ranges = ()
     held: tuple[Held, ...] | None = None
     taken: Ranges = ()
+    seen: int = 0
+    waits: tuple[tuple[str, tuple[Path, ...]], ...] = ()
+    traces: tuple[tuple[int, Trace], ...] = ()
 
 
 def ranges_of(numbers: list[int]) -> Ranges:

@@ -12,7 +12,7 @@ out all messages, transient ones included: its publishers are repaid as soon as 
 With the disk budget spent, or without a shelf but made to refuse rather than to drop, it keeps the
 messages that it has accepted and its publishers wait; the log names it each time its patience runs
 out. Without a shelf, and made to drop its head, it drops the ready messages, as `written_off`, and
-counts them.
+counts them, unless its class keeps them (`keeps_backlog`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
@@ -126,6 +126,9 @@ class Queue(ServingQueue):
         "_bindings", "_exclusive_to", "_last_by", "_last_item", "_last_message", "_last_more",
         "_on_deleted", "_persistent", "_ttl_of",
     )  # fmt: skip
+
+    keeps_backlog: ClassVar[bool] = False
+    """Whether messages that it has accepted are kept in RAM, too, however long publishers wait."""
 
     def __init__(
         self,
@@ -564,7 +567,7 @@ class Queue(ServingQueue):
             if self._writer.unsynced_items:
                 self.settled()
                 return
-        if self.shelf is not None or self._refuses:
+        if self.shelf is not None or self._refuses or self.keeps_backlog:
             logger.warning(
                 "queue %s keeps what it has accepted; its publishers wait until consumers make "
                 "room, or its disk budget is raised", self.name,

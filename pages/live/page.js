@@ -788,6 +788,51 @@ function showHolders(state) {
   write($("holders-more"), state.holders.length ? left(state.more.holders + Math.max(0, state.holders.length - ROWS_MAX), "holders") : "Nobody holds anything.");
 }
 
+// -- queues ---------------------------------------------------------------------------------------
+
+const QUEUES_SECONDS = 2; // between two looks at them
+let hasQueues = false;
+let queuesAt = -Infinity;
+
+async function askQueues() {
+  const now = performance.now();
+  if (!hasQueues || now - queuesAt < QUEUES_SECONDS * 1000) return;
+  queuesAt = now;
+  try {
+    const answer = await fetch("queues.json");
+    if (answer.ok) showQueues((await answer.json()).queues);
+  } catch {
+    // The connection to the events says so.
+  }
+}
+
+function prefetched(row) {
+  if (!row.consumers) return "no consumer";
+  const used = row.prefetch === null ? "" : `, ${number(row.prefetch_used)} of ${number(row.prefetch)} prefetched`;
+  const free = row.consumers - row.consumers_full;
+  const room = free ? `${number(free)} ${free === 1 ? "consumer has" : "consumers have"} room` : "all consumers are busy";
+  return room + used;
+}
+
+function showQueues(all) {
+  all.sort((a, b) => b.ready + b.unacked - a.ready - a.unacked || (a.holder < b.holder ? -1 : 1));
+  $("queues-card").hidden = false;
+  rows($("queues").tBodies[0], all.slice(0, ROWS_MAX), (row) => `${row.host}/${row.name}`,
+    () => el("tr", {}, el("th", { scope: "row" }, el("span"), el("span", { class: "under" })), el("td", { class: "n" }, el("span"), el("small")), el("td", { class: "n" }), el("td", { class: "n" })),
+    (item, row) => {
+      const [head, ready, unacked, consumers] = item.children;
+      if (!head.firstChild.firstChild) head.firstChild.append(nameOf(row.holder));
+      const owing = row.owed_by.filter((each) => each.items && !each.account.startsWith("amqp/"));
+      const owed = owing.length ? `; ${shortName(owing[0].account)} owes for ${number(owing[0].items)}` : "";
+      write(head.lastChild, `${number(row.published_per_second)} in, ${number(row.acked_per_second)} acked a second; ${number(row.in_ram)} in RAM, ${number(row.at_rest)} at rest; ${prefetched(row)}${owed}${row.trouble ? `; ${row.trouble}` : ""}`);
+      write(ready.firstChild, number(row.ready));
+      write(ready.lastChild, size(row.ready_bytes));
+      write(unacked, number(row.unacked));
+      write(consumers, number(row.consumers));
+    });
+  write($("queues-more"), all.length ? left(all.length - ROWS_MAX, "queues") : "There are no queues yet.");
+}
+
 // -- the matrix -----------------------------------------------------------------------------------
 
 function showMatrix(state) {
@@ -955,6 +1000,7 @@ function show(state) {
   showAccounts(state);
   showHolders(state);
   showMatrix(state);
+  askQueues();
   write($("cost"), `Updates every ${state.every_seconds <= 1 ? "second" : `${state.every_seconds} s`}; the last update took ${state.busy_ms} ms of the server's time.`);
   askStatement();
   // What does not scroll needs no stop of the Tab key.
@@ -968,6 +1014,9 @@ function watch() {
   if (source) return;
   clearTimeout(again);
   source = new EventSource("live/events");
+  source.addEventListener("beside", (event) => {
+    hasQueues = JSON.parse(event.data).includes("/queues.json");
+  });
   source.addEventListener("history", (event) => {
     recall(JSON.parse(event.data));
   });

@@ -2,7 +2,8 @@
 
 The packet's turn is the root span. Below a turn, each loan that it made has a span, from the
 handover until the last of it was settled; below a loan, each turn that its handling caused has one.
-Waits of the account's readers meanwhile are spans below the root.
+Waits of the account's readers meanwhile are spans below the root. What went to another relay has a
+span `hop` below its loan, and below that the spans of what that relay did.
 
 A trace begins here: neither an MQTT 3.1.1 packet nor a Syndicate turn has a place for a W3C
 `traceparent`, so spans of the publishing program cannot be the parents of ours.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
     from opentelemetry.util.types import AttributeValue
 
-    from ...accounts import Trace, TracedLoan, TracedTurn, TracedWait
+    from ...accounts import Trace, TracedLoan, TracedThere, TracedTurn, TracedWait
 
 FAULTS: Final = frozenset(
     (Outcome.REJECTED, Outcome.EXPIRED, Outcome.DROPPED, Outcome.WRITTEN_OFF, Outcome.LEAKED)
@@ -40,12 +41,7 @@ def record_trace(trace: Trace, tracer: Tracer) -> Span:
             number is among the root's attributes.
         tracer: Makes the spans. They are made as new roots, whatever the current span is.
     """
-    recorder = _Recorder(trace, tracer)
-    root = recorder.turn(trace.root, Context(), _root_attributes(trace))
-    context = set_span_in_context(root, Context())
-    for wait in trace.waits:
-        recorder.wait(wait, context)
-    return root
+    return _Recorder(trace, tracer, trace.began).record(Context())
 
 
 def _root_attributes(trace: Trace) -> dict[str, AttributeValue]:
@@ -66,10 +62,18 @@ def _root_attributes(trace: Trace) -> dict[str, AttributeValue]:
 class _Recorder:
     """Makes the spans of one trace."""
 
-    def __init__(self, trace: Trace, tracer: Tracer) -> None:
+    def __init__(self, trace: Trace, tracer: Tracer, began: float) -> None:
         self.trace = trace
         self.tracer = tracer
-        self.began = int(trace.began * 1e9)
+        self.began = int(began * 1e9)
+
+    def record(self, parent: Context) -> Span:
+        """Make the spans of the trace, and return the one of its packet's turn."""
+        root = self.turn(self.trace.root, parent, _root_attributes(self.trace))
+        context = set_span_in_context(root, parent)
+        for wait in self.trace.waits:
+            self.wait(wait, context)
+        return root
 
     def at(self, seconds: float | None) -> int:
         """Return a time of the trace in nanoseconds since 1970; None is its end."""
@@ -158,7 +162,25 @@ class _Recorder:
         context = set_span_in_context(span, parent)
         for turn in loan.turns:
             self.turn(turn, context)
+        for there in loan.there:
+            self.there(there, context)
         span.end(self.at(loan.ended))
+
+    def there(self, there: TracedThere, parent: Context) -> None:
+        """Make the span of a message to another relay, and below it what that did."""
+        attributes: dict[str, AttributeValue] = {"clearfunds.relay": there.relay}
+        trace, on_the_way = there.trace, there.on_the_way
+        if on_the_way is not None:
+            attributes["clearfunds.on_the_way.seconds"] = on_the_way
+        span = self.tracer.start_span(
+            "hop", parent, SpanKind.CLIENT, attributes, start_time=self.at(there.sent)
+        )
+        if trace is not None and on_the_way is not None:
+            # Its clock may differ. So its part is put in the middle of the round trip, as Jaeger's
+            # clock skew adjustment does.
+            began = self.began / 1e9 + there.sent + on_the_way / 2
+            _Recorder(trace, self.tracer, began).record(set_span_in_context(span, parent))
+        span.end(self.at(there.answered))
 
     def wait(self, wait: TracedWait, parent: Context) -> None:
         """Make the span of a reader's wait."""

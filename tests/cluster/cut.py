@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -17,6 +18,20 @@ class Way:
         self._scopes: set[trio.CancelScope] = set()
         self.port = 0
         self.is_cut = False
+        self._slow = b""
+        self._rate = 0.0
+        self._released = trio.Event()
+
+    def slow_down(self, what: bytes, rate: float) -> None:
+        """Read so many bytes a second for connections whose client has said `what`."""
+        self._slow = what
+        self._rate = rate
+        self._released = trio.Event()
+
+    def release(self) -> None:
+        """Read from all connections as fast as before."""
+        self._slow = b""
+        self._released.set()
 
     def cut(self) -> None:
         """Cut it."""
@@ -39,15 +54,35 @@ class Way:
             except OSError:
                 return
             async with near, far, trio.open_nursery() as nursery:
-                nursery.start_soon(_pump, near, far)
-                await _pump(far, near)
+                said = bytearray()
+                nursery.start_soon(_pump, near, far, said)
+                await self._pump_back(far, near, said)
                 nursery.cancel_scope.cancel()
         self._scopes.discard(scope)
 
+    async def _pump_back(
+        self, source: trio.SocketStream, sink: trio.SocketStream, said: bytearray
+    ) -> None:
+        try:
+            while data := await source.receive_some(SLOW_READ if self._slow else None):
+                if self._slow and self._slow in said:
+                    with trio.move_on_after(len(data) / self._rate):
+                        await self._released.wait()
+                await sink.send_all(data)
+            await sink.send_eof()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
 
-async def _pump(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+
+SLOW_READ: Final = 4096
+SAID: Final = 1_000
+"""Bytes of what a client says first."""
+
+
+async def _pump(source: trio.SocketStream, sink: trio.SocketStream, said: bytearray) -> None:
     try:
         async for data in source:
+            said += data[: SAID - len(said)] if len(said) < SAID else b""
             await sink.send_all(data)
         await sink.send_eof()
     except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -11,8 +11,10 @@ from clearfunds.cluster import ClusterError, ClusterSettings
 from clearfunds.cluster._codec import encode
 from clearfunds.cluster._peer import Peer
 from clearfunds.dataspace import Publication
-from clearfunds.dataspace.hops import Parcel, Receipt, Shipment
+from clearfunds.dataspace.hops import Hop, Parcel, Receipt, Shipment, share_of_window
+from clearfunds.dataspace.hops._hop import BYTES_TO_ONE
 from clearfunds.transports.nats import JetStream, KeyValue, open_nats
+from tests.cluster.cut import ways
 from tests.cluster.members import Member, joined, members, take, until
 from tests.nats_servers import NatsServer, needs_nats
 
@@ -158,6 +160,25 @@ async def test_a_relay_that_has_gone_leaves_no_filters_behind(nats: NatsServer) 
         assert one.cluster.peers == {}
 
 
+async def test_a_relay_that_has_asked_for_its_name_only_is_expected(nats: NatsServer) -> None:
+    """It opens its store yet; what others join meanwhile keep for it what it wants."""
+    async with members(nats.url, "early"), open_nats(nats.url) as client:
+        bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
+        page = b'{"life": 1, "returns": true, "filters": ["news/#"]}'
+        await bucket.put("filters.opens.0", page)
+        await bucket.put("relay.opens", b'{"life": 0, "returns": true}')
+        member = Member(nats.url, "joins")
+        async with joined(member):
+            assert "opens" not in member.cluster.peers
+            assert member.cluster.away["opens"].filters == {"news/#"}
+            await bucket.put("relay.opens", b'{"life": 9999, "returns": true}')
+            await until(lambda: "opens" in member.cluster.peers)
+            assert not member.cluster.away
+            assert member.cluster.peers["opens"].filters == {"news/#"}
+        await bucket.delete("relay.opens")
+        await bucket.delete("filters.opens.0")
+
+
 async def test_a_publication_that_is_too_large_for_nats_is_named_and_in_nobodys_way(
     nats: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,3 +240,72 @@ async def test_what_was_lost_is_sent_again_while_more_comes(
             nursery.start_soon(publish)
             assert [each.payload for each in await take(box, 60)] == [b"%d" % n for n in range(60)]
         assert lost == 3
+
+
+async def test_a_slow_relay_that_many_send_to_keeps_its_connection_and_gets_all(
+    own_nats: NatsServer,
+) -> None:
+    senders, sent, size = 12, 90, 100_000
+    names = [f"r{number}" for number in range(senders)]
+    async with ways(own_nats.port) as (way,):
+        slow = Member(f"nats://127.0.0.1:{way.port}", "slow")
+        async with members(own_nats.url, *names) as others, joined(slow):
+            hops = [await hop_to(each, "slow") for each in others]
+            assert {each.window.bytes for each in hops} == {BYTES_TO_ONE // senders}
+            async with slow.subscribed("box", "t") as box:
+                way.slow_down(b"clearfunds slow, data", 500_000)
+                for each in others:
+                    each.publish("p", *[Publication("t", bytes(size))] * sent)
+                under_way = 0
+                # As much as they may send, and then some time in which little comes of it.
+                await until(lambda: all(each.unreceived_items for each in hops))
+                with trio.move_on_after(2.5):
+                    while True:
+                        under_way = sum(each.unreceived_bytes for each in hops)
+                        assert under_way <= BYTES_TO_ONE
+                        assert not own_nats.slow_consumers()
+                        await trio.sleep(0.1)
+                assert under_way > BYTES_TO_ONE / 2
+                way.release()
+                assert len(await take(box, senders * sent)) == senders * sent
+            for each in others:
+                await until(each.is_quiet)
+            assert not own_nats.slow_consumers()
+            assert slow.cluster.rejoins == 0
+
+
+async def test_what_is_late_is_not_sent_again(own_nats: NatsServer) -> None:
+    async with ways(own_nats.port) as (way,):
+        slow = Member(f"nats://127.0.0.1:{way.port}", "slow")
+        async with members(own_nats.url, "r1") as (one,), joined(slow):
+            hop = await hop_to(one, "slow")
+            async with slow.subscribed("box", "t") as box:
+                way.slow_down(b"clearfunds slow, data", 50_000)
+                one.publish("p", *[Publication("t", bytes(100_000))] * 20)
+                await trio.sleep(4)
+                assert hop.unreceived_items
+                way.release()
+                await take(box, 20)
+            await until(one.is_quiet)
+            assert not one.cluster.peers["slow"].resent
+
+
+async def hop_to(member: Member, name: str) -> Hop:
+    """Return a member's hop to another one that is there."""
+    await until(lambda: name in member.cluster.peers)
+    hop = member.cluster.peers[name].hop
+    await until(lambda: hop.is_known)
+    return hop
+
+
+async def test_windows_grow_again_when_relays_leave(nats: NatsServer) -> None:
+    names = [f"r{number}" for number in range(4)]
+    async with members(nats.url, *names) as found:
+        windows = {p.hop.window for each in found for p in each.cluster.peers.values()}
+        assert windows == {share_of_window(3)}
+        assert share_of_window(3).bytes == BYTES_TO_ONE // 3
+        async with joined(Member(nats.url, "r5")):
+            await until(lambda: len(found[0].cluster.peers) == 4)
+            assert {p.hop.window for p in found[0].cluster.peers.values()} == {share_of_window(4)}
+        await until(lambda: len(found[0].cluster.peers) == 3)
+        assert {p.hop.window for p in found[0].cluster.peers.values()} == windows

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clearfunds.accounts import (
+    Move,
+    Outcome,
+    Settlement,
+    StillHeld,
+    Trace,
+    TracedLoan,
+    TracedSum,
+    TracedThere,
+    TracedTurn,
+    TracedWait,
+)
 from clearfunds.cluster._codec import MAX_PARTS, PART, Joiner, decode, encode, in_parts
+from clearfunds.cluster._trace_codec import MAX_TRACE_BYTES
 from clearfunds.dataspace import Batch, Publication
 from clearfunds.dataspace.hops import Held, Parcel, Receipt, Shipment
 from clearfunds.transports import LocalProtocolError, RemoteProtocolError
@@ -37,6 +51,7 @@ def runs(draw: st.DrawFn) -> Batch:
     return Batch(raw, len(packets), publications, alike=draw(st.booleans()))
 
 
+IDENTITIES = st.tuples(st.integers(-(1 << 62), 1 << 40), NUMBERS)
 PARCELS = st.builds(
     Parcel,
     NUMBERS,
@@ -46,23 +61,106 @@ PARCELS = st.builds(
     NUMBERS,
     NUMBERS,
     st.booleans(),
-    st.none() | st.tuples(NUMBERS, NUMBERS),
+    st.none() | IDENTITIES,
+    st.integers(0, 64),
 )
 SHIPMENTS = st.builds(
     Shipment,
     *[NUMBERS] * 5,
-    st.lists(PARCELS, max_size=4).map(tuple),
+    st.lists(PARCELS, max_size=4, unique_by=lambda parcel: parcel.number).map(tuple),
     st.none() | st.frozensets(NAMES, max_size=3),
     NUMBERS,
+    st.none() | IDENTITIES,
 )
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)
+PATHS = st.lists(st.tuples(NAMES, NAMES), max_size=3).map(tuple)
 HELD = st.builds(Held, NUMBERS, NUMBERS, NAMES, st.none() | NAMES)
+TIMES = st.floats(0, 1e9)
+OUTCOMES = st.sampled_from(Outcome)
+SUMS = st.builds(TracedSum, *[NUMBERS] * 3)
+Loans: TypeAlias = st.SearchStrategy[tuple[TracedLoan, ...]]
+
+
+def turns(loans: Loans) -> st.SearchStrategy[TracedTurn]:
+    return st.builds(
+        TracedTurn,
+        TIMES,
+        st.none() | TIMES,
+        NUMBERS,
+        NUMBERS,
+        st.none() | OUTCOMES,
+        st.lists(NAMES, max_size=2).map(tuple),
+        NUMBERS,
+        loans,
+    )
+
+
+def traces_of(loans: Loans) -> st.SearchStrategy[Trace]:
+    return st.builds(
+        Trace,
+        NAMES,
+        TIMES,
+        TIMES,
+        st.booleans(),
+        turns(loans),
+        st.lists(
+            st.builds(
+                TracedWait,
+                st.floats(-9, 9),
+                st.none() | TIMES,
+                st.none() | NAMES,
+                st.dictionaries(NAMES, TIMES, max_size=2),
+            ),
+            max_size=2,
+        ).map(tuple),
+        NUMBERS,
+        SUMS,
+        st.dictionaries(OUTCOMES, NUMBERS, max_size=3),
+        NUMBERS,
+        NUMBERS,
+        SUMS,
+        SUMS,
+        NUMBERS,
+    )
+
+
+def loans_above(loans: Loans) -> Loans:
+    loan = st.builds(
+        TracedLoan,
+        *[NAMES] * 3,
+        NUMBERS,
+        NUMBERS,
+        TIMES,
+        st.none() | TIMES,
+        NUMBERS,
+        NUMBERS,
+        st.lists(st.builds(StillHeld, NAMES, NAMES, NUMBERS, st.none() | TIMES), max_size=2).map(
+            tuple
+        ),
+        st.lists(st.builds(Move, TIMES, NAMES, NAMES), max_size=2).map(tuple),
+        st.lists(
+            st.builds(Settlement, TIMES, NUMBERS, NUMBERS, OUTCOMES, NAMES, NUMBERS), max_size=2
+        ).map(tuple),
+        st.lists(turns(loans), max_size=1).map(tuple),
+        st.lists(
+            st.builds(TracedThere, NAMES, TIMES, st.none() | TIMES, st.none() | traces_of(loans)),
+            max_size=1,
+        ).map(tuple),
+        NUMBERS,
+    )
+    return st.lists(loan, max_size=2).map(tuple)
+
+
+TRACES = traces_of(loans_above(loans_above(st.just(()))))
 RECEIPTS = st.builds(
     Receipt,
     *[NUMBERS] * 4,
     RANGES,
     st.none() | st.lists(HELD, max_size=3).map(tuple),
     RANGES,
+    NUMBERS,
+    st.lists(st.tuples(NAMES, st.lists(PATHS, max_size=2).map(tuple)), max_size=2).map(tuple),
+    st.lists(st.tuples(NUMBERS, TRACES), max_size=2).map(tuple),
 )
 
 
@@ -75,6 +173,52 @@ def events_of(shipment: Shipment) -> list[list[object]]:
         ]
         for parcel in shipment.parcels
     ]
+
+
+def trace(name: str, loans: int) -> Trace:
+    """Return a trace of a publication that went to so many holders."""
+    nothing = TracedSum(0, 0, 0)
+    settled = Settlement(0.1, 1, 9, Outcome.ACKED, name)
+    loan = TracedLoan(name, "outlet", "t", 1, 9, 0.0, 0.1, 0, 0, (), (), (settled,), ())
+    root = TracedTurn(0.0, 0.1, 1, 9, Outcome.DELIVERED, ("t",), 0, (loan,) * loans)
+    wait = TracedWait(0.0, 0.1, name, {name: 0.1})
+    followed = TracedSum(loans, loans, 9 * loans)
+    outcomes = {Outcome.ACKED: loans}
+    return Trace(
+        name, 1.0, 0.1, True, root, (wait,), 1, followed, outcomes, 0, 0, nothing, nothing, 0
+    )
+
+
+def test_what_nobody_traces_has_no_byte_for_it() -> None:
+    parcel = Parcel(1, "p", (), (), 1, 1)
+    assert b"traced" not in encode(Shipment(1, 1, 1, 1, 1, (parcel,)))
+    assert b"traces" not in encode(Receipt(1, 1, 1, 1))
+
+
+def test_the_trace_of_a_receipt_is_bounded() -> None:
+    short, long = trace("x", 100), trace("x" * 1_000, 100)
+    found = decode(encode(Receipt(1, 1, 1, 1, traces=((7, short), (8, long)))))
+    assert isinstance(found, Receipt)
+    (_, same), (number, left) = found.traces
+    assert same == short
+    assert number == 8
+    assert not left.root.loans
+    assert not left.waits
+    assert left.more_waits == 2
+    assert left.not_shown == left.followed == long.followed
+    assert (left.outcomes, left.seconds) == (long.outcomes, long.seconds)
+    assert len(encode(found)) < 2 * MAX_TRACE_BYTES
+
+
+def test_what_is_no_trace_is_refused() -> None:
+    good = encode(Receipt(1, 1, 1, 1, traces=((7, trace("x", 1)),)))
+    for before, after in ((b'"outlet"', b"1"), (b"0.1", b'"x"'), (b"[1,1,9]", b"[1,1]")):
+        assert before in good
+        with pytest.raises(RemoteProtocolError):
+            decode(good.replace(before, after))
+    deep = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(RemoteProtocolError):
+        decode(good[:-1] + b',"traces":' + deep + b"}")
 
 
 def vars_of(publication: Publication) -> tuple[object, ...]:
@@ -90,7 +234,7 @@ def test_what_goes_in_comes_out(message: Shipment | Receipt) -> None:
         return
     assert isinstance(found, Shipment)
     for before, after in zip(message.parcels, found.parcels, strict=True):
-        same = ("number", "origin", "above", "items", "nbytes")
+        same = ("number", "origin", "above", "items", "nbytes", "steps")
         assert [getattr(before, name) for name in same] == [getattr(after, name) for name in same]
     assert events_of(found) == events_of(message)
     assert (found.epoch, found.number, found.life) == (message.epoch, message.number, message.life)

@@ -11,6 +11,8 @@ import pytest
 import trio
 
 from clearfunds.access import Tenant
+from clearfunds.accounts import Tracer
+from clearfunds.transports._trace_label import label_of
 from clearfunds.transports.mqtt import MqttClient, Will, open_mqtt
 from tests.nats_servers import NatsServer, needs_nats
 from tests.programs import needs
@@ -131,6 +133,74 @@ async def test_a_stuck_subscriber_of_another_relay_holds_up_its_publisher_alone_
             for number in range(1_000):
                 with trio.fail_after(5):
                     assert (await fast.receive()).payload == b"%d" % number
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_trace_goes_on_at_the_other_relay(nats: NatsServer) -> None:
+    async with (
+        cluster(nats) as (one, two),
+        client(two, "fast") as fast,
+        client(two, "stored") as stored,
+        client(one, "newsroom") as newsroom,
+    ):
+        await fast.subscribe("news/#")
+        await stored.subscribe("news/#", 1)
+        await goes_there(one, "news/a")
+        for qos in (0, 1):
+            with Tracer(one.ledger, one.account("newsroom").name.__eq__, label=label_of) as tracer:
+                await newsroom.publish("news/a", b"x", qos)
+                for subscriber in (fast, stored):
+                    assert (await subscriber.receive()).payload == b"x"
+                with trio.fail_after(10):
+                    trace = await tracer.next()
+            (loan,) = trace.root.loans
+            assert loan.holder == "r2"
+            (there,) = loan.there
+            assert there.trace is not None
+            part = there.trace
+            assert part.complete
+            assert part.account == f"via/r1/{one.account('newsroom').name}"
+            assert part.root.labels == ("news/a",)
+            kinds = {each.holder.rpartition("/")[2]: each.kind for each in part.root.loans}
+            assert kinds == {"fast": "outlet", "stored": "outlet" if qos == 0 else "inflight"}
+            assert there.on_the_way is not None
+            assert 0 < there.on_the_way < trace.seconds < 5
+        assert not one.ledger.traces
+        await until(lambda: not two.ledger.traces)
+
+
+async def test_a_trace_names_the_holder_of_the_other_relay_that_is_stuck(
+    nats: NatsServer,
+) -> None:
+    async with (
+        cluster(nats, profile="lossless", patience=30.0) as (one, two),
+        client(one, "newsroom") as newsroom,
+        connected(two.port, "archive", receive_buffer=4096) as archive,
+    ):
+        await archive.subscribe("news")
+        await goes_there(one, "news")
+        async with trio.open_nursery() as nursery:
+
+            async def flood() -> None:
+                while True:
+                    await newsroom.publish("news", bytes(4_000))
+
+            nursery.start_soon(flood)
+            await until(lambda: two.ledger.statistics().debt_items > 100)
+            with Tracer(one.ledger, one.account("newsroom").name.__eq__) as tracer:
+                await until(lambda: one.ledger.traces)
+                await trio.sleep(1)
+                (trace,) = tracer.rest()
+            (loan,) = trace.root.loans
+            parts = [each.trace for each in loan.there if each.trace is not None]
+            assert parts
+            held = {
+                each.holder.rpartition("/")[2]
+                for part in parts
+                for delivery in part.loans()
+                for each in delivery.held
+            }
+            assert held == {"archive"}
             nursery.cancel_scope.cancel()
 
 

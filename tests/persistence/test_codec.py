@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.dataspace import Publication
+from clearfunds.dataspace.exchanges import Message as AmqpMessage
 from clearfunds.dataspace.queues import Death, DeathReason, Message
 from clearfunds.persistence import UnstorableError, decode, encode
 
@@ -17,19 +19,32 @@ times = st.floats(0, 1e11)
 deaths = st.lists(
     st.builds(Death, texts, st.sampled_from(DeathReason), times, st.integers(1, 10**6)), max_size=3
 )
+publications = st.builds(
+    Publication,
+    st.text(st.characters(codec="utf-8", exclude_characters="+#\0"), min_size=1, max_size=300),
+    st.binary(max_size=200),
+    st.integers(0, 2),
+    st.booleans(),
+    st.binary(max_size=60),
+    st.none() | times,
+    st.booleans(),
+)
+names = st.binary(max_size=255).map(lambda name: name.decode(errors="surrogateescape"))
+amqp_messages = st.builds(
+    AmqpMessage,
+    names,
+    names,
+    st.binary(max_size=60),
+    st.binary(max_size=200),
+    persistent=st.booleans(),
+    expiration=st.none() | times,
+    priority=st.integers(0, 255),
+    more_keys=st.lists(names, max_size=3).map(tuple),
+)
 messages = st.builds(
     Message,
     seq=st.integers(1, 2**63 - 1),
-    event=st.builds(
-        Publication,
-        st.text(st.characters(codec="utf-8", exclude_characters="+#\0"), min_size=1, max_size=300),
-        st.binary(max_size=200),
-        st.integers(0, 2),
-        st.booleans(),
-        st.binary(max_size=60),
-        st.none() | times,
-        st.booleans(),
-    ),
+    event=publications | amqp_messages,
     size=st.integers(0, 2**32 - 1),
     persistent=st.booleans(),
     enqueued=times,
@@ -38,17 +53,19 @@ messages = st.builds(
     deaths=deaths.map(tuple),
 )
 
-COMES_BACK = ("seq", "event", "size", "persistent", "enqueued", "expires", "tag", "deaths")
+COMES_BACK = ("seq", "size", "persistent", "enqueued", "expires", "tag", "deaths")
 
 
 @given(messages)
 def test_all_that_has_to_come_back_does(message: Message) -> None:
     header, payload = encode(message)
-    assert payload is message.event.payload
+    event = message.event
+    assert payload is (event.payload if isinstance(event, Publication) else event.body)
     back = decode(message.seq, header, payload)
     for field in COMES_BACK:
         assert getattr(back, field) == getattr(message, field), field
-    assert back.event.was_retained == message.event.was_retained
+    assert type(back.event) is type(event)
+    assert attrs.asdict(back.event) == attrs.asdict(event)
     assert (back.ticket, back.at_rest, back.loan, back.redelivered) == (0, True, None, False)
 
 
@@ -75,14 +92,14 @@ def test_properties_that_are_cut_off_are_none() -> None:
 
 
 def test_only_publications_can_be_written() -> None:
-    with pytest.raises(UnstorableError, match="only publications can be queued on disk"):
+    with pytest.raises(UnstorableError, match="only publications and messages of AMQP can be"):
         encode(Message(1, ("some", "event"), 1, True, 0.0))
 
 
 @given(st.binary(max_size=120))
 @settings(max_examples=300)
 def test_garbage_raises_unstorable_and_nothing_else(header: bytes) -> None:
-    for first in (header, b"\x01" + header):
+    for first in (header, b"\x01" + header, b"\x02" + header):
         try:
             decode(1, first, b"")
         except UnstorableError as exc:
@@ -107,5 +124,5 @@ def test_a_header_that_was_tampered_with_raises_unstorable_or_nothing(
 
 def test_a_later_version_is_told_apart() -> None:
     header, _ = encode(Message(1, Publication("a", b""), 1, True, 0.0))
-    with pytest.raises(UnstorableError, match="is of version 2; this is for version 1"):
-        decode(7, b"\x02" + header[1:], b"")
+    with pytest.raises(UnstorableError, match="is of version 3; this is for versions up to 2"):
+        decode(7, b"\x03" + header[1:], b"")

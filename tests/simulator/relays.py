@@ -12,8 +12,18 @@ import attrs
 import trio
 
 from clearfunds.accounts import Account, Ledger, Limit, LoanedItem
+from clearfunds.accounts._cooperative import run_to_end
 from clearfunds.dataspace import Dataspace, Mailbox, Publication, TopicFilter
-from clearfunds.dataspace.hops import Hop, Landing, Receipt, Seen, Shipment, compare, via
+from clearfunds.dataspace.hops import (
+    Hop,
+    Landing,
+    Receipt,
+    Seen,
+    Shipment,
+    WaitPaths,
+    compare,
+    via,
+)
 
 TICK = 0.1
 """Seconds between two receipts."""
@@ -58,6 +68,14 @@ class Relay:
         self.stack = ExitStack()
         self.server = self.ledger.open("server", limit=Limit(items=None, bytes=None))
         self.got: dict[str, list[tuple[str, int]]] = {}
+        self.paths = WaitPaths(self.ledger, name)
+
+    async def watch_waits(self) -> None:
+        """Find out, from time to time, who waits for whom over several relays."""
+        while True:
+            await trio.sleep(TICK)
+            remotes = [remote for hop in self.hops.values() for remote in hop.remotes]
+            run_to_end(self.paths.look_in_steps(remotes))
 
     def open_via(self, relay: str) -> Callable[[str, tuple[str, ...]], Account]:
         """Return what opens the accounts of another relay's origins."""
@@ -132,6 +150,7 @@ class World:
             for other in self.relays:
                 if one is not other:
                     self._connect(one, other)
+            nursery.start_soon(one.watch_waits)
 
     def _connect(self, one: Relay, other: Relay) -> None:
         self.restart_hop(one, other)
@@ -161,7 +180,7 @@ class World:
             next(self.lives),
             window=Limit(items=30, bytes=None),
             patience=5,
-            opens_rings=other.name < one.name,
+            me=one.name,
         )
         # As a hop's subscription ends with it.
         subscription = one.subscriptions.pop(other.name, None)
@@ -179,7 +198,12 @@ class World:
             before.close()
         seen = other.seen[one.name] = Seen() if seen is None else seen
         other.landings[one.name] = Landing(
-            other.ledger, other.dataspace, other.open_via(one.name), next(self.lives), seen=seen
+            other.ledger,
+            other.dataspace,
+            other.open_via(one.name),
+            next(self.lives),
+            seen=seen,
+            paths_of=other.paths.of,
         )
 
     async def _ship(self, one: Relay, other: Relay) -> None:
@@ -195,7 +219,7 @@ class World:
             hop = one.hops[other.name]
             shipment = hop.shipment() if hop.queue else hop.hello()
             self.network.send(nursery, accept, shipment)
-            if not shipment.parcels and trio.current_time() - last > 3 * TICK:
+            if hop.is_lost and trio.current_time() - last > 3 * TICK:
                 for each in hop.again():
                     self.network.send(nursery, accept, each)
                 last = trio.current_time()

@@ -22,7 +22,15 @@ from clearfunds.accounts import (
     watch_patience,
 )
 from clearfunds.dataspace import GivenUpError, Mailbox, Publication, TopicFilter
-from clearfunds.dataspace.hops import Held, Hop, Landing, Parcel, Receipt, Shipment
+from clearfunds.dataspace.hops import (
+    Held,
+    Hop,
+    Landing,
+    Parcel,
+    Receipt,
+    Shipment,
+    share_of_window,
+)
 from tests.simulator.relays import Network, Relay, World, open_world
 
 
@@ -289,6 +297,75 @@ def test_a_loan_of_many_events_goes_in_parcels_that_each_take_one_short_step() -
         relay.audit()
         hop.close()
         relay.audit()
+
+
+def test_the_window_bounds_what_was_sent_and_not_received_and_may_change() -> None:
+    with alone() as relay:
+        woken: list[None] = []
+        hop = greeted(Hop(relay.ledger, "r1", 1, on_ready=lambda: woken.append(None)))
+        hop.window = Limit(items=300, bytes=10_000_000)
+        for name in "abcdefgh":
+            filled(hop, relay, name, events=100)
+        assert [parcel.origin for parcel in hop.shipment().parcels] == ["a", "b", "c"]
+        assert hop.shipment().parcels == ()
+        hop.receipt(Receipt(1, 1, 2, 2))
+        assert [parcel.origin for parcel in hop.shipment().parcels] == ["d"]
+        hop.window = Limit(items=100, bytes=10_000_000)
+        hop.receipt(Receipt(1, 1, 3, 4))
+        assert hop.shipment().parcels == ()
+        hop.receipt(Receipt(1, 1, 4, 5))
+        assert [parcel.origin for parcel in hop.shipment().parcels] == ["e"]
+        woken.clear()
+        hop.window = Limit(items=10_000, bytes=150)
+        assert woken
+        hop.receipt(Receipt(1, 1, 5, 6))
+        # What is larger than the window goes alone.
+        assert [parcel.origin for parcel in hop.shipment().parcels] == ["f"]
+        assert hop.shipment().parcels == ()
+        assert hop.unreceived_bytes == hop.out()[6].bytes > 150
+        hop.close()
+        relay.audit()
+
+
+@pytest.mark.parametrize(
+    ("senders", "items", "size"), [(1, 10_000, 8), (2, 10_000, 8), (16, 6_250, 1)]
+)
+def test_windows_to_one_relay_have_a_sum(senders: int, items: int, size: int) -> None:
+    window = share_of_window(senders)
+    assert (window.items, window.bytes) == (items, size << 20)
+    assert share_of_window(1_000_000_000).marks()[:2] == (1, 1)
+
+
+def test_what_was_sent_is_lost_when_something_later_has_come_and_not_before() -> None:
+    with alone() as relay:
+        hop = greeted(Hop(relay.ledger, "r1", 1))
+        filled(hop, relay, "a")
+        first = hop.shipment()
+        filled(hop, relay, "b")
+        second = hop.shipment()
+        later = hop.hello()
+        assert not hop.is_lost
+        hop.receipt(Receipt(1, 1, 2, 1, seen=first.number - 1))
+        assert not hop.is_lost
+        hop.receipt(Receipt(1, 1, 3, 1, seen=later.number))
+        assert hop.is_lost
+        (again,) = hop.again()
+        assert len(again.parcels) == 2
+        assert not hop.is_lost
+        hop.receipt(Receipt(1, 1, 4, 2, seen=later.number))  # late, and the first came after all
+        assert not hop.is_lost
+        hop.receipt(Receipt(1, 1, 5, 2, seen=second.number))  # overtaken
+        assert not hop.is_lost
+        hop.receipt(Receipt(1, 1, 6, 3, seen=again.number))
+        assert not hop.is_lost
+        assert not hop.unreceived_items
+        filled(hop, relay, "c")
+        last = hop.shipment()
+        hop.receipt(Receipt(1, 2, 1, 3, seen=0))  # another life has seen nothing yet
+        assert not hop.is_lost
+        hop.receipt(Receipt(1, 2, 2, 3, seen=last.number))
+        assert hop.is_lost
+        hop.close()
 
 
 @pytest.mark.rule(11)

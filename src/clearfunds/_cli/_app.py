@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "pub": "Publish MQTT messages.",
     "sub": "Subscribe over MQTT and print messages.",
     "top": "Monitor a relay: outstanding work, slow consumers, blocked publishers.",
+    "queues": "Inspect the AMQP queues of a relay, purge them, move messages.",
     "audit": "Check that the books of a relay, or of a whole cluster, balance.",
     "trace": "Trace an account's next event to its last subscriber.",
     "mint": "Make keys and sturdyrefs for Syndicate clients.",

@@ -26,6 +26,7 @@ from clearfunds.relay._settings import (
 from clearfunds.transports import PublicationPolicy, SubscriptionPolicy, TopicAccount
 from clearfunds.transports import _units as units
 from clearfunds.transports._settings import (
+    AmqpSettings,
     DebtSettings,
     ListenerSettings,
     PatienceSettings,
@@ -59,6 +60,7 @@ _GROUPS: Final[dict[type[attrs.AttrsInstance], Group]] = {
     PatienceSettings: Group("Patience", sort_key=3),
     PeerSettings: Group("Peers", sort_key=4),
     PersistenceSettings: Group("Persistence", sort_key=5),
+    AmqpSettings: Group("AMQP", sort_key=5.5),
     SyndicateSettings: Group("Syndicate", sort_key=6),
     ClusteringSettings: Group("Cluster", sort_key=6.5),
     RunningSettings: RUNNING,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import TYPE_CHECKING, Any, cast
 
+import attrs
 import pytest
 from rich.console import Console
 
 from clearfunds import testing
 from clearfunds._cli._trace._tree import after, moment, trace_tree, waiting_lines
-from clearfunds.accounts import Ledger, Outcome, Tracer, commit_run
+from clearfunds.accounts import Ledger, Outcome, TracedThere, Tracer, commit_run
 from clearfunds.pages._trace_json import TraceRow, trace_row
 
 if TYPE_CHECKING:
@@ -69,6 +71,64 @@ def test_causes_and_what_they_caused() -> None:
         "        └── +2.0 ms turn: committed in 0 µs, to 1",
         "            └── mailbox out  1 item, 6 B, bytes  lent +2.0 ms, delivered +1.50 s",
         "All of it ended within 1.50 s, the last of it by out: 1 acked, 2 rejected, 1 delivered.",
+    ]
+
+
+def test_what_other_relays_did_is_below_what_went_there_with_its_own_times() -> None:
+    here, other = Scene("relay-2"), Scene("archive", "search")
+    with Tracer(other.ledger) as tracer:
+        commit_run(other.account, other.boxes, b"", 1, 9)
+        other.settle(other.boxes[0], 0.002)
+        other.settle(other.boxes[1], 0.001)
+        (part,) = tracer.rest()
+        done = attrs.evolve(part, account="via/relay-1/pub", began=0.0)
+    with Tracer(other.ledger) as tracer:
+        commit_run(other.account, other.boxes[:1], b"", 1, 9)
+        other.now += 3
+        (stuck,) = tracer.rest()
+    other.settle(other.boxes[0], 0)
+    with Tracer(here.ledger) as tracer:
+        commit_run(here.account, here.boxes, b"", 1, 9)
+        here.settle(here.boxes[0], 0.005)
+        (trace,) = tracer.rest()
+    (loan,) = trace.root.loans
+    loan = attrs.evolve(
+        loan,
+        there=(
+            TracedThere("relay-2", 0.0005, 0.0045, done),
+            TracedThere("relay-2", 0.0, 3.5, stuck),
+            TracedThere("relay-2", 0.001, None, None),
+        ),
+        more_there=1_000,
+    )
+    found = trace_row(attrs.evolve(trace, root=attrs.evolve(trace.root, loans=(loan,))))
+    json.dumps(found)
+    assert lines(found) == [
+        "└── +0 µs turn about bytes: committed in 0 µs, to 1",
+        "    └── mailbox relay-2  1 item, 9 B, bytes  lent +0 µs, delivered +5.0 ms",
+        (
+            "        ├── on relay-2  sent +500 µs, 1.0 ms on the way there and back, "
+            "done there in 3.0 ms"
+        ),
+        "        │   └── +0 µs turn about bytes: committed in 0 µs, to 2",
+        "        │       ├── mailbox archive  1 item, 9 B, bytes  lent +0 µs, delivered +2.0 ms",
+        (
+            "        │       └── mailbox search  1 item, 9 B, bytes  lent +0 µs, delivered +3.0 ms"
+            "  ← slowest"
+        ),
+        (
+            "        ├── on relay-2  sent +0 µs, 500.0 ms on the way there and back, "
+            "not done there after 3.00 s"
+        ),
+        "        │   └── +0 µs turn about bytes: committed in 0 µs, to 1",
+        "        │       └── mailbox archive  1 item, 9 B, bytes  lent +0 µs",
+        (
+            "        │           └── 1 item still held by mailbox archive after 3.00 s, "
+            "has taken nothing for 3.0 s"
+        ),
+        "        ├── on relay-2  sent +1.0 ms, nothing has come back about it",
+        "        └── 1,000 more messages to other relays are not followed",
+        "All of it ended within 5.0 ms: 1 delivered.",
     ]
 
 

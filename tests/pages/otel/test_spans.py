@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from clearfunds import testing
-from clearfunds.accounts import Ledger, Outcome, Trace, TracedWait, Tracer, commit_run
+from clearfunds.accounts import Ledger, Outcome, Trace, TracedThere, TracedWait, Tracer, commit_run
 from clearfunds.pages.otel import record_trace, sample_traces
 from tests.transports.peers import connected, running, until
 
@@ -115,6 +115,29 @@ def test_a_trace_is_a_tree_of_spans_at_the_times_at_which_it_was() -> None:
     assert when(caused) == (1, 1)
     assert when(by_holder["out"]) == (1, 3)
     assert when(by_holder["lost"]) == (0, 4)
+
+
+def test_the_part_of_another_relay_is_in_the_middle_of_its_round_trip() -> None:
+    memory = Memory()
+    trace = Scene().traced()
+    part = attrs.evolve(trace, account="via/r1/pub", began=12.0)  # its clock differs
+    first, *others = trace.root.loans
+    crossed = (TracedThere("r2", 0.5, 6.5, part), TracedThere("r3", 0.5, None, None))
+    loans = (attrs.evolve(first, there=crossed), *others)
+    record_trace(attrs.evolve(trace, root=attrs.evolve(trace.root, loans=loans)), memory.tracer)
+    answered, silent = sorted(memory.spans("hop"), key=lambda span: str(span.attributes))
+    assert attributes(answered) == {
+        "clearfunds.relay": "r2",
+        "clearfunds.on_the_way.seconds": 2.0,
+    }
+    assert attributes(silent) == {"clearfunds.relay": "r3"}
+    (there,) = [span for span in memory.spans("turn") if parent_of(span) == number_of(answered)]
+    assert attributes(there)["clearfunds.account"] == "via/r1/pub"
+    assert there.start_time is not None
+    assert abs(there.start_time - (trace.began + 1.5) * 1e9) < 1000
+    assert answered.end_time is not None
+    assert abs(answered.end_time - (trace.began + 6.5) * 1e9) < 1000
+    assert len({span.context.trace_id for span in memory.spans() if span.context}) == 1
 
 
 def test_what_a_span_says() -> None:

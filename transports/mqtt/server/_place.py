@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -10,7 +10,7 @@ from ....access._admission import Admission
 from ....access._tenants import NO_USER, Peer
 
 if TYPE_CHECKING:
-    from ._server import MqttServer
+    from ..._server import Server
 
 
 @attrs.frozen(slots=True)
@@ -26,7 +26,7 @@ class Place:
         self.admission.let_go(self.user, self.tenant)
 
 
-def take_place(server: MqttServer, peer: Peer, *, proved: bool) -> Place | str | None:
+def take_place(server: Server[Any, Any], peer: Peer, *, proved: bool) -> Place | str | None:
     """Count a client that is let in; or return why there is no room for it.
 
     None: it has neither a user nor a tenant that it would count for.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         LoanRow,
         SettlementRow,
         SumRow,
+        ThereRow,
         TracedWaitRow,
         TraceRow,
         TurnRow,
@@ -49,10 +50,7 @@ def trace_tree(trace: TraceRow) -> RenderableType:
     slowest = _slowest(trace)
     tree = Tree(_head(trace), guide_style="dim")
     _turn_into(tree, trace, trace["root"], slowest)
-    for wait in trace["waits"]:
-        tree.add(_wait(trace, wait))
-    if trace["more_waits"]:
-        tree.add(Text(f"and {count(trace['more_waits'])} more waits", "dim"))
+    _waits_into(tree, trace)
     _left_out(tree, trace)
     return Group(tree, _sum(trace, slowest))
 
@@ -118,6 +116,35 @@ def _turn_into(tree: Tree, trace: TraceRow, turn: TurnRow, slowest: LoanRow | No
             )
         for caused in loan["turns"]:
             _turn_into(there, trace, caused, slowest)
+        for crossed in loan["there"]:
+            _there_into(there, crossed)
+        if loan["more_there"]:
+            more = loan["more_there"]
+            what = "message" if more == 1 else "messages"
+            there.add(Text(f"{count(more)} more {what} to other relays are not followed", "dim"))
+
+
+def _there_into(tree: Tree, there: ThereRow) -> None:
+    """Add what another relay did, with its own times."""
+    trace, on_the_way = there["trace"], there["on_the_way"]
+    text = Text("on ")
+    text.append(printable(there["relay"]), "bold")
+    text.append(f"  sent {after(there['sent'])}", "dim")
+    if trace is None or on_the_way is None:
+        text.append(", nothing has come back about it", "red")
+        tree.add(text)
+        return
+    took = moment(trace["seconds"])
+    text.append(f", {moment(on_the_way)} on the way there and back", "dim")
+    if trace["complete"]:
+        text.append(f", done there in {took}", "green")
+    else:
+        text.append(f", not done there after {took}", "red")
+    branch = tree.add(text)
+    slowest = _slowest(trace)
+    _turn_into(branch, trace, trace["root"], slowest)
+    _waits_into(branch, trace)
+    _left_out(branch, trace)
 
 
 def _turn(trace: TraceRow, turn: TurnRow) -> Text:
@@ -185,6 +212,13 @@ def _wait(trace: TraceRow, wait: TracedWaitRow) -> Text:
         most = sorted(wait["blame"].items(), key=lambda each: -each[1])
         said += ", on " + ", ".join(f"{printable(n)} {moment(s)}" for n, s in most[:5])
     return Text(said, "yellow")
+
+
+def _waits_into(tree: Tree, trace: TraceRow) -> None:
+    for wait in trace["waits"]:
+        tree.add(_wait(trace, wait))
+    if trace["more_waits"]:
+        tree.add(Text(f"and {count(trace['more_waits'])} more waits", "dim"))
 
 
 def _left_out(tree: Tree, trace: TraceRow) -> None:

@@ -1,0 +1,3 @@
+"""`clearfunds queues`: look at AMQP queues, empty them, move messages."""
+
+from ._command import queues as queues
