@@ -315,6 +315,9 @@ class ConnectionInput:
                 self._check_kind(kind)
             elif size:
                 raise AmqpError(Code.FRAME_ERROR, f"a heartbeat is empty, not {size} bytes")
+            elif channel:
+                # Section 4.2.7 of the specification.
+                raise AmqpError(Code.FRAME_ERROR, f"a heartbeat on channel {channel}, not 0")
 
     def _greeting(self) -> Greeting | NeedData:
         data = self.buffer[self.position : self.position + len(PROTOCOL_HEADER)]

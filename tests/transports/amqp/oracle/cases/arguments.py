@@ -209,6 +209,9 @@ def told_how_they_differ(scene: Scene) -> None:
 @case
 def priorities(scene: Scene) -> None:
     channel = scene.confirming()
+    if not scene.on_rabbitmq:
+        refused(scene, {"x-max-priority": 5})
+        return
     queue = scene.queue(channel, {"x-max-priority": 5})
     for body, priority in ((b"low", 1), (b"high", 5), (b"none", None), (b"mid", 3), (b"over", 9)):
         scene.publish(channel, queue, body, priority=priority)

@@ -114,6 +114,10 @@ def consumers_take_turns(scene: Scene) -> None:
 def consumers_with_a_higher_priority_come_first(scene: Scene) -> None:
     channel = scene.channel()
     queue = scene.queue(channel)
+    if not scene.on_rabbitmq:
+        with scene.refused(channel, 406, "PRECONDITION_FAILED - consumers have no priorities"):
+            scene.consume(channel, queue, arguments={"x-priority": 10})
+        return
     channel.basic_qos(prefetch_count=2)
     low = scene.consume(channel, queue)
     high = scene.consume(channel, queue, arguments={"x-priority": 10})

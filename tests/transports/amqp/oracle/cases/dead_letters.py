@@ -129,10 +129,10 @@ def dropped_by_the_length_limit(scene: Scene) -> None:
 
 @case
 def dropped_by_the_bytes_limit(scene: Scene) -> None:
-    letters = Letters(scene, {"x-max-length-bytes": 10})
-    letters.publish(bytes(6), bytes(7))
+    letters = Letters(scene, {"x-max-length-bytes": 1_000})
+    letters.publish(bytes(600), bytes(700))
     got = letters.take()
-    assert got.body == bytes(6)
+    assert got.body == bytes(600)
     letters.is_death(got, "maxlen")
 
 
@@ -353,7 +353,7 @@ def delivery_limit(scene: Scene) -> None:
     scene.publish(channel, queue, b"a")
     for _ in range(3):
         got = scene.take(channel, queue, auto_ack=False)
-        channel.basic_nack(got.method.delivery_tag)
+        channel.basic_reject(got.method.delivery_tag, requeue=True)
     got = scene.take(channel, dead)
     (death,) = got.properties.headers["x-death"]
     assert (death["reason"], death["count"]) == ("delivery_limit", 1)

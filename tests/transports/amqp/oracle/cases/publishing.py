@@ -175,7 +175,7 @@ def properties_cut_short(scene: Scene) -> None:
     if scene.on_rabbitmq:
         raw.refused(541, "INTERNAL_ERROR")
     else:
-        raw.refused(501, "FRAME_ERROR")
+        raw.refused(502, "SYNTAX_ERROR", method=(60, 40))
 
 
 @case
