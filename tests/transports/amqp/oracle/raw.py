@@ -234,7 +234,9 @@ class Raw:
     def queue(self, channel: int = 1, **options: Any) -> str:
         """Declare an exclusive queue with a name that the server makes; return that name."""
         declare = commands.Queue.Declare(exclusive=True, **options)
-        return self.call(declare, commands.Queue.DeclareOk, channel).queue
+        name = self.call(declare, commands.Queue.DeclareOk, channel).queue
+        assert name is not None
+        return name
 
     def channel_refused(
         self, code: int, text: str = "", *, method: tuple[int, int] | None = None, channel: int = 1

@@ -46,6 +46,8 @@ class Consumer:
     channel: Any
     tag: str
     got: list[Got] = attrs.field(factory=list[Got])
+    acked: int = 0
+    """The highest tag that was acknowledged."""
     cancelled: bool = False
     """Whether the server has cancelled it."""
 
@@ -53,9 +55,16 @@ class Consumer:
     def bodies(self) -> list[bytes]:
         return [each.body for each in self.got]
 
+    @property
+    def unacknowledged(self) -> bool:
+        """Whether it has got a message since it acknowledged one."""
+        return bool(self.got) and self.got[-1].method.delivery_tag > self.acked
+
     def ack(self, place: int = -1, *, multiple: bool = False) -> None:
         """Acknowledge a message that it got."""
-        self.channel.basic_ack(self.got[place].method.delivery_tag, multiple)
+        tag = self.got[place].method.delivery_tag
+        self.channel.basic_ack(tag, multiple)
+        self.acked = max(self.acked, tag)
 
 
 class Scene:
@@ -199,8 +208,9 @@ class Scene:
             if exchange is not None:
                 channel.exchange_declare(exchange, passive=True)
         except ChannelClosedByBroker as error:
-            assert error.reply_code == 404, error
-            return False
+            if error.reply_code == 404:
+                return False
+            raise
         channel.close()
         return True
 

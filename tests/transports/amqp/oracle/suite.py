@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Final
 
-from tests.transports.amqp.oracle.cases import acknowledging as acknowledging
-from tests.transports.amqp.oracle.cases import arguments as arguments
-from tests.transports.amqp.oracle.cases import channels as channels
-from tests.transports.amqp.oracle.cases import confirms as confirms
-from tests.transports.amqp.oracle.cases import connections as connections
-from tests.transports.amqp.oracle.cases import consuming as consuming
-from tests.transports.amqp.oracle.cases import dead_letters as dead_letters
-from tests.transports.amqp.oracle.cases import exchanges as exchanges
-from tests.transports.amqp.oracle.cases import expiry as expiry
-from tests.transports.amqp.oracle.cases import lengths as lengths
-from tests.transports.amqp.oracle.cases import properties as properties
-from tests.transports.amqp.oracle.cases import publishing as publishing
-from tests.transports.amqp.oracle.cases import queues as queues
-from tests.transports.amqp.oracle.cases import routing as routing
-from tests.transports.amqp.oracle.cases import transactions as transactions
-from tests.transports.amqp.oracle.play import CASES as CASES
-from tests.transports.amqp.oracle.play import Case
+from tests.transports.amqp.oracle.play import CASES, Case
 
-NAMES: Final[dict[str, Case]] = {case.name: case for case in CASES}
+for module in sorted(Path(__file__).with_name("cases").glob("*.py")):
+    importlib.import_module(f"tests.transports.amqp.oracle.cases.{module.stem}")
+
+ALL: Final[tuple[Case, ...]] = tuple(CASES)
+NAMES: Final[dict[str, Case]] = {case.name: case for case in ALL}

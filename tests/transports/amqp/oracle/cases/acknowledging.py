@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pamqp import commands
 
 from tests.transports.amqp.oracle.play import case
+from tests.transports.amqp.oracle.raw import METHOD, method_bytes, packed
 from tests.transports.amqp.oracle.scene import Got, Scene
 
 
-def taken(scene: Scene, channel: object, queue: str, *bodies: bytes) -> list[Got]:
+def taken(scene: Scene, channel: Any, queue: str, *bodies: bytes) -> list[Got]:
     """Publish these messages and take them, unacknowledged."""
     publisher = scene.confirming()
     scene.publish(publisher, queue, *bodies)
     return [scene.take(channel, queue, auto_ack=False) for _ in bodies]
 
 
-def ready_after_close(scene: Scene, channel: object, queue: str) -> list[bytes]:
+def ready_after_close(scene: Scene, channel: Any, queue: str) -> list[bytes]:
     """Close a channel; return what it had not acknowledged."""
-    channel.close()  # type: ignore[attr-defined]
+    channel.close()
     return scene.drain(scene.channel(), queue)
 
 
@@ -291,7 +294,8 @@ def recover_async(scene: Scene) -> None:
     raw.content(b"a", key=queue)
     raw.method(commands.Basic.Get(queue=queue))
     raw.message(commands.Basic.GetOk)
-    raw.method(commands.Basic.RecoverAsync(True))
+    # Deprecated, as pamqp warns.
+    raw.send(packed(METHOD, 1, method_bytes(60, 100, b"\x01")))
     raw.method(commands.Basic.Get(queue=queue))
     again = raw.message(commands.Basic.GetOk)
     assert dict(again.method)["redelivered"] is True

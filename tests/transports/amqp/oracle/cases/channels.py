@@ -72,9 +72,12 @@ def nothing_is_taken_between_a_soft_error_and_its_answer(scene: Scene) -> None:
     raw.method(commands.Queue.Purge(queue=scene.name()))
     raw.channel_refused(404)
     raw.open_channel(1)
-    assert raw.call(
-        commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk
-    ).message_count == 0
+    assert (
+        raw.call(
+            commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk
+        ).message_count
+        == 0
+    )
 
 
 @case

@@ -225,7 +225,7 @@ def frame_larger_than_the_frame_max_is_501(scene: Scene) -> None:
 @case
 def frame_of_just_the_frame_max(scene: Scene) -> None:
     raw = scene.raw().open(frame_max=4_096)
-    name = raw.call(commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+    name = raw.queue()
     raw.content(bytes(4_088), key=name, piece=4_088)
     raw.call(commands.Basic.Qos(), commands.Basic.QosOk)
     raw.method(commands.Basic.Get(queue=name, no_ack=True))

@@ -214,9 +214,7 @@ def declared_without_an_answer(scene: Scene) -> None:
     name = scene.name()
     scene.forget(exchange=name)
     raw.method(commands.Exchange.Declare(exchange=name, exchange_type="fanout", nowait=True))
-    raw.call(
-        commands.Exchange.Declare(exchange=name, passive=True), commands.Exchange.DeclareOk
-    )
+    raw.call(commands.Exchange.Declare(exchange=name, passive=True), commands.Exchange.DeclareOk)
     raw.method(commands.Exchange.Delete(exchange=name, nowait=True))
     raw.method(commands.Exchange.Declare(exchange=name, passive=True))
     raw.channel_refused(404, "NOT_FOUND", method=(40, 10))
@@ -386,9 +384,7 @@ def bindings_with_other_arguments_are_others(scene: Scene) -> None:
 def bound_without_an_answer(scene: Scene) -> None:
     raw = scene.raw().open()
     queue = raw.queue()
-    raw.method(
-        commands.Queue.Bind(queue=queue, exchange="amq.fanout", routing_key="", nowait=True)
-    )
+    raw.method(commands.Queue.Bind(queue=queue, exchange="amq.fanout", routing_key="", nowait=True))
     raw.content(b"a", exchange="amq.fanout")
     raw.method(commands.Basic.Get(queue=queue, no_ack=True))
     assert raw.message(commands.Basic.GetOk).body == b"a"

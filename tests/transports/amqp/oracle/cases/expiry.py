@@ -11,6 +11,16 @@ TTL = 40
 """Milliseconds: long enough that a message is seen before it expires."""
 
 
+def gone(scene: Scene, queue: str) -> None:
+    """Wait until an unused queue has expired. To look for it is to use it, so looks are rare."""
+
+    def is_gone() -> bool:
+        time.sleep(2 * TTL / 1000)
+        return not scene.exists(queue=queue)
+
+    scene.until(is_gone)
+
+
 @case
 def messages_of_a_queue_expire(scene: Scene) -> None:
     channel = scene.confirming()
@@ -128,8 +138,7 @@ def requeued_messages_keep_their_time(scene: Scene) -> None:
 def unused_queues_expire(scene: Scene) -> None:
     channel = scene.channel()
     queue = scene.queue(channel, {"x-expires": TTL}, exclusive=False)
-    time.sleep(TTL / 1000)
-    scene.until(lambda: not scene.exists(queue=queue) or time.sleep(2 * TTL / 1000))
+    gone(scene, queue)
 
 
 @case
@@ -148,7 +157,7 @@ def queues_expire_after_their_last_consumer(scene: Scene) -> None:
     queue = scene.queue(channel, {"x-expires": TTL}, exclusive=False)
     consumer = scene.consume(channel, queue)
     channel.basic_cancel(consumer.tag)
-    scene.until(lambda: not scene.exists(queue=queue) or time.sleep(2 * TTL / 1000))
+    gone(scene, queue)
 
 
 @case
@@ -196,6 +205,5 @@ def what_expires_with_its_queue_is_no_dead_letter(scene: Scene) -> None:
         exclusive=False,
     )
     scene.publish(channel, queue, b"a")
-    time.sleep(TTL / 1000)
-    scene.until(lambda: not scene.exists(queue=queue) or time.sleep(2 * TTL / 1000))
+    gone(scene, queue)
     assert scene.drain(channel, letters) == []

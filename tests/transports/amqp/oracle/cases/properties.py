@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 import struct
-from typing import Final
+from typing import Any, Final
 
 from pamqp import commands
 
 from tests.transports.amqp.oracle.play import case
 from tests.transports.amqp.oracle.scene import Scene
 
-ALL: Final = {
+ALL: Final[dict[str, Any]] = {
     "content_type": "application/json",
     "content_encoding": "gzip",
     "headers": {"a": "b"},
@@ -171,9 +171,7 @@ def headers_of_every_type_to_a_consumer(scene: Scene) -> None:
 def headers_of_every_type_in_a_dead_letter(scene: Scene) -> None:
     raw = scene.raw().open()
     dead = raw.queue()
-    queue = raw.queue(
-        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
-    )
+    queue = raw.queue(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     raw.content(b"a", key=queue, properties=headers(table(*FIELDS.items())))
     raw.method(commands.Basic.Get(queue=queue))
     raw.message(commands.Basic.GetOk)

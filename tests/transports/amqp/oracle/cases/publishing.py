@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pamqp import commands
 
 from tests.transports.amqp.oracle.play import case
@@ -199,9 +201,7 @@ def mandatory_message_that_is_not_routed_comes_back(scene: Scene) -> None:
     raw = scene.raw().open()
     key = scene.name()
     properties = commands.Basic.Properties(message_id="m", headers={"a": 1})
-    raw.content(
-        b"body", exchange="amq.direct", key=key, mandatory=True, properties=properties
-    )
+    raw.content(b"body", exchange="amq.direct", key=key, mandatory=True, properties=properties)
     message = raw.message(commands.Basic.Return)
     assert dict(message.method) == {
         "reply_code": 312,
@@ -270,9 +270,9 @@ def publishing_and_consuming_on_one_channel(scene: Scene) -> None:
     channel.basic_qos(prefetch_count=10)
     got: list[bytes] = []
 
-    def on_message(_: object, method: object, __: object, body: bytes) -> None:
+    def on_message(_: object, method: Any, __: object, body: bytes) -> None:
         got.append(body)
-        channel.basic_ack(method.delivery_tag)  # type: ignore[attr-defined]
+        channel.basic_ack(method.delivery_tag)
         if len(got) < 300:
             channel.basic_publish("", queue, b"%d" % len(got))
 

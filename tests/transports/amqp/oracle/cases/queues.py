@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 from pamqp import commands
 
 from tests.transports.amqp.oracle.play import case
 from tests.transports.amqp.oracle.raw import METHOD, method_bytes, packed
-from tests.transports.amqp.oracle.scene import Scene
+from tests.transports.amqp.oracle.scene import ChannelClosedByBroker, Scene
 
 
 def locked(name: str) -> str:
     return (
-        "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue "
-        f"'{name}' in vhost '/'."
+        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}' in vhost '/'."
     )
 
 
@@ -123,7 +126,7 @@ def empty_name_before_any_was_declared_is_404(scene: Scene) -> None:
 def exclusive_is_locked_for_others(scene: Scene) -> None:
     name = scene.queue(scene.channel())
     other = scene.connect()
-    attempts = {
+    attempts: dict[str, Callable[[Any], object]] = {
         "declare": lambda channel: channel.queue_declare(name, exclusive=True),
         "declare not exclusively": lambda channel: channel.queue_declare(name),
         "passive": lambda channel: channel.queue_declare(name, passive=True),
@@ -154,14 +157,12 @@ def exclusive_goes_with_its_connection(scene: Scene) -> None:
     watching = scene.connect()
     other.close()
 
-    def gone() -> bool:
+    def gone() -> Any:
         channel = watching.channel()
-        try:
+        with pytest.raises(ChannelClosedByBroker) as caught:
             channel.queue_declare(name, passive=True)
-        except Exception as error:
-            assert getattr(error, "reply_code", 0) in {404, 405}
-            return getattr(error, "reply_code", 0) == 404
-        return False
+        assert caught.value.reply_code in {404, 405}
+        return caught.value.reply_code == 404
 
     scene.until(gone)
 
@@ -288,7 +289,9 @@ def deleted_if_empty_but_full_is_406(scene: Scene) -> None:
     channel = scene.confirming()
     name = scene.queue(channel)
     scene.publish(channel, name, b"a")
-    with scene.refused(channel, 406, f"PRECONDITION_FAILED - queue '{name}' in vhost '/' not empty"):
+    with scene.refused(
+        channel, 406, f"PRECONDITION_FAILED - queue '{name}' in vhost '/' not empty"
+    ):
         channel.queue_delete(name, if_empty=True)
     assert scene.exists(queue=name)
 

@@ -185,6 +185,9 @@ def topic_predeclared_with_a_hash_in_the_middle(scene: Scene) -> None:
 # ---- Headers -------------------------------------------------------------------------------------
 
 
+Headers = list[dict[str, Any]]
+
+
 def matched(scene: Scene, binding: Mapping[str, Any], *sent: Mapping[str, Any] | None) -> list[int]:
     """Return the places of those headers that a binding with these arguments matches."""
     channel = scene.confirming()
@@ -198,14 +201,20 @@ def matched(scene: Scene, binding: Mapping[str, Any], *sent: Mapping[str, Any] |
 @case
 def headers_all(scene: Scene) -> None:
     binding = {"x-match": "all", "a": 1, "b": "two"}
-    sent = [{"a": 1, "b": "two"}, {"a": 1}, {"a": 1, "b": "two", "c": 3}, {"a": 2, "b": "two"}, {}]
+    sent: Headers = [
+        {"a": 1, "b": "two"},
+        {"a": 1},
+        {"a": 1, "b": "two", "c": 3},
+        {"a": 2, "b": "two"},
+        {},
+    ]
     assert matched(scene, binding, *sent) == [0, 2]
 
 
 @case
 def headers_any(scene: Scene) -> None:
     binding = {"x-match": "any", "a": 1, "b": "two"}
-    sent = [{"a": 1}, {"b": "two"}, {"a": 2, "b": "x"}, {"c": 1}, {"a": 2, "b": "two"}]
+    sent: Headers = [{"a": 1}, {"b": "two"}, {"a": 2, "b": "x"}, {"c": 1}, {"a": 2, "b": "two"}]
     assert matched(scene, binding, *sent) == [0, 1, 4]
 
 
@@ -216,38 +225,38 @@ def headers_match_all_by_default(scene: Scene) -> None:
 
 @case
 def headers_without_a_value_match_presence(scene: Scene) -> None:
-    sent = [{"a": 1}, {"a": "x"}, {"b": 1}, {"a": None}]
+    sent: Headers = [{"a": 1}, {"a": "x"}, {"b": 1}, {"a": None}]
     assert matched(scene, {"x-match": "all", "a": None}, *sent) == [0, 1, 3]
 
 
 @case
 def headers_compare_types(scene: Scene) -> None:
-    sent = [{"a": 1}, {"a": "1"}, {"a": True}]
+    sent: Headers = [{"a": 1}, {"a": "1"}, {"a": True}]
     assert matched(scene, {"x-match": "all", "a": "1"}, *sent) == [1]
 
 
 @case
 def headers_numbers_of_any_width(scene: Scene) -> None:
     # pika encodes the first as 'I' and the second as 'l' where it is as large as that.
-    sent = [{"a": 5_000_000_000}, {"a": 5}]
+    sent: Headers = [{"a": 5_000_000_000}, {"a": 5}]
     assert matched(scene, {"x-match": "all", "a": 5_000_000_000}, *sent) == [0]
 
 
 @case
 def headers_starting_with_x_are_ignored(scene: Scene) -> None:
-    sent = [{"a": 1}, {"a": 1, "x-b": 2}, {"x-b": 2}]
+    sent: Headers = [{"a": 1}, {"a": 1, "x-b": 2}, {"x-b": 2}]
     assert matched(scene, {"x-match": "all", "a": 1, "x-b": 2}, *sent) == [0, 1]
 
 
 @case
 def headers_all_with_x(scene: Scene) -> None:
-    sent = [{"a": 1}, {"a": 1, "x-b": 2}, {"x-b": 2}]
+    sent: Headers = [{"a": 1}, {"a": 1, "x-b": 2}, {"x-b": 2}]
     assert matched(scene, {"x-match": "all-with-x", "a": 1, "x-b": 2}, *sent) == [1]
 
 
 @case
 def headers_any_with_x(scene: Scene) -> None:
-    sent = [{"a": 2}, {"a": 2, "x-b": 2}, {"x-b": 3}]
+    sent: Headers = [{"a": 2}, {"a": 2, "x-b": 2}, {"x-b": 3}]
     assert matched(scene, {"x-match": "any-with-x", "a": 1, "x-b": 2}, *sent) == [1]
 
 
