@@ -31,7 +31,23 @@ def _codes(rabbitmq: str, clearfunds: str) -> Difference:
     return Difference(rabbitmq, clearfunds, "the code that the specification has for it")
 
 
+def _passed_over(rabbitmq: str) -> Difference:
+    return Difference(rabbitmq, "passes over it", "it is an answer, and changes nothing")
+
+
 DIFFERENCES: Final[Mapping[str, Difference]] = {
+    "channels.close_ok_that_nobody_asked_for": _passed_over("503 COMMAND_INVALID"),
+    "channels.flow_ok_that_nobody_asked_for": _passed_over("503 COMMAND_INVALID"),
+    "channels.number_above_the_channel_max": Difference(
+        "opens it: `channel_max` limits the count alone",
+        "530 NOT_ALLOWED",
+        "`channel-max` is the highest number (section 1.4.2.5)",
+    ),
+    "channels.opening_before_close_ok": Difference(
+        "closes the connection with 504",
+        "passes over it",
+        "what comes before `channel.close-ok` is discarded (section 1.5.2.5)",
+    ),
     "connections.arguments_cut_short": _codes("501 FRAME_ERROR", "502 SYNTAX_ERROR"),
     "connections.arguments_with_more_behind_them": _codes("501 FRAME_ERROR", "502 SYNTAX_ERROR"),
     "connections.channel_0_is_for_the_connection_alone": _codes(

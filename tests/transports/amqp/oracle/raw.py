@@ -314,6 +314,19 @@ class Raw:
         """Open a channel."""
         self.call(commands.Channel.Open(), commands.Channel.OpenOk, channel)
 
+    def queue(self, channel: int = 1) -> str:
+        """Declare a queue of this connection alone; return its name, which the server makes."""
+        name = self.call(
+            commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk, channel
+        ).queue
+        assert name
+        return name
+
+    def get(self, queue: str, channel: int = 1) -> Content:
+        """Take a message that is ready, for good."""
+        self.method(commands.Basic.Get(queue=queue, no_ack=True), channel)
+        return self.message(commands.Basic.GetOk, channel)
+
     def alive(self) -> None:
         """See that the connection still answers: open and close a channel that nobody uses."""
         self.open_channel(77)

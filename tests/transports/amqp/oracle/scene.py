@@ -7,7 +7,7 @@ import importlib
 import itertools
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
@@ -18,6 +18,8 @@ from tests.transports.amqp.oracle.raw import SECONDS, Raw
 pika: Final[Any] = importlib.import_module("pika")
 ChannelClosedByBroker: Final[Any] = pika.exceptions.ChannelClosedByBroker
 ConnectionClosedByBroker: Final[Any] = pika.exceptions.ConnectionClosedByBroker
+
+T = TypeVar("T")
 
 _numbers: Final = itertools.count(1)
 
@@ -77,6 +79,10 @@ class Scene:
         assert self._case in DIFFERENCES, f"{self._case} is not in the table of differences"
         self.asked = True
         return self.server.kind == "rabbitmq"
+
+    def either(self, rabbitmq: T, clearfunds: T) -> T:
+        """Return what this server is expected to do; as `on_rabbitmq`."""
+        return rabbitmq if self.on_rabbitmq else clearfunds
 
     # ---- Clients --------------------------------------------------------------------------------
 
@@ -252,8 +258,8 @@ class Scene:
         try:
             yield
             self.until(lambda: not channel.is_open)
-            # What came after the block raises when the channel is used again.
-            channel.queue_declare("", exclusive=True)
+            # pika raises it by itself only where it waits for an answer.
+            raise channel._closing_reason
         except ChannelClosedByBroker as error:
             self._see(error, code, text)
         else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.transports.amqp.oracle.cases import connections
+from tests.transports.amqp.oracle.cases import channels, connections
 from tests.transports.amqp.oracle.play import CASES, Case
 
-AREAS: Final = (connections,)
+AREAS: Final = (channels, connections)
 """The modules of cases; each registers its own."""
 
 __all__ = ["AREAS", "CASES", "NAMES"]
