@@ -4,6 +4,7 @@ from ._cluster import Cluster as Cluster
 from ._cluster import ClusterSettings as ClusterSettings
 from ._collector import ClusterCollector as ClusterCollector
 from ._errors import ClusterError as ClusterError
+from ._errors import NameTakenError as NameTakenError
 from ._forwarding import Forwarding as Forwarding
 from ._homes import Homes as Homes
 from ._outbox import Outboxes as Outboxes

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct, error
 from typing import Any, Final
 
+from ..accounts import Trace
 from ..dataspace import Batch, Publication
 from ..dataspace.hops import Held, Identity, Parcel, Path, Ranges, Receipt, Shipment
 from ..transports import LocalProtocolError, RemoteProtocolError
@@ -44,6 +45,8 @@ _WAS_RETAINED: Final = 0x08
 _IS_RUN: Final = 0x80
 _IS_ALIKE: Final = 0x40
 
+NO_STEPS: Final[dict[int, int]] = {}
+
 _FAULTS: Final = (ValueError, TypeError, LookupError, AttributeError, error, RecursionError)
 """What decoding bytes of any kind may raise."""
 
@@ -66,6 +69,7 @@ def encode(message: Shipment | Receipt) -> bytes:
 def _encode_shipment(message: Shipment) -> bytes:
     chains: dict[tuple[str, ...], int] = {}
     parcels: list[list[Any]] = []
+    traced: list[tuple[int, int]] = []
     body: list[bytes] = []
     for parcel in message.parcels:
         chain = chains.setdefault(parcel.above, len(chains))
@@ -78,6 +82,8 @@ def _encode_shipment(message: Shipment) -> bytes:
             ]
         )
         body += pieces
+        if parcel.steps:
+            traced.append((parcel.number, parcel.steps))
     values: dict[str, Any] = {
         "epoch": message.epoch,
         "number": message.number,
@@ -90,7 +96,6 @@ def _encode_shipment(message: Shipment) -> bytes:
         "carried": message.carried,
         "erased": message.erased,
     }
-    traced = [(parcel.number, parcel.steps) for parcel in message.parcels if parcel.steps]
     if traced:
         values["traced"] = traced
     head = json.dumps(values, separators=(",", ":")).encode()
@@ -162,7 +167,7 @@ def _decode_shipment(data: bytes) -> Shipment:
     chains = [tuple(read_text(name) for name in chain) for chain in head["chains"]]
     at = start + length
     parcels: list[Parcel] = []
-    steps = {read_number(parcel): read_number(left) for parcel, left in head.get("traced", ())}
+    steps = _steps(head["traced"]) if "traced" in head else NO_STEPS
     for parcel, origin, chain, items, nbytes, size, asks, of in head["parcels"]:
         end = at + read_number(size)
         if end > len(data):
@@ -178,7 +183,7 @@ def _decode_shipment(data: bytes) -> Shipment:
                 read_number(nbytes),
                 bool(read_number(asks)),
                 None if of is None else _identity(of),
-                steps.get(parcel, 0),
+                steps.get(parcel, 0) if steps else 0,
             )
         )
         at = end
@@ -251,20 +256,27 @@ def _decode_receipt(values: Any) -> Receipt:
         ),
         _ranges(values["taken"]),
         read_number(values["seen"]),
-        tuple(
-            (read_text(owner), tuple(_path(path) for path in paths))
-            for owner, paths in values.get("waits", ())
-        ),
-        tuple(
-            (read_number(parcel), read_trace(trace)) for parcel, trace in values.get("traces", ())
-        ),
+        _waits(values["waits"]) if "waits" in values else (),
+        _traces(values["traces"]) if "traces" in values else (),
     )
+
+
+def _steps(value: Any) -> dict[int, int]:
+    return {read_number(parcel): read_number(left) for parcel, left in value}
 
 
 def _identity(value: Any) -> Identity:
     epoch, number = value
     is_boxed = type(epoch) is int and epoch < 0
     return -read_number(-epoch) if is_boxed else read_number(epoch), read_number(number)
+
+
+def _traces(value: Any) -> tuple[tuple[int, Trace], ...]:
+    return tuple((read_number(parcel), read_trace(trace)) for parcel, trace in value)
+
+
+def _waits(value: Any) -> tuple[tuple[str, tuple[Path, ...]], ...]:
+    return tuple((read_text(owner), tuple(_path(path) for path in paths)) for owner, paths in value)
 
 
 def _path(value: Any) -> Path:

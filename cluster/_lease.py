@@ -14,7 +14,7 @@ import trio
 from ..transports import TransportError
 from ..transports._one_error import one_error
 from ..transports.nats import KeyValue, WrongSequenceError
-from ._errors import ClusterError
+from ._errors import NameTakenError
 
 logger = logging.getLogger("clearfunds.cluster")
 
@@ -79,7 +79,7 @@ class Lease:
                 for it, or for the lease to expire; None: it does not wait.
 
         Raises:
-            ClusterError: Another relay has this name.
+            NameTakenError: Another relay has this name.
             TransportError: As `KeyValue.create`.
         """
         deadline = self._clock() + EXPIRY_SECONDS
@@ -95,7 +95,7 @@ class Lease:
                         f"another relay of the cluster has the name {self.name!r}; give this one "
                         "another --name"
                     )
-                    raise ClusterError(msg) from None
+                    raise NameTakenError(msg) from None
             ask()
             await trio.sleep(RETRY_SECONDS)
         self.renewed_at = began

@@ -86,6 +86,13 @@ def replicated_shelves(
     )
 
 
+def is_final(exc: BaseException) -> bool:
+    """Return whether a relay that was one of a cluster cannot be so again: its name is taken."""
+    from ..cluster import NameTakenError
+
+    return isinstance(exc, NameTakenError)
+
+
 def collector_of(cluster: Cluster) -> Collector:
     """Return the metrics of a relay's place in its cluster."""
     from ..cluster import ClusterCollector

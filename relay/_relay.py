@@ -57,7 +57,7 @@ from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._busy_poll import BusyPoll
-from ._clustering import cluster_of, collector_of, share_clients, stand_in
+from ._clustering import cluster_of, collector_of, is_final, share_clients, stand_in
 from ._companion import Companion, nothing
 from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
@@ -571,7 +571,7 @@ async def serve_relay(
                 return await _serve(settings, listeners, ending, told, companion, make_parts)
             except (StoreTakenError, TransportError, BaseExceptionGroup) as exc:
                 why = first_of(exc, expected)
-                if why is None:
+                if why is None or is_final(why):
                     raise
                 logger.error(
                     "%s; its connections end, and it begins anew", why,

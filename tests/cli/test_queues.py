@@ -51,6 +51,10 @@ def publish(channel: Any, queue: str, count: int) -> None:
         channel.basic_publish("", queue, b"%d" % number, properties)
 
 
+def ignore(*_: object) -> None:
+    """Take a delivery, and do nothing with it."""
+
+
 async def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     async with running(listen=LISTEN, http="127.0.0.1:0") as relay:
         assert await queues("list", pages_of(relay)) == 0
@@ -82,7 +86,7 @@ async def test_the_owner_of_what_a_consumer_holds_is_named(
         def consume(channel: Any) -> None:
             channel.basic_qos(prefetch_count=2)
             channel.queue_declare("jobs")
-            channel.basic_consume("jobs", lambda *_: None)
+            channel.basic_consume("jobs", ignore)
             publish(channel, "jobs", 5)
             trio.from_thread.run(queues, "show", pages_of(relay), "jobs")
             seen.append(capsys.readouterr().out)

@@ -94,7 +94,7 @@ class Client:
             CommandFailedError: The broker refuses.
         """
         await self._stream.send_all(ProtocolHeader(0, 9, 1).marshal())
-        await self._answer(commands.Connection.Start, 0)
+        await self._answer(commands.Connection.Start)
         response = f"\0{place.user}\0{place.password}"
         start = commands.Connection.StartOk(
             client_properties={
@@ -141,7 +141,7 @@ class Client:
             CommandFailedError: The broker refuses.
         """
         await self._send(commands.Basic.Get(queue=queue))
-        answer = await self._answer(commands.Basic.GetOk, or_else=commands.Basic.GetEmpty)
+        answer = await self._either(commands.Basic.GetOk, commands.Basic.GetEmpty)
         if not isinstance(answer, commands.Basic.GetOk):
             return None
         header = cast("ContentHeader", await self._next())
@@ -163,7 +163,7 @@ class Client:
         for at in range(0, len(got.body), room):
             pieces.append(frame.marshal(ContentBody(got.body[at : at + room]), CHANNEL))
         await self._stream.send_all(b"".join(pieces))
-        answer = await self._answer(commands.Basic.Ack, or_else=commands.Basic.Nack)
+        answer = await self._either(commands.Basic.Ack, commands.Basic.Nack)
         if not isinstance(answer, commands.Basic.Ack):
             raise CommandFailedError(f"queue {printable(queue)} takes no more messages")
 
@@ -178,21 +178,21 @@ class Client:
 
     async def _ask(self, method: base.Frame, answer: type[T], channel: int = CHANNEL) -> T:
         await self._send(method, channel)
-        return await self._answer(answer, channel)
+        return await self._answer(answer)
 
     async def _send(self, method: base.Frame, channel: int = CHANNEL) -> None:
         await self._stream.send_all(frame.marshal(method, channel))
 
-    async def _answer(
-        self, wanted: type[T], channel: int = CHANNEL, or_else: type[base.Frame] | None = None
-    ) -> T:
-        """Return the next method, which has to be of a class; or of another one, untyped."""
+    async def _answer(self, wanted: type[T]) -> T:
+        """Return the next method, which has to be of that class."""
+        return cast("T", await self._either(wanted))
+
+    async def _either(self, *wanted: type[base.Frame]) -> base.Frame:
+        """Return the next method, which has to be of one of these classes."""
         while True:
             found = await self._next()
             if isinstance(found, wanted):
                 return found
-            if or_else is not None and isinstance(found, or_else):
-                return cast("T", found)
             if isinstance(found, commands.Connection.Close | commands.Channel.Close):
                 msg = f"the broker refuses: {printable(str(found.reply_text))}"
                 raise CommandFailedError(msg)
@@ -200,8 +200,7 @@ class Client:
                 raise CommandFailedError("the queue to move to has gone")
             if isinstance(found, commands.Connection.Blocked | commands.Connection.Unblocked):
                 continue
-            msg = f"the broker answers with {type(found).__name__}, on channel {channel}"
-            raise CommandFailedError(msg)
+            raise CommandFailedError(f"the broker answers with {type(found).__name__}")
 
     async def _next(self) -> Any:
         """Return the next frame that is no heartbeat.

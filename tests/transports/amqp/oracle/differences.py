@@ -35,10 +35,25 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         "refused: 406",
         "there are none; a client that wants to read again needs another server",
     ),
+    "channels.close_ok_that_nobody_asked_for": Difference(
+        "503 COMMAND_INVALID",
+        "passes over it",
+        "it is an answer, and changes nothing",
+    ),
+    "channels.flow_ok_that_nobody_asked_for": Difference(
+        "503 COMMAND_INVALID",
+        "passes over it",
+        "it is an answer, and changes nothing",
+    ),
     "channels.number_above_the_channel_max": Difference(
         "counts channels and takes any number",
         "530 for a number above the agreed `channel_max`",
         "the specification says that the number is the limit",
+    ),
+    "channels.opening_before_close_ok": Difference(
+        "closes the connection with 504",
+        "passes over it",
+        "what comes before `channel.close-ok` is discarded (section 1.5.2.5)",
     ),
     "confirms.tx_in_confirm_mode": Difference(
         "406: a channel cannot change from confirms to transactions",

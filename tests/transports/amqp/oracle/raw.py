@@ -238,6 +238,11 @@ class Raw:
         assert name is not None
         return name
 
+    def get(self, queue: str, channel: int = 1) -> Content:
+        """Take a message that is ready, for good."""
+        self.method(commands.Basic.Get(queue=queue, no_ack=True), channel)
+        return self.message(commands.Basic.GetOk, channel)
+
     def channel_refused(
         self, code: int, text: str = "", *, method: tuple[int, int] | None = None, channel: int = 1
     ) -> str:

@@ -7,7 +7,7 @@ import importlib
 import itertools
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
@@ -18,6 +18,8 @@ from tests.transports.amqp.oracle.raw import SECONDS, Raw
 pika: Final[Any] = importlib.import_module("pika")
 ChannelClosedByBroker: Final[Any] = pika.exceptions.ChannelClosedByBroker
 ConnectionClosedByBroker: Final[Any] = pika.exceptions.ConnectionClosedByBroker
+
+T = TypeVar("T")
 
 _numbers: Final = itertools.count(1)
 
@@ -86,6 +88,10 @@ class Scene:
         assert self._case in DIFFERENCES, f"{self._case} is not in the table of differences"
         self.asked = True
         return self.server.kind == "rabbitmq"
+
+    def either(self, rabbitmq: T, clearfunds: T) -> T:
+        """Return what this server is expected to do; as `on_rabbitmq`."""
+        return rabbitmq if self.on_rabbitmq else clearfunds
 
     # ---- Clients --------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             "127.0.0.1:0",
             "--passwords",
             str(users),
+            "--wrong-password-delay",
+            "0",
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,

@@ -369,21 +369,18 @@ def cancelled_consumers_get_no_more(scene: Scene) -> None:
 
 @case
 def cancelled_consumers_keep_what_they_have(scene: Scene) -> None:
-    channel = scene.channel()
-    queue = scene.queue(channel)
     raw = scene.raw().open()
-    other = raw.queue()
-    raw.call(commands.Basic.Consume(queue=other, consumer_tag="t"), commands.Basic.ConsumeOk)
-    raw.content(b"a", key=other)
+    queue = raw.queue()
+    raw.call(commands.Basic.Consume(queue=queue, consumer_tag="t"), commands.Basic.ConsumeOk)
+    raw.content(b"a", key=queue)
     raw.message(commands.Basic.Deliver)
     raw.call(commands.Basic.Cancel("t"), commands.Basic.CancelOk)
-    passive = commands.Queue.Declare(queue=other, passive=True)
+    passive = commands.Queue.Declare(queue=queue, passive=True)
     assert raw.call(passive, commands.Queue.DeclareOk).message_count == 0
     raw.method(commands.Basic.Ack(1))
     raw.close_channel()
     raw.open_channel(1)
     assert raw.call(passive, commands.Queue.DeclareOk).message_count == 0
-    assert scene.ready(channel, queue) == 0
 
 
 @case
@@ -422,15 +419,6 @@ def no_cancel_notice_for_clients_that_cannot_take_it(scene: Scene) -> None:
     raw.call(commands.Basic.Consume(queue=queue, consumer_tag="t"), commands.Basic.ConsumeOk)
     raw.call(commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk)
     raw.call(commands.Basic.Qos(), commands.Basic.QosOk)
-
-
-@case
-def expired_queue_cancels_its_consumers_never(scene: Scene) -> None:
-    channel = scene.channel()
-    queue = scene.queue(channel, {"x-expires": 20}, exclusive=False)
-    consumer = scene.consume(channel, queue)
-    scene.settle(channel, queue)
-    assert not consumer.cancelled
 
 
 # ---- Get -----------------------------------------------------------------------------------------

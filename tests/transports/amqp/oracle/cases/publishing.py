@@ -7,7 +7,7 @@ from typing import Any
 from pamqp import commands
 
 from tests.transports.amqp.oracle.play import case
-from tests.transports.amqp.oracle.raw import BODY, CONTENT, content_header, packed
+from tests.transports.amqp.oracle.raw import BODY, content_header, packed
 from tests.transports.amqp.oracle.scene import Scene
 
 
@@ -80,28 +80,6 @@ def bodies_around_the_frame_max(scene: Scene) -> None:
 
 
 @case
-def channels_interleave_their_frames(scene: Scene) -> None:
-    raw = scene.raw().open(channels=2)
-    queue = raw.queue()
-    publish = commands.Basic.Publish(routing_key=queue)
-    for channel in (1, 2):
-        raw.method(publish, channel)
-    for channel in (2, 1):
-        raw.send(content_header(4, None, channel))
-    raw.send(packed(BODY, 1, b"on"))
-    raw.send(packed(BODY, 2, b"twot"))
-    raw.send(packed(BODY, 1, b"es"))
-    # What was published on two channels comes in any order.
-    bodies: set[bytes] = set()
-    for channel in (1, 2):
-        raw.call(commands.Basic.Qos(), commands.Basic.QosOk, channel)
-    for _ in range(2):
-        raw.method(commands.Basic.Get(queue=queue, no_ack=True), 2)
-        bodies.add(raw.message(commands.Basic.GetOk, 2).body)
-    assert bodies == {b"ones", b"twot"}
-
-
-@case
 def heartbeat_within_content(scene: Scene) -> None:
     raw = scene.raw().open()
     queue = raw.queue()
@@ -112,46 +90,6 @@ def heartbeat_within_content(scene: Scene) -> None:
     raw.send(packed(BODY, 1, b"a"))
     raw.method(commands.Basic.Get(queue=queue, no_ack=True))
     assert raw.message(commands.Basic.GetOk).body == b"a"
-
-
-@case
-def method_within_content_is_505(scene: Scene) -> None:
-    raw = scene.raw().open()
-    raw.method(commands.Basic.Publish(routing_key="q"))
-    raw.method(commands.Basic.Qos())
-    raw.refused(505, "UNEXPECTED_FRAME - expected content header")
-
-
-@case
-def method_in_place_of_a_body_is_505(scene: Scene) -> None:
-    raw = scene.raw().open()
-    raw.method(commands.Basic.Publish(routing_key="q"))
-    raw.send(content_header(5))
-    raw.method(commands.Basic.Qos())
-    raw.refused(505, "UNEXPECTED_FRAME - expected content body")
-
-
-@case
-def header_without_a_method_is_505(scene: Scene) -> None:
-    raw = scene.raw().open()
-    raw.send(content_header(5))
-    raw.refused(505, "UNEXPECTED_FRAME - expected method frame")
-
-
-@case
-def body_without_a_header_is_505(scene: Scene) -> None:
-    raw = scene.raw().open()
-    raw.method(commands.Basic.Publish(routing_key="q"))
-    raw.send(packed(BODY, 1, b"a"))
-    raw.refused(505, "UNEXPECTED_FRAME - expected content header")
-
-
-@case
-def header_of_another_class_is_505(scene: Scene) -> None:
-    raw = scene.raw().open()
-    raw.method(commands.Basic.Publish(routing_key="q"))
-    raw.send(packed(CONTENT, 1, b"\x00\x32" + bytes(2 + 8 + 2)))
-    raw.refused(505, "UNEXPECTED_FRAME")
 
 
 @case
