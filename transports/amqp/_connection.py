@@ -39,7 +39,7 @@ from ._frames import (
     PROTOCOL_HEADER,
 )
 from ._methods import FROM_CLIENTS, METHODS, decode_method
-from ._replies import AmqpError, Code, Method
+from ._replies import NO_METHOD, AmqpError, Code, Method
 
 if TYPE_CHECKING:
     from pamqp import base
@@ -62,6 +62,8 @@ _INDEX: Final = struct.Struct(">HH")
 _PUBLISH: Final = b"\x00\x3c\x00\x28"
 _BASIC_ACK: Final = b"\x00\x3c\x00\x50"
 _ACK_BYTES: Final = 13
+
+_CONTENT_HEADER: Final = f"content header for class {BASIC}"
 
 _ENDINGS: Final = (Connection.Close, Connection.CloseOk)
 
@@ -331,6 +333,9 @@ class ConnectionInput:
                 self._check_kind(kind)
             elif size:
                 raise AmqpError(Code.FRAME_ERROR, f"a heartbeat is empty, not {size} bytes")
+            elif channel:
+                # Section 4.2.7 of the specification.
+                raise AmqpError(Code.FRAME_ERROR, f"a heartbeat on channel {channel}, not 0")
 
     def _greeting(self) -> Greeting | NeedData:
         data = self.buffer[self.position : self.position + len(PROTOCOL_HEADER)]
@@ -480,26 +485,19 @@ class ConnectionInput:
         if known is not None and known.closing:
             return None
         content = None if known is None else known.content
-        what = "header" if kind == HEADER else "body"
         if known is None or content is None:
-            raise AmqpError(
-                Code.UNEXPECTED_FRAME,
-                f"expected method frame, got content {what} frame instead (channel {channel})",
-                channel=channel,
-            )
+            raise self._unexpected("method frame", "non method frame", channel, NO_METHOD)
         buffer = self.buffer
         if kind == HEADER:
             if content.properties is not None:
-                raise self._unexpected("content body", "non content body", channel)
+                raise self._unexpected("content body", "non content body frame", channel)
             if end - start < 14:
                 raise AmqpError(
                     Code.FRAME_ERROR, "a content header ends within its fields", (BASIC, 40)
                 )
             class_id, _, nbytes = struct.unpack_from(">HHQ", buffer, start)
             if class_id != BASIC:
-                raise self._unexpected(
-                    f"content header for class {BASIC}", f"header for class {class_id}", channel
-                )
+                raise self._unexpected(_CONTENT_HEADER, f"one for class {class_id}", channel)
             if nbytes > self._max_message_size:
                 raise AmqpError(
                     Code.PRECONDITION_FAILED,
@@ -514,7 +512,7 @@ class ConnectionInput:
             self._assembled += content.nbytes
         else:
             if content.properties is None:
-                raise self._unexpected("content header", "non content header", channel)
+                raise self._unexpected(_CONTENT_HEADER, "non content header frame", channel)
             size = end - start
             if size > content.missing:
                 raise AmqpError(
@@ -539,9 +537,11 @@ class ConnectionInput:
         )  # fmt: skip
 
     @staticmethod
-    def _unexpected(expected: str, got: str, channel: int) -> AmqpError:
-        text = f"expected {expected}, got {got} frame instead"
-        return AmqpError(Code.UNEXPECTED_FRAME, text, (BASIC, 40), channel)
+    def _unexpected(
+        expected: str, got: str, channel: int, method: Method = (BASIC, 40)
+    ) -> AmqpError:
+        text = f"expected {expected}, got {got} instead"
+        return AmqpError(Code.UNEXPECTED_FRAME, text, method, channel)
 
     def _method(self, channel: int, payload: bytes) -> Command | None:
         """Return a method; None: it is passed over."""
@@ -609,9 +609,9 @@ class ConnectionInput:
                 return
             raise AmqpError(Code.CHANNEL_ERROR, "expected 'channel.open'", method_id)
         elif known.content is not None:
-            what = "body" if known.content.properties is not None else "header"
-            expected_content = f"content {what}"
-            raise self._unexpected(expected_content, f"non {expected_content}", channel)
+            if known.content.properties is None:
+                raise self._unexpected(_CONTENT_HEADER, "non content header frame", channel)
+            raise self._unexpected("content body", "non content body frame", channel)
 
     def _check_new(self, channel: int, known: _Channel | None, method_id: Method) -> None:
         if known is not None:

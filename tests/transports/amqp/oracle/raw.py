@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 from pamqp import base, commands, frame, header
@@ -231,6 +231,18 @@ class Raw:
         self.closed()
         return closed.reply_text
 
+    def queue(self, channel: int = 1, **options: Any) -> str:
+        """Declare an exclusive queue with a name that the server makes; return that name."""
+        declare = commands.Queue.Declare(exclusive=True, **options)
+        name = self.call(declare, commands.Queue.DeclareOk, channel).queue
+        assert name is not None
+        return name
+
+    def get(self, queue: str, channel: int = 1) -> Content:
+        """Take a message that is ready, for good."""
+        self.method(commands.Basic.Get(queue=queue, no_ack=True), channel)
+        return self.message(commands.Basic.GetOk, channel)
+
     def channel_refused(
         self, code: int, text: str = "", *, method: tuple[int, int] | None = None, channel: int = 1
     ) -> str:
@@ -317,7 +329,11 @@ class Raw:
     def alive(self) -> None:
         """See that the connection still answers: open and close a channel that nobody uses."""
         self.open_channel(77)
-        self.call(commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk, 77)
+        self.close_channel(77)
+
+    def close_channel(self, channel: int = 1) -> None:
+        """Close a channel."""
+        self.call(commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk, channel)
 
     def heartbeat(self) -> None:
         """Send a heartbeat."""

@@ -7,7 +7,7 @@ import importlib
 import itertools
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
@@ -18,6 +18,8 @@ from tests.transports.amqp.oracle.raw import SECONDS, Raw
 pika: Final[Any] = importlib.import_module("pika")
 ChannelClosedByBroker: Final[Any] = pika.exceptions.ChannelClosedByBroker
 ConnectionClosedByBroker: Final[Any] = pika.exceptions.ConnectionClosedByBroker
+
+T = TypeVar("T")
 
 _numbers: Final = itertools.count(1)
 
@@ -46,6 +48,8 @@ class Consumer:
     channel: Any
     tag: str
     got: list[Got] = attrs.field(factory=list[Got])
+    acked: int = 0
+    """The highest tag that was acknowledged."""
     cancelled: bool = False
     """Whether the server has cancelled it."""
 
@@ -53,9 +57,16 @@ class Consumer:
     def bodies(self) -> list[bytes]:
         return [each.body for each in self.got]
 
+    @property
+    def unacknowledged(self) -> bool:
+        """Whether it has got a message since it acknowledged one."""
+        return bool(self.got) and self.got[-1].method.delivery_tag > self.acked
+
     def ack(self, place: int = -1, *, multiple: bool = False) -> None:
         """Acknowledge a message that it got."""
-        self.channel.basic_ack(self.got[place].method.delivery_tag, multiple)
+        tag = self.got[place].method.delivery_tag
+        self.channel.basic_ack(tag, multiple)
+        self.acked = max(self.acked, tag)
 
 
 class Scene:
@@ -77,6 +88,10 @@ class Scene:
         assert self._case in DIFFERENCES, f"{self._case} is not in the table of differences"
         self.asked = True
         return self.server.kind == "rabbitmq"
+
+    def either(self, rabbitmq: T, clearfunds: T) -> T:
+        """Return what this server is expected to do; as `on_rabbitmq`."""
+        return rabbitmq if self.on_rabbitmq else clearfunds
 
     # ---- Clients --------------------------------------------------------------------------------
 
@@ -199,9 +214,9 @@ class Scene:
             if exchange is not None:
                 channel.exchange_declare(exchange, passive=True)
         except ChannelClosedByBroker as error:
-            if error.reply_code != 404:
-                raise
-            return False
+            if error.reply_code == 404:
+                return False
+            raise
         channel.close()
         return True
 
@@ -251,8 +266,7 @@ class Scene:
         """See that what stands in the block closes this channel, with a code and a text."""
         try:
             yield
-            self.until(lambda: not channel.is_open)
-            # What came after the block raises when the channel is used again.
+            # What has no answer of its own is refused by the time that something has one.
             channel.queue_declare("", exclusive=True)
         except ChannelClosedByBroker as error:
             self._see(error, code, text)

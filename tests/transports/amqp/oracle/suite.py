@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Final
 
-from tests.transports.amqp.oracle.cases import connections
 from tests.transports.amqp.oracle.play import CASES, Case
 
-AREAS: Final = (connections,)
-"""The modules of cases; each registers its own."""
+for module in sorted(Path(__file__).with_name("cases").glob("*.py")):
+    importlib.import_module(f"tests.transports.amqp.oracle.cases.{module.stem}")
 
-__all__ = ["AREAS", "CASES", "NAMES"]
-
-NAMES: Final[dict[str, Case]] = {case.name: case for case in CASES}
+ALL: Final[tuple[Case, ...]] = tuple(CASES)
+NAMES: Final[dict[str, Case]] = {case.name: case for case in ALL}

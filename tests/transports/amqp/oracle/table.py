@@ -7,10 +7,11 @@ python -m tests.transports.amqp.oracle.table --write    writes it there
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from tests.transports.amqp.oracle.differences import DIFFERENCES
+from tests.transports.amqp.oracle.differences import DIFFERENCES, Difference
 
 PAGE: Final = Path(__file__).parents[4] / "docs" / "rabbitmq.md"
 BEGIN: Final = "<!-- differences -->\n"
@@ -19,9 +20,12 @@ END: Final = "<!-- end -->\n"
 
 def table() -> str:
     """Return the table."""
-    rows = ["| case | RabbitMQ 3.10 | here | why |", "|---|---|---|---|"]
+    rows = ["| cases | RabbitMQ 3.10 | here | why |", "|---|---|---|---|"]
+    alike: defaultdict[Difference, list[str]] = defaultdict(list)
     for name, each in sorted(DIFFERENCES.items()):
-        rows.append(f"| `{name}` | {each.rabbitmq} | {each.clearfunds} | {each.why} |")
+        alike[each].append(f"`{name}`")
+    for each, names in alike.items():
+        rows.append(f"| {', '.join(names)} | {each.rabbitmq} | {each.clearfunds} | {each.why} |")
     return "\n".join(rows) + "\n"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -14,25 +16,26 @@ from tests import forks
 from tests.ports import lasting_port
 from tests.transports.amqp.oracle.play import Case, played
 from tests.transports.amqp.oracle.scene import Server
-from tests.transports.amqp.oracle.suite import CASES
+from tests.transports.amqp.oracle.suite import ALL
+from tests.transports.mqtt.users import user_line
 
 
 @pytest.fixture(scope="module")
 def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Run one relay for all cases, with RabbitMQ's own user."""
+    """Run one relay for all cases."""
     port = lasting_port()
-    folder: Path = tmp_path_factory.mktemp("relay")
-    log, users = folder / "log", folder / "users"
-    salt = b"salt"
-    hashed = hashlib.pbkdf2_hmac("sha512", b"guest", salt, 1_000)
-    parts = (base64.b64encode(each).decode() for each in (salt, hashed))
-    users.write_text(f"guest:$7$1000${'$'.join(parts)}\n")
+    folder = tmp_path_factory.mktemp("relay")
+    log: Path = folder / "log"
+    users = folder / "passwords"
+    users.write_text(f"{user_line('guest', b'guest', 1)}\n")
     users.chmod(0o600)
     with log.open("w") as file:
         process = forks.start(
             "relay",
             "--listen",
             f"amqp+tcp://127.0.0.1:{port}",
+            "--http",
+            "127.0.0.1:0",
             "--passwords",
             str(users),
             "--wrong-password-delay",
@@ -42,12 +45,16 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             text=True,
         )
     assert process.stdout is not None
+    pages = ""
     for line in process.stdout:
-        if "ready" in line:
+        said = json.loads(line)
+        pages = said.get("http", pages)
+        if "ready" in said:
             break
     else:
         raise AssertionError(log.read_text())
     yield Server("clearfunds", port)
+    _see_that_nothing_is_owed(f"{pages}/ledger.json")
     process.terminate()
     status = process.wait(20)
     process.stdout.close()
@@ -55,6 +62,20 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def _see_that_nothing_is_owed(url: str) -> None:
+    """See that the books balance, and that the clients, who have left, owe nothing."""
+    owed: object = None
+    for _ in range(100):
+        with urlopen(url) as answer:
+            ledger: dict[str, Any] = json.load(answer)
+        assert ledger["audit"]["balanced"], ledger["audit"]
+        owed = ledger["totals"]["debt"]
+        if owed == {"items": 0, "bytes": 0}:
+            return
+        time.sleep(0.05)
+    raise AssertionError(owed)
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_clearfunds(case: Case, relay: Server) -> None:
     played(case, relay)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.servers import RABBITMQ_AMQP
 from tests.transports.amqp.oracle.play import Case, played
 from tests.transports.amqp.oracle.scene import Server
-from tests.transports.amqp.oracle.suite import CASES
+from tests.transports.amqp.oracle.suite import ALL
 
 pytestmark = [
     pytest.mark.long,
@@ -26,6 +26,6 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server("rabbitmq", running.port)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_rabbitmq(case: Case, rabbitmq: Server) -> None:
     played(case, rabbitmq)
