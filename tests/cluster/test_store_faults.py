@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -294,7 +295,7 @@ async def audit(relay: RelayProcess) -> None:
         while True:
             try:
                 return await relay.audit()
-            except OSError:
+            except (OSError, HTTPException):  # it may end within an answer, too
                 await trio.sleep(0.1)
 
 
