@@ -239,7 +239,8 @@ def summed(load: Load, server: str, number: int, rss_before: int, seconds: list[
     Raises:
         PerfTestError: There are too few of them.
     """
-    first = next((place for place, each in enumerate(seconds) if each.at >= WARM_SECONDS - 0.5), 0)
+    warm = [place for place, each in enumerate(seconds) if each.at <= WARM_SECONDS + 0.5]
+    first = warm[-1] if warm else 0
     counted = seconds[first + 1 :]
     if not counted:
         msg = f"PerfTest has reported {len(seconds)} times only"
@@ -317,6 +318,11 @@ class Bench:
                 report = parse(line, cpu_seconds(pid), memory(pid))
                 if report is not None and report.at <= load.seconds + 0.5:
                     seconds.append(report)
+            if not seconds or seconds[-1].at < load.seconds - 0.5:
+                # PerfTest reports no second in which nothing was sent or received.
+                seconds.append(
+                    Second(load.seconds, 0, 0, None, None, cpu_seconds(pid), memory(pid))
+                )
         finally:
             process.kill()
             process.communicate()
