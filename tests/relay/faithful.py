@@ -43,7 +43,7 @@ class _Unfinished:
 
 @attrs.define(eq=False)
 class Life:
-    """One life of the relay: where it listens, and whether its disk has begun to fail."""
+    """One life of the relay: where it listens, and whether its store fails."""
 
     port: int = 0
     failing: bool = False
@@ -81,6 +81,20 @@ class Load:
     def confirmed(self) -> set[bytes]:
         """What the relay has acknowledged."""
         return {payload for publisher in self.publishers for payload in publisher.confirmed}
+
+    async def stores_again(self) -> None:
+        """Wait until something is confirmed that is not published yet; the store is well then.
+
+        All that it was told before is durable, too: it takes everything in order.
+        """
+        counts = {each.name: each.count for each in self.publishers}
+
+        def is_later(payload: bytes) -> bool:
+            name, _, number = payload.decode().partition(":")
+            return int(number) >= counts[name]
+
+        await until(lambda: any(map(is_later, self.confirmed)))
+        self.life.failing = False
 
     def start(self, nursery: trio.Nursery) -> None:
         """Let all clients run."""

@@ -245,10 +245,11 @@ async def test_jetstream_is_killed_again_and_again_under_load(
         for _ in range(3):
             wanted = len(load.confirmed) + 20
             await until(partial(_has_confirmed, load, wanted))
+            load.life.failing = True
             await trio.to_thread.run_sync(server.kill)
             await trio.sleep(chance.uniform(0.0, 3.0))
             await trio.to_thread.run_sync(server.start)
-        await until(partial(_has_confirmed, load, len(load.confirmed)))
+            await load.stores_again()
         await relay.kill()
         await relay.start()
         await load.settled()

@@ -250,10 +250,8 @@ class ServerChannel(ChannelDefinitions):
     def _checked(self, facts: Facts, properties: bytes) -> bytes:
         """Check properties that the server heeds; return those to hand on."""
         session = self.session
-        if facts.bad_expiration is not None:
-            raise AmqpError(
-                Code.PRECONDITION_FAILED, f"invalid expiration '{facts.bad_expiration}'", _PUBLISH
-            )
+        if facts.fault is not None:
+            raise AmqpError(Code.PRECONDITION_FAILED, facts.fault, _PUBLISH)
         if facts.user_id is not None and facts.user_id != session.negotiation.user:
             raise AmqpError(
                 Code.PRECONDITION_FAILED,

@@ -17,6 +17,7 @@ import attrs
 
 from ...dataspace import Publication
 from ...dataspace.exchanges import Message, key_of, topic_of
+from ...dataspace.exchanges._arguments import MAX_MILLISECONDS
 from .._errors import RemoteProtocolError
 from ..mqtt.codec._properties import NO_PROPERTIES as NO_MQTT_PROPERTIES
 from ..mqtt.codec._properties import Properties as MqttProperties
@@ -36,6 +37,7 @@ REPLY_TO: Final = 9
 EXPIRATION: Final = 8
 USER_ID: Final = 4
 
+TRANSIENT: Final = 1
 PERSISTENT: Final = 2
 """The delivery mode of messages that survive a restart."""
 
@@ -58,9 +60,6 @@ _LENGTH: Final = struct.Struct(">I")
 
 MILLISECONDS: Final = 1_000
 
-MAX_EXPIRATION: Final = 0xFFFF_FFFF
-"""Milliseconds; as in RabbitMQ."""
-
 MAX_FACTS: Final = 256
 """Properties whose facts one connection remembers."""
 
@@ -82,8 +81,8 @@ class Facts:
     priority: int = 0
     expiration: float | None = None
     """Seconds."""
-    bad_expiration: str | None = None
-    """The property, if it is no number of milliseconds."""
+    fault: str | None = None
+    """The reason why RabbitMQ would not take such a message, in its words."""
     reply_to: str | None = None
     """Only if it is that of direct replies."""
     user_id: str | None = None
@@ -135,34 +134,36 @@ def facts_of(properties: bytes) -> Facts:
     if properties == NO_PROPERTIES:
         return PLAIN
     spans = spans_of(properties)
-    expiration, bad = _expiration(_text(properties, spans, EXPIRATION))
+    fault: str | None = None
+    mode = _octet(properties, spans, DELIVERY_MODE, TRANSIENT)
+    if mode not in (TRANSIENT, PERSISTENT):
+        fault = f"invalid message: {{delivery_mode_unknown,{mode}}}"
+    expiration: float | None = None
+    text = _text(properties, spans, EXPIRATION)
+    if text is not None:
+        if text.isascii() and text.isdecimal() and int(text) <= MAX_MILLISECONDS:
+            expiration = int(text) / MILLISECONDS
+        else:
+            fault = f"invalid expiration '{text}'"
     reply_to = _text(properties, spans, REPLY_TO)
     return Facts(
-        persistent=_octet(properties, spans, DELIVERY_MODE) == PERSISTENT,
-        priority=_octet(properties, spans, PRIORITY),
+        persistent=mode == PERSISTENT,
+        priority=_octet(properties, spans, PRIORITY, 0),
         expiration=expiration,
-        bad_expiration=bad,
+        fault=fault,
         reply_to=reply_to if reply_to == DIRECT else None,
         user_id=_text(properties, spans, USER_ID),
     )
 
 
-def _octet(properties: bytes, spans: Spans, bit: int) -> int:
+def _octet(properties: bytes, spans: Spans, bit: int, without: int) -> int:
     span = spans.get(bit)
-    return 0 if span is None else properties[span[0]]
+    return without if span is None else properties[span[0]]
 
 
 def _text(properties: bytes, spans: Spans, bit: int) -> str | None:
     span = spans.get(bit)
     return None if span is None else properties[span[0] : span[1]].decode(errors=NAMES)
-
-
-def _expiration(text: str | None) -> tuple[float | None, str | None]:
-    if text is None:
-        return None, None
-    if text.isascii() and text.isdecimal() and int(text) <= MAX_EXPIRATION:
-        return int(text) / MILLISECONDS, None
-    return None, text
 
 
 def rewritten(properties: bytes, changes: Mapping[int, bytes | None]) -> bytes:

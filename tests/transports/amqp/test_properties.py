@@ -23,6 +23,9 @@ from clearfunds.transports.amqp._properties import (
     spans_of,
 )
 
+TEN_YEARS = 10 * 365 * 24 * 3_600 * 1_000
+"""In milliseconds."""
+
 short = st.text(max_size=40).filter(lambda text: len(text.encode()) < 256)
 given_properties = st.fixed_dictionaries(
     {},
@@ -34,7 +37,9 @@ given_properties = st.fixed_dictionaries(
         "priority": st.integers(0, 255),
         "correlation_id": short,
         "reply_to": short,
-        "expiration": st.integers(0, 1 << 32).map(str),
+        "expiration": (st.integers(0, 1 << 32) | st.integers(TEN_YEARS - 9, TEN_YEARS + 9)).map(
+            str
+        ),
         "message_id": short,
         "timestamp": st.just(datetime(2020, 1, 1, tzinfo=UTC)),
         "message_type": short,
@@ -69,13 +74,14 @@ def test_facts_are_what_pamqp_reads(properties: dict[str, Any]) -> None:
     assert facts.priority == properties.get("priority", 0)
     assert facts.user_id == (properties.get("user_id") or None)
     expiration = properties.get("expiration")
-    if expiration is None:
-        assert facts.expiration is None
-        assert facts.bad_expiration is None
-    elif int(expiration) <= 0xFFFFFFFF:
-        assert facts.expiration == int(expiration) / 1000
-    else:
-        assert facts.bad_expiration == expiration
+    fault = None
+    if expiration is not None:
+        if int(expiration) <= TEN_YEARS:
+            assert facts.expiration == int(expiration) / 1000
+        else:
+            fault = f"invalid expiration '{expiration}'"
+            assert facts.expiration is None
+    assert facts.fault == fault
 
 
 @given(given_properties, st.data())

@@ -11,6 +11,10 @@ TTL = 40
 """Milliseconds: long enough that a message is seen before it expires."""
 
 
+TEN_YEARS = 10 * 365 * 24 * 3_600 * 1_000
+"""In milliseconds."""
+
+
 def gone(scene: Scene, queue: str) -> None:
     """Wait until an unused queue has expired. To look for it is to use it, so looks are rare."""
 
@@ -101,6 +105,16 @@ def expiration_that_is_no_number_is_406(scene: Scene) -> None:
         channel = scene.channel()
         with scene.refused(channel, 406, "PRECONDITION_FAILED - invalid expiration"):
             scene.publish(channel, scene.name(), b"a", expiration=value)
+
+
+@case
+def expiration_may_be_ten_years(scene: Scene) -> None:
+    channel = scene.confirming()
+    queue = scene.queue(channel)
+    scene.publish(channel, queue, b"a", expiration=str(TEN_YEARS))
+    assert scene.take(channel, queue).body == b"a"
+    with scene.refused(channel, 406, "PRECONDITION_FAILED - invalid expiration"):
+        scene.publish(channel, queue, b"a", expiration=str(TEN_YEARS + 1))
 
 
 @case

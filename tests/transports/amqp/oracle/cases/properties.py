@@ -219,3 +219,16 @@ def returned_properties_are_kept(scene: Scene) -> None:
     raw = scene.raw().open()
     raw.content(b"a", key=scene.name(), mandatory=True, properties=sent)
     assert raw.message(commands.Basic.Return).header == sent
+
+
+@case
+def delivery_modes_are_one_and_two(scene: Scene) -> None:
+    channel = scene.confirming()
+    queue = scene.queue(channel, durable=True)
+    for mode in (1, 2):
+        scene.publish(channel, queue, b"a", delivery_mode=mode)
+        assert scene.take(channel, queue).properties.delivery_mode == mode
+    for mode in (3, 255):
+        channel = scene.confirming()
+        with scene.refused(channel, 406, "PRECONDITION_FAILED - invalid message"):
+            scene.publish(channel, queue, b"a", delivery_mode=mode)
