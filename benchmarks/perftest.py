@@ -69,6 +69,8 @@ GRACE_SECONDS: Final = 40.0
 PAYLOAD: Final = 1_000
 BACKLOG_RATE: Final = 3_000
 """Messages a second that go on while a backlog drains: what either server does with ease."""
+PACE: Final = 10_000
+"""Messages a second, where neither server is busy: there latencies are the servers' own."""
 STALLED_MICROSECONDS: Final = 1_000_000_000
 """A consumer that takes so long with a message has stopped, for all that a run sees."""
 
@@ -127,6 +129,7 @@ def _loads() -> Iterator[Load]:
     yield Load("ten-queues", 0, (*ten, "-c", "100", "-q", "100"), payload=20_000, seconds=12)
     backlog = ("-c", "1000", "-q", "1000", "-r", str(BACKLOG_RATE), "-csd", "5", "-f", "persistent")
     yield Load("backlog", 0, backlog, seconds=15, fresh=True)
+    yield Load("paced", 0, ("-c", "100", "-q", "100", "-r", str(PACE)))
     stalled = ("-q", "100", "-L", str(STALLED_MICROSECONDS))
     yield Load("stalled", 0, stalled, seconds=12, fresh=True)
 
@@ -139,6 +142,7 @@ MEANINGS: Final = {
     "ack-every": "one acknowledgement with `multiple` for so many (1,000 confirms, prefetch 1,000)",
     "ten-queues": "ten queues, ten publishers, ten consumers, 20 kB messages, 100 confirms each",
     "backlog": f"persistent messages, {BACKLOG_RATE:,} a second; consumers come after five seconds",
+    "paced": f"{PACE:,} messages a second, which both do with ease; 100 confirms outstanding",
     "stalled": "a consumer that has stopped; its publisher asks for no confirms",
 }
 QUICK: Final = ("confirm 100", "autoack", "stalled")
