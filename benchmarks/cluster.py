@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--subscribers", default="1,9", help="numbers of subscribers (1,9)")
-    parser.add_argument("--messages", type=int, default=200_000, help="messages a run (200000)")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages a run (1000000)")
     parser.add_argument("--size", type=int, default=200, help="bytes of a payload (200)")
     parser.add_argument("--passes", type=int, default=3, help="runs of each way, in turns (3)")
     parser.add_argument("--check", action="store_true", help="exit status 1 if the budget fails")

@@ -7,6 +7,8 @@
     python -m benchmarks.perftest --plot           # the plots in docs/, from the results
 
 Both servers are started afresh for each pass, on one and the same core; PerfTest has the other one.
+Each server may use half of its core (`--core-share`, which needs root): with a whole one PerfTest is
+what limits the rate.
 They take turns, load by load, and the order of the two changes with each pass; the one that has no
 load costs next to nothing meanwhile. Each measurement is one run of PerfTest. Its first seconds
 (`WARM_SECONDS`) do not count, as the Java virtual machine compiles then. Rates and latencies are
@@ -42,6 +44,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.clients import resident
+from benchmarks.core_share import NoShareError, core_share
 from benchmarks.fanout import Cores, machine, positive
 from benchmarks.perftest_plots import draw
 from benchmarks.servers import (
@@ -67,8 +70,15 @@ SECONDS: Final = 9.0
 GRACE_SECONDS: Final = 40.0
 """Seconds beyond its time in which it has to start and end."""
 PAYLOAD: Final = 1_000
+SHARE: Final = 0.5
+"""The share of its core that a server may use. PerfTest cannot do more than 130,000 messages a
+second on a core, so with a whole one the server is not what limits the rate."""
 BACKLOG_RATE: Final = 3_000
 """Messages a second that go on while a backlog drains: what either server does with ease."""
+RECEIVE_BUFFER: Final = 1 << 20
+"""Bytes of PerfTest's receive buffers. With the JVM's own, 128 KiB, the window of a loopback
+connection is smaller than its segments of 64 KiB. Both sides then wait for timers of the kernel,
+4 ms at a time, half of the time, whatever the server."""
 PACE: Final = 10_000
 """Messages a second, where neither server is busy: there latencies are the servers' own."""
 STALLED_MICROSECONDS: Final = 1_000_000_000
@@ -307,7 +317,7 @@ class Bench:
         command = [
             "java", "-cp", self.classes, "com.rabbitmq.perf.PerfTest",
             "-h", f"amqp://guest:guest@127.0.0.1:{running.port}", "-s", str(load.payload),
-            "-z", f"{load.seconds:.0f}", "-st", "1", *load.options,
+            "-z", f"{load.seconds:.0f}", "-st", "1", "-trbs", str(RECEIVE_BUFFER), *load.options,
         ]  # fmt: skip
         seconds: list[Second] = []
         tail: list[bytes] = []
@@ -344,8 +354,8 @@ RELAY: Final = Relay(protocols=("amqp",))
 
 
 @contextlib.contextmanager
-def both(cores: Cores, options: Sequence[str]) -> Generator[dict[str, Running]]:
-    """Start both servers, on one core."""
+def both(cores: Cores, share: float, options: Sequence[str]) -> Generator[dict[str, Running]]:
+    """Start both servers, on one core, of which each may use `share`."""
     servers: tuple[Relay | RabbitMQ, ...] = (RELAY, RABBITMQ_AMQP)
     with contextlib.ExitStack() as stack:
         started: dict[str, Running] = {}
@@ -355,17 +365,24 @@ def both(cores: Cores, options: Sequence[str]) -> Generator[dict[str, Running]]:
                 # RabbitMQ has a disk to page to, and so has the relay.
                 store = f"--store={scratch / 'store'}"
                 server = dataclasses.replace(server, options=(store, *options))
+            group = None
+            if share < 1:
+                name = f"clearfunds-{os.getpid()}-{server.name}"
+                group = stack.enter_context(core_share(share, name))
             started[server.name] = stack.enter_context(server.running(scratch, cores.server))
+            if group is not None:
+                group.takes(started[server.name].pid)
         yield started
 
 
 def measure(
-    loads: Sequence[Load], passes: int, cores: Cores, options: Sequence[str],
+    loads: Sequence[Load], passes: int, cores: Cores, share: float, options: Sequence[str],
     report: Callable[[str], None],
 ) -> Iterator[list[Result]]:  # fmt: skip
     """Measure each load against both servers; yield all results after each pass.
 
     Raises:
+        NoShareError: See `core_share`.
         PerfTestError: See `Bench.run`.
         ServerError: A server could not be started, or did not end.
     """
@@ -376,7 +393,7 @@ def measure(
         bench = Bench(class_path(Path(scratch)), cores)
         for number in range(passes):
             for group in filter(None, groups):
-                with both(cores, options) as servers:
+                with both(cores, share, options) as servers:
                     for load in group:
                         turns = list(servers.items())
                         for name, running in turns[:: -1 if number % 2 else 1]:
@@ -524,6 +541,14 @@ def check(results: Sequence[Result]) -> bool:
     return good
 
 
+def share_of_a_core(text: str) -> float:
+    """Read a share: more than 0, at most 1."""
+    share = float(text)
+    if not 0 < share <= 1:
+        raise ValueError
+    return share
+
+
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -534,6 +559,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only these experiments or loads, with commas")
     parser.add_argument("--passes", type=int, default=0, help="how often (3; with --quick 2)")
     parser.add_argument("--seconds", type=positive, help=f"of one run of PerfTest ({SECONDS:g})")
+    parser.add_argument(
+        "--core-share", type=share_of_a_core, default=SHARE,
+        help=f"the share of a core that each server may use ({SHARE:g}); 1 needs no root",
+    )  # fmt: skip
     parser.add_argument(
         "--relay-option", action="append", default=[], help="a further option of the relay"
     )
@@ -570,13 +599,14 @@ def main() -> int:
             return 2
     cores = Cores.choose()
     about = machine() | {"where": str(cores), "perftest": PERFTEST[2]}
+    about["share of its core for a server"] = f"{arguments.core_share:g}"
     about |= {server.name: server.version() for server in (RELAY, RABBITMQ_AMQP)}
     passes = arguments.passes or (2 if arguments.quick else 3)
     to = arguments.json or (None if arguments.quick or arguments.only else DATA)
     results: list[Result] = []
     try:
         for results in measure(
-            chosen(arguments), passes, cores, arguments.relay_option,
+            chosen(arguments), passes, cores, arguments.core_share, arguments.relay_option,
             lambda text: print(text, file=sys.stderr, flush=True),
         ):  # fmt: skip
             about["load after"] = f"{os.getloadavg()[0]:.2f}"
@@ -584,8 +614,9 @@ def main() -> int:
                 rows = [attrs.asdict(each) for each in results]
                 to.parent.mkdir(parents=True, exist_ok=True)
                 to.write_text(json.dumps({"about": about, "results": rows}, indent=1) + "\n")
-    except (PerfTestError, ServerError) as error:
-        print(error, file=sys.stderr)
+    except (NoShareError, PerfTestError, ServerError) as error:
+        hint = "; try --core-share 1" if isinstance(error, NoShareError) else ""
+        print(f"{error}{hint}", file=sys.stderr)
         return 2
     print("; ".join(f"{name}: {value}" for name, value in about.items()))
     print(table(results))
