@@ -9,10 +9,11 @@
 Both servers are started afresh for each pass, on one and the same core; PerfTest has the other one.
 Each server may use half of its core (`--core-share`, which needs root): with a whole one, PerfTest
 is what limits the rate. They take turns, load by load, and the order of the two changes with each
-pass; the one that has no load costs next to nothing meanwhile. Each measurement is one run of PerfTest. Its first seconds
-(`WARM_SECONDS`) do not count, as the Java virtual machine compiles then. Rates and latencies are
-those that PerfTest reports; the server's CPU time is read at each of its reports, so that both
-cover the same seconds. Ratios are taken pass by pass, and their median is judged.
+pass; the one that has no load costs next to nothing meanwhile. Each measurement is one run of
+PerfTest. Its first seconds (`WARM_SECONDS`) do not count, as the Java virtual machine compiles
+then. Rates and latencies are those that PerfTest reports; the server's CPU time is read at each of
+its reports, so that both cover the same seconds. Ratios are taken pass by pass, and their median is
+judged.
 
 Results are written as JSON to docs/data/perftest.json (`--json FILE`: elsewhere), with the machine;
 docs/rabbitmq.md explains them. Needs Linux, Java, Maven and rabbitmq-server; Maven fetches PerfTest
