@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ...accounts import Account, Outcome
 from ...accounts._loan import lent
@@ -23,6 +23,12 @@ from ._message import Message
 from ._queue import Queue
 
 logger = logging.getLogger("clearfunds.dataspace")
+
+BEHIND: Final = 256
+"""Ready messages that say nothing yet: what one read of a publisher may bring."""
+
+FAST: Final = 1_000.0
+"""Messages a second of a consumer that waits for the relay rather than for its own work."""
 
 
 class Run(Protocol):
@@ -66,6 +72,16 @@ class RunQueue(Queue):
     def answers_late(self, run_is_persistent: bool) -> bool:
         """Whether the confirms of messages may come later than the end of their turn."""
         return self._refuses or (self._persists and run_is_persistent)
+
+    def lag(self) -> float:
+        """Return how many seconds its consumers are behind, at their present rate.
+
+        0.0: they are hardly behind, or are not fast: then a backlog is what the queue is for.
+        """
+        egress, ready = self.rates.egress, self.backing.ready
+        if ready <= BEHIND or egress < FAST or not self.consumers:
+            return 0.0
+        return ready / egress
 
     def hold_run(self, account: Account, run: Run, now: float) -> bool:
         """Take custody of a run, charged to `account` already; nobody waits for its confirms.

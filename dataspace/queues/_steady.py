@@ -4,10 +4,9 @@ As RabbitMQ's classic queues v2 (rabbit_variable_queue.erl since 3.12):
 
     head in RAM | tail on disk | messages that could not be written
 
-1. Up to `1 + floor(2 * egress rate)` messages at the head are in RAM, two seconds' worth, and no
-   more than `MAX_IN_RAM` and `MAX_RAM_BYTES`. A message that comes when the head is full, or when
-   there is a tail, is written and unloaded: of the tail only the first number and the count are
-   known.
+1. Up to `min(1 + floor(2 * egress rate), 2048)` messages at the head are in RAM: two seconds'
+   worth. A message that comes when the head is full, or when there is a tail, is written and
+   unloaded: of the tail only the first number and the count are known.
 2. The tail is read in batches of that size; messages that have been read are never written back.
    Reading begins when the head is half empty, because here a read takes its time in another thread.
 3. A message that cannot be written (no shelf, no disk budget, trouble) stays in RAM, behind the
@@ -26,10 +25,8 @@ from ._backing import Backing, BackingStatistics, Pager
 from ._lines import Line, appended
 from ._message import Message
 
-MAX_IN_RAM = 16_384
-"""Messages at the head, however fast consumers are. Classic queues v2 have 2,048, which a consumer
-of 70,000 messages a second takes in 30 ms: with as little, a publisher that is a little faster has
-nearly every message written, unloaded and read back, at twice the cost of all."""
+MAX_IN_RAM = 2048
+"""Messages at the head, however fast consumers are; as in classic queues v2."""
 
 MAX_RAM_BYTES = 8 << 20
 """Most bytes at the head, and of one batch: messages of 1 MiB would otherwise make it 2 GiB. As

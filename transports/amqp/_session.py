@@ -51,13 +51,14 @@ from ._frames import (
 from ._login import LoginRefusedError
 from ._negotiation import Negotiation, Opened
 from ._parked import Parked, channel_of, is_silent
+from ._pausing import pause_after
 from ._properties import KnownFacts
 from ._refusing import passes, publish_or_refuse
 from ._replies import AmqpError, Code, shortened
 from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
-    from ...dataspace.exchanges import VirtualHost
+    from ...dataspace.exchanges import HostQueue, VirtualHost
     from ..mqtt.server._over_limit import Excess
     from ._server import AmqpServer
 
@@ -113,11 +114,12 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         facts: What the relay heeds of messages' properties.
         negotiation: What has been negotiated: its user, the size of frames, its capabilities.
         is_blocked: Whether it has heard that it is not read.
+        published_to: A queue that what is handled now was published to.
     """
 
     __slots__ = (
         "_beats_at", "_excess", "_fault", "_incoming", "_missed", "_opened", "_parked", "_short",
-        "channels",        "facts", "is_blocked", "negotiation", "reads", "room", "topics",
+        "channels", "facts", "is_blocked", "negotiation", "published_to", "reads", "room", "topics",
     )  # fmt: skip
 
     _unacknowledged_are = "deliveries were not acknowledged"
@@ -148,6 +150,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._short: Account | None = None
         self._beats_at = 0.0
         self._missed = False
+        self.published_to: HostQueue | None = None
 
     def __repr__(self) -> str:
         return f"<AmqpSession {self.name}: {self._incoming.state.value}>"
@@ -498,7 +501,11 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             self._excess.begin()
             self._short = None
         with self._server.handling():
-            return self._handle_commands()
+            more = self._handle_commands()
+        queue, self.published_to = self.published_to, None
+        if queue is not None and self._hold is None:
+            self._hold = pause_after(queue)
+        return more
 
     def _handle_commands(self) -> bool:
         incoming, parked, work = self._incoming, self._parked, self._work

@@ -3,7 +3,6 @@
 import pytest
 
 from clearfunds.dataspace.queues import SteadyBacking
-from clearfunds.dataspace.queues._steady import MAX_IN_RAM
 from tests.dataspace.queues.model import QueueMachine, machine_for
 
 
@@ -11,7 +10,7 @@ def look(machine: QueueMachine) -> None:
     """At the head there is no more in RAM than consumers take in two seconds."""
     backing = machine.queue.backing
     assert isinstance(backing, SteadyBacking)
-    assert 1 <= backing.target <= MAX_IN_RAM
+    assert 1 <= backing.target <= 2048
     numbers = backing.statistics()
     if numbers.disk_only:
         assert machine.shelf is not None

@@ -416,10 +416,10 @@ def steady(queue: Queue) -> SteadyBacking:
 
 
 def test_ram_follows_the_consumers_rate(bench: Bench) -> None:
-    """Two seconds' worth, as in classic queues v2; at most 16,384."""
+    """min(1 + floor(2 * egress rate), 2048), as classic queues v2."""
     queue, shelf = bench.durable()
     backing = steady(queue)
-    for egress, target in ((0.0, 1), (0.4, 1), (0.5, 2), (10.0, 21), (1e6, 16_384)):
+    for egress, target in ((0.0, 1), (0.4, 1), (0.5, 2), (10.0, 21), (1e6, 2048)):
         queue.rates.egress = egress
         assert backing.target == target
     queue.rates.egress = 2.0
