@@ -169,7 +169,7 @@ class ServerChannel(ChannelDefinitions):
         queues = host.find_queues(said.exchange, message)
         if queues:
             run = self._run(said, message, queues)
-            session.published_to = queues[0]
+            session.pausing.queue = queues[0]
             if run is not None:
                 session.server.counters.received += run.count - 1
                 host.publish_run(account, queues, run, touched)

@@ -1,9 +1,9 @@
 """Pauses of publishers, in which the consumers of their queue have the relay's time.
 
-A publisher brings as many messages in one read as are there; consumers have as few as their prefetch
-at a time. With equal shares of the relay's time the publisher is ahead, and the queue grows without
-need. Source: RabbitMQ's rabbit_amqqueue_process.erl, where acknowledgements come before
-publications (`prioritise_cast`, `consumer_bias`).
+A publisher brings as many messages in one read as are there; consumers have as few as their
+prefetch at a time. With equal shares of the relay's time the publisher is ahead, and the queue
+grows without need. Source: RabbitMQ's rabbit_amqqueue_process.erl, where acknowledgements come
+before publications (`prioritise_cast`, `consumer_bias`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,20 @@ class Pause:
         return None
 
 
-def pause_after(queue: HostQueue) -> Pause | None:
-    """Return the pause of a publisher after it has published to a queue; None: it may go on."""
-    lag = queue.lag()
-    return Pause(min(LAG_SHARE * lag, MAX_PAUSE_SECONDS)) if lag else None
+class Pausing:
+    """The pauses of one publisher.
+
+    Attributes:
+        queue: A queue that it has published to since the last pause.
+    """
+
+    __slots__ = ("queue",)
+
+    def __init__(self) -> None:
+        self.queue: HostQueue | None = None
+
+    def pause(self) -> Pause | None:
+        """Return the pause that is due; None: it may go on."""
+        queue, self.queue = self.queue, None
+        lag = 0.0 if queue is None else queue.lag()
+        return Pause(min(LAG_SHARE * lag, MAX_PAUSE_SECONDS)) if lag else None

@@ -51,14 +51,14 @@ from ._frames import (
 from ._login import LoginRefusedError
 from ._negotiation import Negotiation, Opened
 from ._parked import Parked, channel_of, is_silent
-from ._pausing import pause_after
+from ._pausing import Pausing
 from ._properties import KnownFacts
 from ._refusing import passes, publish_or_refuse
 from ._replies import AmqpError, Code, shortened
 from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
-    from ...dataspace.exchanges import HostQueue, VirtualHost
+    from ...dataspace.exchanges import VirtualHost
     from ..mqtt.server._over_limit import Excess
     from ._server import AmqpServer
 
@@ -114,12 +114,12 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         facts: What the relay heeds of messages' properties.
         negotiation: What has been negotiated: its user, the size of frames, its capabilities.
         is_blocked: Whether it has heard that it is not read.
-        published_to: A queue that what is handled now was published to.
+        pausing: Its pauses while consumers are behind.
     """
 
     __slots__ = (
         "_beats_at", "_excess", "_fault", "_incoming", "_missed", "_opened", "_parked", "_short",
-        "channels", "facts", "is_blocked", "negotiation", "published_to", "reads", "room", "topics",
+        "channels", "facts", "is_blocked", "negotiation", "pausing", "reads", "room", "topics",
     )  # fmt: skip
 
     _unacknowledged_are = "deliveries were not acknowledged"
@@ -150,7 +150,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._short: Account | None = None
         self._beats_at = 0.0
         self._missed = False
-        self.published_to: HostQueue | None = None
+        self.pausing = Pausing()
 
     def __repr__(self) -> str:
         return f"<AmqpSession {self.name}: {self._incoming.state.value}>"
@@ -502,9 +502,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             self._short = None
         with self._server.handling():
             more = self._handle_commands()
-        queue, self.published_to = self.published_to, None
-        if queue is not None and self._hold is None:
-            self._hold = pause_after(queue)
+        self._hold = self._hold or self.pausing.pause()
         return more
 
     def _handle_commands(self) -> bool:
@@ -661,10 +659,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 self.negotiation.login.renew(cast("bytes", method.new_secret))
                 self.send(method_frame(0, Connection.UpdateSecretOk()))
             case _:
-                raise AmqpError(
-                    Code.COMMAND_INVALID, f"{method.name} was not asked for",
-                    (method.index >> 16, method.index & 0xFFFF),
-                )  # fmt: skip
+                raise _not_asked_for(method)
 
     def _open(self, opened: Opened) -> None:
         """Begin to serve a client that has been let in."""
@@ -708,6 +703,11 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if self.is_blocked:
             self.is_blocked = False
             self.send_later(method_frame(0, Connection.Unblocked()))
+
+
+def _not_asked_for(method: Any) -> AmqpError:
+    number = method.index >> 16, method.index & 0xFFFF
+    return AmqpError(Code.COMMAND_INVALID, f"{method.name} was not asked for", number)
 
 
 def _note_channel(exc: RemoteProtocolError, command: Received | None) -> None:
