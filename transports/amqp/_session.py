@@ -215,9 +215,12 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; one that is cut off is told so, unless it is silent."""
-        if self._missed or self._eof or self.account is None:
-            return
-        if self._incoming.state is State.CLOSED:
+        if (
+            self._missed
+            or self._eof
+            or self.account is None
+            or self._incoming.state is State.CLOSED
+        ):
             return
         self._end_channels(failed=True)
         text = f"CONNECTION_FORCED - {why}"
