@@ -215,12 +215,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; one that is cut off is told so, unless it is silent."""
-        if (
-            self._missed
-            or self._eof
-            or self.account is None
-            or self._incoming.state is State.CLOSED
-        ):
+        is_over = self._eof or self._incoming.state is State.CLOSED
+        if self._missed or is_over or self.account is None:
             return
         self._end_channels(failed=True)
         text = f"CONNECTION_FORCED - {why}"
@@ -691,7 +687,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is not read; one that is refused stands in line for funds, and is read."""
+        """Whether it is not read."""
         return self._waiting
 
     def say_blocked(self, reason: str) -> None:
