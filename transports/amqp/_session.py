@@ -501,7 +501,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             self._short = None
         with self._server.handling():
             more = self._handle_commands()
-        self._hold = self._hold or self.pausing.pause()
+        if self._hold is None:
+            self._hold = self.pausing.pause()
         return more
 
     def _handle_commands(self) -> bool:
