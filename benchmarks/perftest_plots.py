@@ -57,10 +57,10 @@ def sweeps(results: Results) -> Any:
             axis.set_xticks(values, [f"{value:,}" for value in values])
             axis.minorticks_off()
         thousands(throughput.yaxis)
-        latency.set_yscale("log")
-        thousands(latency.yaxis)
-    for axis in (*axes[0], *axes[1]):
-        axis.set_ylim(bottom=0)
+        throughput.set_ylim(bottom=0)
+        for axis in (cpu, latency):
+            axis.set_yscale("log")
+            thousands(axis.yaxis)
     axes[0][0].set_ylabel("messages received a second")
     axes[1][0].set_ylabel("server CPU, µs a message")
     axes[2][0].set_ylabel("median latency, ms")

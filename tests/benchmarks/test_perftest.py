@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from benchmarks.perftest import (
     BUDGETS,
+    DATA,
     LOADS,
+    ROOT,
     PerfTestError,
     Result,
     Second,
@@ -16,6 +22,7 @@ from benchmarks.perftest import (
     summed,
     table,
 )
+from benchmarks.perftest_plots import draw
 
 BY_NAME = {each.name: each for each in LOADS}
 
@@ -86,3 +93,16 @@ def test_budgets_are_judged_by_the_median_of_the_passes(capsys: pytest.CaptureFi
         capsys.readouterr().out
     )
     assert "| autoack | relay | 150 |" in table(worse)
+
+
+def test_the_pictures_in_the_docs_are_those_of_the_data(tmp_path: Path) -> None:
+    draw(json.loads(DATA.read_text()), tmp_path)
+    for name in ("perftest-sweeps.svg", "perftest-memory.svg"):
+        drawn, shown = (texts_of(path / name) for path in (tmp_path, ROOT / "docs"))
+        assert "RabbitMQ" in shown
+        assert drawn == shown, f"{name}: python -m benchmarks.perftest --plot"
+
+
+def texts_of(picture: Path) -> list[str]:
+    """Return the texts of a picture: they follow from the data, whatever draws the lines."""
+    return re.findall(r"<text[^>]*>([^<]*)", picture.read_text())
