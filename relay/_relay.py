@@ -55,7 +55,7 @@ from ..transports._otel_export import check_exporter, open_provider
 from ..transports._server import Server
 from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
-from ._authorise import authority_of, check_acl, say_what_is_allowed
+from ._authorise import authority_of, check_acl, say_what_is_allowed, say_who_is_let_in
 from ._busy_poll import BusyPoll
 from ._clustering import cluster_of, collector_of, is_final, share_clients, stand_in
 from ._companion import Companion, nothing
@@ -683,6 +683,7 @@ async def _run(
                 for listener in listeners:
                     listener.listen()
             connections.start_soon(accept)
+            say_who_is_let_in(settings, [listener.url for listener in listeners], http)
             say_what_is_allowed(settings, relay.authority)
             if relay.pages is not None:
                 relay.pages.set_ready()

@@ -9,7 +9,8 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Self
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import SplitResult, urlsplit
 
 import attrs
@@ -54,6 +55,14 @@ cannot."""
 GATEKEEPER_PROTOCOLS = ("syndicate",)
 """The protocols whose URLs may end in `?gatekeeper`."""
 
+SHORT: Final = {
+    "mqtt": ("mqtt", "tcp", 1883),
+    "mqtts": ("mqtt", "tls", 8883),
+    "amqp": ("amqp", "tcp", 5672),
+    "amqps": ("amqp", "tls", 5671),
+}
+"""The schemes that clients write, with the ports that are registered for them."""
+
 _GATEKEEPER = "gatekeeper"
 
 
@@ -68,6 +77,9 @@ class ListenURLError(TransportError, ValueError):
 @attrs.frozen(slots=True)
 class ListenURL:
     """A parsed `protocol+tcp://host:port`, with tls, ws or wss for tcp, or `protocol+unix:///path`.
+
+    Or, as clients write it, `mqtt://host`, `mqtts://host`, `amqp://host`, `amqps://host`, with a
+    port or without one.
 
     `?gatekeeper` at its end: a peer that connects meets a gatekeeper, and passes it with a
     sturdyref.
@@ -90,6 +102,11 @@ class ListenURL:
         """Whether it is encrypted, by TLS."""
         return self.transport in ("tls", "wss")
 
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines may reach it: it is not on a loopback address or a Unix socket."""
+        return self.transport != "unix" and is_public(self.host)
+
     @classmethod
     def parse(cls, url: str, protocols: tuple[str, ...]) -> ListenURL:
         """Parse a URL.
@@ -108,12 +125,15 @@ class ListenURL:
 
     @classmethod
     def _from_parts(cls, url: str, parts: SplitResult, protocols: tuple[str, ...]) -> ListenURL:
-        protocol, plus, transport = parts.scheme.partition("+")
-        if not plus or protocol not in protocols or transport not in TRANSPORTS:
-            known = ", ".join(
-                f"{p}+{t}://" for p in protocols for t in TRANSPORTS if _can_speak(p, t)
+        default_port: int | None = None
+        if parts.scheme in SHORT:
+            protocol, transport, default_port = SHORT[parts.scheme]
+        else:
+            protocol, _, transport = parts.scheme.partition("+")
+        if protocol not in protocols or transport not in TRANSPORTS:
+            raise ListenURLError(
+                f"cannot listen on {url!r}: it must begin with one of {_known(protocols)}"
             )
-            raise ListenURLError(f"cannot listen on {url!r}: it must begin with one of {known}")
         if not _can_speak(protocol, transport):
             msg = (
                 f"cannot listen on {url!r}: {protocol} does not run over WebSocket; write "
@@ -131,10 +151,11 @@ class ListenURL:
         if parts.path not in ("", "/") or parts.username is not None:
             msg = f"cannot listen on {url!r}: write {form} and nothing more"
             raise ListenURLError(msg)
-        if parts.hostname is None or parts.port is None:
+        port = default_port if parts.port is None else parts.port
+        if parts.hostname is None or port is None:
             msg = f"cannot listen on {url!r}: write {form} (port 0: any free)"
             raise ListenURLError(msg)
-        return cls(protocol, transport, parts.hostname, parts.port, gatekeeper=gatekeeper)
+        return cls(protocol, transport, parts.hostname, port, gatekeeper=gatekeeper)
 
     @staticmethod
     def _gatekeeper(url: str, parts: SplitResult, protocol: str, transport: str) -> bool:
@@ -156,6 +177,23 @@ class ListenURL:
             return f"{self.protocol}+unix://{self.path}{query}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.protocol}+{self.transport}://{host}:{self.port}{query}"
+
+
+def is_public(host: str) -> bool:
+    """Whether other machines may reach what listens on a host: it is no loopback address."""
+    if host == "localhost":
+        return False
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:  # a name
+        return True
+
+
+def _known(protocols: tuple[str, ...]) -> str:
+    """Return what a URL may begin with."""
+    short = [f"{scheme}://" for scheme, (protocol, _, _) in SHORT.items() if protocol in protocols]
+    long = [f"{p}+{t}://" for p in protocols for t in TRANSPORTS if _can_speak(p, t)]
+    return ", ".join(short + long)
 
 
 def _can_speak(protocol: str, transport: str) -> bool:

@@ -66,10 +66,10 @@ class ListenerSettings:
     """Listeners, and logins of clients."""
 
     listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
-    """Listener URL: mqtt+tcp://HOST:PORT (port 0: any free port), mqtt+unix:///PATH,
-    mqtt+ws://HOST:PORT (WebSocket, for browsers); mqtt+tls and mqtt+wss are the same with TLS
-    (--tls-certificate). syndicate+tcp and so on likewise; ?gatekeeper at the end admits only
-    clients with a sturdyref. amqp+tcp, amqp+tls and amqp+unix are for clients of AMQP 0-9-1.
+    """Listener URL: mqtt://HOST or mqtt+tcp://HOST:PORT (port 0: any free port), mqtt+unix:///PATH,
+    mqtt+ws://HOST:PORT (WebSocket, for browsers); mqtts or mqtt+tls, and mqtt+wss, are the same
+    with TLS (--tls-certificate). syndicate+tcp and so on likewise; ?gatekeeper at the end admits
+    only clients with a sturdyref. amqp, amqps and amqp+unix are for clients of AMQP 0-9-1.
     subscribe+tcp and subscribe+tls are for range readers and batch writers. Repeatable."""
     reuse_port: bool = False
     """Share the ports of listeners with other processes that have this option, too (SO_REUSEPORT):

@@ -84,13 +84,27 @@ def test_a_url_is_taken_apart_and_put_together(url: str, parsed: ListenURL) -> N
     assert str(parsed) == url
 
 
+@pytest.mark.parametrize(
+    ("url", "parsed"),
+    [
+        ("mqtt://0.0.0.0", ListenURL("mqtt", "tcp", "0.0.0.0", 1883)),
+        ("mqtt://127.0.0.1:0", ListenURL("mqtt", "tcp", "127.0.0.1", 0)),
+        ("mqtts://[::1]", ListenURL("mqtt", "tls", "::1", 8883)),
+        ("amqp://localhost", ListenURL("amqp", "tcp", "localhost", 5672)),
+        ("amqps://localhost:7000/", ListenURL("amqp", "tls", "localhost", 7000)),
+    ],
+)
+def test_what_clients_write_is_understood(url: str, parsed: ListenURL) -> None:
+    assert ListenURL.parse(url, ("mqtt", "amqp")) == parsed
+
+
 def test_a_slash_before_the_query_is_no_matter() -> None:
     parsed = ListenURL.parse("syndicate+ws://127.0.0.1:8002/?gatekeeper", PROTOCOLS)
     assert str(parsed) == "syndicate+ws://127.0.0.1:8002?gatekeeper"
 
 
 KNOWN = (
-    r"must begin with one of "
+    r"must begin with one of mqtt://, mqtts://, "
     r"mqtt\+tcp://, mqtt\+tls://, mqtt\+unix://, mqtt\+ws://, mqtt\+wss://, syndicate\+tcp://, "
     r"syndicate\+tls://, syndicate\+unix://, syndicate\+ws://, syndicate\+wss://$"
 )
@@ -113,7 +127,9 @@ SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing
         ("syndicate+ws://127.0.0.1", r"syndicate\+ws://host:port \(port 0: any free\)"),
         ("syndicate+unix:///run/a?b", r"unix:///absolute/path, with \?gatekeeper or nothing more"),
         ("amqp+tcp://127.0.0.1:5672", "must begin with one of"),
-        ("mqtts://127.0.0.1:8883", "must begin with one of"),
+        ("amqps://127.0.0.1:5671", "must begin with one of"),
+        ("mqtts://:8883", r"mqtt\+tls://host:port"),
+        ("mqtt://user@127.0.0.1", r"mqtt\+tcp://host:port and nothing more"),
         ("mqtt+tls://127.0.0.1", r"mqtt\+tls://host:port \(port 0: any free\)"),
         ("127.0.0.1:1883", "must begin with one of"),
         ("mqtt+tcp://127.0.0.1", r"host:port \(port 0: any free\)"),

@@ -75,7 +75,7 @@ class Load:
     uri: Annotated[
         str | None,
         Parameter(
-            name=["--uri", "-u"],
+            name=["--url", "--uri", "-u"],
             show_default=False,
             help="Server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT; mqtts:// with TLS "
             f"(port 8883) [default: {DEFAULTS.uri}].",

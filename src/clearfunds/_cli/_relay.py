@@ -147,7 +147,7 @@ def relay(
 
 
 def _is_secure(url: str) -> bool:
-    return url.partition(":")[0].endswith(("+tls", "+wss", "https"))
+    return url.partition(":")[0].endswith(("+tls", "+wss", "https", "mqtts", "amqps"))
 
 
 def _spare_the_collector() -> None:
