@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from ..access._tenants import TenantRules
 from ..access.acl import AclDefault, Authority
-from ..transports._listener import ListenError, ListenURL, ListenURLError, is_public
+from ..transports._listener import ListenError, ListenURL, ListenURLError
 from ._throttle_notices import topic_of
 
 if TYPE_CHECKING:
@@ -36,10 +35,6 @@ _ANYBODY: Final = (
     "anybody who reaches %s may publish and read: clients need not say who they are. Give "
     "--passwords FILE, --jwt-key FILE or --tls-client-ca FILE, or listen on 127.0.0.1"
 )
-_PAGES: Final = (
-    "anybody who reaches %s sees all accounts, and what they owe: the pages ask for no token. Give "
-    "--http-token FILE or --http-password FILE, or --http 127.0.0.1:PORT"
-)
 
 
 def authority_of(settings: RelaySettings, tenants: TenantRules) -> Authority:
@@ -52,15 +47,12 @@ def authority_of(settings: RelaySettings, tenants: TenantRules) -> Authority:
     return Authority(settings.acl, default, tenants, own_notices)
 
 
-def say_who_is_let_in(settings: RelaySettings, urls: Sequence[ListenURL], http: str | None) -> None:
-    """Warn of listeners and pages that other machines reach, and where nobody has to log in."""
+def say_who_is_let_in(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:
+    """Warn of listeners that other machines reach, and where nobody has to log in."""
     public = [str(url) for url in urls if url.is_public and not url.gatekeeper]
     if public and not settings.has_users:
         extra = {"event": "open_to_anybody", "urls": tuple(public)}
         logger.warning(_ANYBODY, ", ".join(public), extra=extra)
-    known = settings.http_token is not None or settings.http_password is not None
-    if http is not None and not known and is_public(urlsplit(http).hostname or ""):
-        logger.warning(_PAGES, http, extra={"event": "open_to_anybody", "urls": (http,)})
 
 
 def check_acl(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:

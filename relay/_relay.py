@@ -683,7 +683,7 @@ async def _run(
                 for listener in listeners:
                     listener.listen()
             connections.start_soon(accept)
-            say_who_is_let_in(settings, [listener.url for listener in listeners], http)
+            say_who_is_let_in(settings, [listener.url for listener in listeners])
             say_what_is_allowed(settings, relay.authority)
             if relay.pages is not None:
                 relay.pages.set_ready()

@@ -105,7 +105,12 @@ class ListenURL:
     @property
     def is_public(self) -> bool:
         """Whether other machines may reach it: it is not on a loopback address or a Unix socket."""
-        return self.transport != "unix" and is_public(self.host)
+        if self.transport == "unix" or self.host == "localhost":
+            return False
+        try:
+            return not ip_address(self.host).is_loopback
+        except ValueError:  # a name
+            return True
 
     @classmethod
     def parse(cls, url: str, protocols: tuple[str, ...]) -> ListenURL:
@@ -177,16 +182,6 @@ class ListenURL:
             return f"{self.protocol}+unix://{self.path}{query}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.protocol}+{self.transport}://{host}:{self.port}{query}"
-
-
-def is_public(host: str) -> bool:
-    """Whether other machines may reach what listens on a host: it is no loopback address."""
-    if host == "localhost":
-        return False
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:  # a name
-        return True
 
 
 def _known(protocols: tuple[str, ...]) -> str:

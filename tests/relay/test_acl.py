@@ -594,8 +594,6 @@ async def test_the_relay_says_what_is_allowed(
         ({"listen": ("mqtt://0.0.0.0:0", "mqtt://127.0.0.1:0")}, ["mqtt+tcp://0.0.0.0:"]),
         ({"listen": ("amqp+tcp://[::]:0",)}, ["amqp+tcp://[::]:"]),
         ({"listen": ("mqtt://0.0.0.0:0",), "passwords": PASSWORDS}, None),
-        ({"listen": (), "http": "127.0.0.1:0"}, None),
-        ({"listen": (), "http": "0.0.0.0:0"}, ["http://0.0.0.0:"]),
     ],
 )
 async def test_a_listener_for_anybody_is_warned_of(
@@ -604,10 +602,8 @@ async def test_a_listener_for_anybody_is_warned_of(
     async with running(**settings):
         lines = [r for r in caplog.records if getattr(r, "event", None) == "open_to_anybody"]
     assert len(lines) == (urls is not None)
-    if urls is not None:
-        found: tuple[str, ...] = lines[0].urls  # type: ignore[attr-defined]
-        assert [url.rpartition(":")[0] + ":" for url in found] == urls
-        assert f"anybody who reaches {found[0]}" in lines[0].getMessage()
+    for line, url in zip(lines, urls or (), strict=True):
+        assert f"anybody who reaches {url}" in line.getMessage()
 
 
 @pytest.mark.parametrize(

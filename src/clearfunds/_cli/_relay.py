@@ -29,6 +29,7 @@ from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import RUNNING, Options
 from ._reloading import reload_at_sighup, reloads_of
 from ._running import run_async, tell
+from ._service import Service
 from ._tls_options import Tls
 from ._token_options import TokenOptions
 from ._types import Count, OptionalCount
@@ -169,6 +170,7 @@ async def _serve(
 ) -> int:
     stop = trio.Event()
     status = 0
+    service = Service.from_environment()
     async with trio.open_nursery() as nursery:
 
         async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
@@ -190,18 +192,21 @@ async def _serve(
                         nursery.cancel_scope.cancel()
                     else:
                         log.info("%s: ending", name)
+                        service.stopping()
                         stop.set()
 
         nursery.start_soon(ending)
         if limited is not None:
             nursery.start_soon(keep_summing_up, limited)
-        nursery.start_soon(reload_at_sighup, reloads_of(settings))
+        nursery.start_soon(reload_at_sighup, reloads_of(settings), service)
+        nursery.start_soon(service.keep_alive)
         addresses: RelayAddresses = await nursery.start(serving)
         for listening in addresses.listening:
             tell(listening=listening)
         if addresses.http is not None:
             tell(http=addresses.http)
         tell(ready=True)
+        service.ready(", ".join((*addresses.listening, addresses.http or "no pages")))
     return status
 
 

@@ -11,6 +11,7 @@ from clearfunds.access import BearerTokens, Passwords
 from clearfunds.relay import RelaySettings
 
 from ._secret_file import check_secret
+from ._service import Service
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -42,15 +43,16 @@ def _reload_secrets(secrets: Passwords | BearerTokens) -> None:
     secrets.reload()
 
 
-async def reload_at_sighup(reloads: Reloads) -> None:
-    """Read files again at each SIGHUP, until cancelled."""
+async def reload_at_sighup(reloads: Reloads, service: Service) -> None:
+    """Read files again at each SIGHUP, and tell systemd, until cancelled."""
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             if not reloads:  # The relay goes on, as mosquitto does: its terminal may have gone.
                 log.info(
                     "SIGHUP: there is no file to read again", extra={"event": "nothing_to_reload"}
                 )
-            reload_files(reloads)
+            with service.reloading():
+                reload_files(reloads)
 
 
 def reload_files(reloads: Reloads) -> None:

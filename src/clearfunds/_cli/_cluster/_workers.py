@@ -39,6 +39,7 @@ from .._errors import CommandFailedError, UsageError
 from .._page import Visitor
 from .._reloading import reload_files, reloads_of
 from .._running import run_async, tell
+from .._service import Service
 from ._course import Course, run_course
 from ._ending import SIGNALS, Ending
 from ._forwarding import ForwardingHandlers
@@ -195,6 +196,7 @@ class Workers:
         self._nats = Restarting("nats-1")
         self._looks = Looks(self._workers)
         self._state = "starting"
+        self._service = Service.from_environment()
 
     async def run(self) -> int:
         """Run them until a signal ends them; return the exit status."""
@@ -210,6 +212,7 @@ class Workers:
 
     async def _start(self, listening: Sequence[str], course: Course) -> None:
         await course.beside.start(self._pass_on_hang_ups, course.beside)
+        course.beside.start_soon(self._service.keep_alive)
         http = await self._serve_pages(course)
         env = {**os.environ}
         if self._plan.starts_nats:
@@ -226,6 +229,7 @@ class Workers:
         if http is not None:
             tell(http=http)
         tell(ready=True)
+        self._service.ready(", ".join((*listening, http or "no pages")))
         self._state = "ready"
 
     async def _bind(self, stack: ExitStack) -> list[Listener]:
@@ -322,12 +326,14 @@ class Workers:
         with trio.open_signal_receiver(signal.SIGHUP) as signals:
             task_status.started()
             async for _ in signals:
-                reload_files(reloads_of(own))
-                for worker in self._workers:
-                    nursery.start_soon(worker.hang_up)
+                with self._service.reloading():
+                    reload_files(reloads_of(own))
+                    for worker in self._workers:
+                        nursery.start_soon(worker.hang_up)
 
     def _at_end(self, ending: Ending) -> None:
         self._state = "stopping"
+        self._service.stopping()
         why = "" if ending.fault is None else f"{ending.fault}; "
         log.info("%sending the workers%s", why, ", then NATS" * self._plan.starts_nats)
 
