@@ -669,7 +669,7 @@ def test_a_mistake_is_one_line_that_names_it(
         ),
         (
             ["perf", "mqtt://u:secret@h"],
-            "perf takes no positional arguments; did you mean --uri URI?",
+            "perf takes no positional arguments; did you mean --url URL?",
         ),
         (["mint", "secret"], "mint takes no positional arguments"),
         (["top", "x", "secret"], "top takes at most 1 positional argument"),

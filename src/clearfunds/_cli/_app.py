@@ -29,12 +29,13 @@ _COMMANDS: Final = {
     "store": "Inspect and repair a relay's store on disk.",
     "report": "Analyse a relay's journal: debts, slow consumers, recommended limits.",
     "perf": "Load-test any MQTT server: throughput, latency, blocked publishers.",
+    "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Show backpressure with a month of flights and one slow subscriber.",
 }
 """The commands and their lines in the list, which is printed without loading any of them."""
 
-_INSTEAD: Final = {"relay": "--listen {}", "pub": "--message {}", "perf": "--uri URI"}
-"""Options that a stray positional argument is probably meant for. (A URI may hold a password.)"""
+_INSTEAD: Final = {"relay": "--listen {}", "pub": "--message {}", "perf": "--url URL"}
+"""Options that a stray positional argument is probably meant for. (A URL may hold a password.)"""
 
 _HELP: Final = f"""\
 Publish and subscribe with backpressure: every event is charged to its publisher.
@@ -109,6 +110,7 @@ def run(argv: Sequence[str], **given: object) -> int:
     name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
     try:
         app = _build(argv, given)
+        given["app"] = app
         if _needs_launcher(argv):
             result = app.meta(
                 list(argv), exit_on_error=False, print_error=False, result_action="return_value"
