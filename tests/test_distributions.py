@@ -23,7 +23,10 @@ build_meta.build_sdist(to)
 build_meta.build_wheel(to)
 """
 
-OURS = (".ci", "benchmarks", "dashboards", "docs", "examples", "experiments", "systemd", "tests")
+OURS = (
+    ".ci", "benchmarks", "container", "dashboards", "docs", "examples", "experiments", "systemd",
+    "tests",
+)  # fmt: skip
 """Folders that only the source distribution has, as they are in the repository."""
 
 
