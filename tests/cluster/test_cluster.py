@@ -17,6 +17,7 @@ from clearfunds.transports.nats import JetStream, KeyValue, open_nats
 from tests.cluster.cut import ways
 from tests.cluster.members import Member, joined, members, take, until
 from tests.nats_servers import NatsServer, needs_nats
+from tests.transports.peers import SECONDS
 
 pytestmark = needs_nats
 
@@ -154,7 +155,7 @@ async def test_a_relay_that_has_gone_leaves_no_filters_behind(nats: NatsServer) 
         async with joined(other), other.subscribed("box", "some/filter"):
             await until(lambda: one.cluster.peers)
         bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
-        with trio.fail_after(5):
+        with trio.fail_after(SECONDS):
             while await bucket.keys("filters.goes.*"):  # noqa: ASYNC110
                 await trio.sleep(0.05)
         assert one.cluster.peers == {}
