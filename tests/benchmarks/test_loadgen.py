@@ -453,7 +453,7 @@ async def test_pings_are_answered_between_messages_never_inside_one() -> None:
             status, found, complaint = await generate(
                 port,
                 "--protocol=nats",
-                "--messages=500",
+                "--messages=2000",
                 "--window=20",
                 "--chunk=77",
                 "--warmup=0",
