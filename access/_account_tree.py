@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..accounts import DEFAULT_FLOOR, Account, LatencyLimit, Limit, RateLimit
+from ..accounts.limits._latency_limit import LatencyControl
 from ._account_limits import AccountLimits, AccountRate
 from ._patterns import FirstMatch
 from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules, as_part
@@ -60,19 +61,15 @@ class AccountTree:
         self._latency = latency
         self._fixed = AccountLimits() if fixed is None else fixed
         self.rules = TenantRules(tenants)
-        self._rates = FirstMatch((rate.pattern, (rate.items, rate.bytes)) for rate in rates)
+        self._rates = _first_match(rates)
         self.tenants: dict[str, Account] = {}
+        # Their amounts, which may change; who belongs to them does not.
+        self._amounts = self.rules.tenants
         # Accounts of users with something that outlives their connections.
         self._users: dict[str, Account] = {}
         for tenant in self.rules.tenants.values():
-            account = server.ledger.open(
-                TENANT_PREFIX + tenant.name,
-                limit=Limit(items=tenant.items, bytes=tenant.bytes),
-                parent=server,
-                weight=1.0 if tenant.weight is None else tenant.weight,
-                shared=True,
-            )
-            account.rate = rate_limit(tenant.rate, tenant.rate_bytes)
+            account = server.ledger.open(TENANT_PREFIX + tenant.name, parent=server, shared=True)
+            _set_amounts(account, tenant)
             self.tenants[tenant.name] = account
         self._levels = frozenset(self.tenants.values())
 
@@ -84,6 +81,52 @@ class AccountTree:
         """Whether some limits adapt: then `watch_limits` has to run."""
         tenants = self.rules.tenants.values()
         return self._latency is not None or any(each.latency is not None for each in tenants)
+
+    def amounts_of(self, tenant: Tenant) -> Tenant:
+        """Return a tenant with the amounts that it has now; see `adjust`."""
+        return self._amounts[tenant.name]
+
+    def adjust(
+        self,
+        tenants: Sequence[Tenant],
+        rates: Sequence[AccountRate],
+        fixed: AccountLimits | None,
+    ) -> None:
+        """Put other amounts into force, for the accounts of tenants and their users at once.
+
+        The connections' accounts follow by `adjust_connection`. The arguments are those of the
+        constructor; `tenants` may differ in their amounts only (`same_members`).
+        """
+        self._amounts = TenantRules(tenants).tenants
+        self._rates = _first_match(rates)
+        self._fixed = AccountLimits() if fixed is None else fixed
+        for tenant in self._amounts.values():
+            account = self.tenants[tenant.name]
+            _set_amounts(account, tenant)
+            for below in account.below or ():
+                if below.name.startswith(f"{account.name}/"):
+                    _set_users_amounts(below, tenant)
+
+    def adjust_connection(self, account: Account, peer: Peer, limit: Limit) -> None:
+        """Set the limit and the rate of an account of a connection, after `adjust`.
+
+        A limit that adapts gets `limit` as its upper bound.
+        """
+        names = account.name, peer.name, peer.client
+        control = account.control
+        if isinstance(control, LatencyControl) and not self._fixed.names(*names):
+            if control.policy.ceiling != limit:
+                account.limit_by(_adapting(control.policy.target, limit))
+        else:
+            account.limit_by(None)
+            account.limit = limit
+        for below in account.below or ():
+            below.limit = account.limit
+        self._set_rate(account, names)
+
+    def _set_rate(self, account: Account, names: tuple[str, ...]) -> None:
+        items_and_bytes = self._rates.of(*names)
+        _set_rate(account, None if items_and_bytes is None else rate_limit(*items_and_bytes))
 
     def of(self, peer: Peer) -> Membership:
         """Return the membership of a peer and of its publications."""
@@ -148,23 +191,15 @@ class AccountTree:
         if known is not None and known.control is not None:
             limit = None  # it adapts
         account = ledger.open(name, limit=limit, parent=above)
-        if account.rate is None and len(self._rates):
-            # Not anew for a client that comes back: it would have a second's worth at once each
-            # time.
-            rate = self._rates.of(name, peer.name, peer.client)
-            if rate is not None:
-                account.rate = rate_limit(*rate)
+        if len(self._rates) or account.rate is not None:
+            self._set_rate(account, (name, peer.name, peer.client))
         latency = self._latency if tenant is None or tenant.latency is None else tenant.latency
         if (
             limit is not None
             and latency is not None
             and not self._fixed.names(name, peer.name, peer.client)
         ):
-            floor = Limit(
-                items=_least(DEFAULT_FLOOR.items, limit.items),
-                bytes=_least(DEFAULT_FLOOR.bytes, limit.bytes),
-            )
-            account.limit_by(LatencyLimit(latency, floor=floor, ceiling=limit))
+            account.limit_by(_adapting(latency, limit))
         return account
 
     def close(self, account: Account) -> None:
@@ -183,14 +218,8 @@ class AccountTree:
 
     def _open_user(self, tenant: Tenant, user: str) -> Account:
         above = self.tenants[tenant.name]
-        account = self.server.ledger.open(
-            f"{above.name}/{user}",
-            limit=Limit(items=tenant.user_items, bytes=tenant.user_bytes),
-            parent=above,
-            shared=True,
-        )
-        if account.rate is None:
-            account.rate = rate_limit(tenant.user_rate, tenant.user_rate_bytes)
+        account = self.server.ledger.open(f"{above.name}/{user}", parent=above, shared=True)
+        _set_users_amounts(account, self.amounts_of(tenant))
         return account
 
     def close_all(self) -> None:
@@ -198,6 +227,36 @@ class AccountTree:
         for account in (*self._users.values(), *self.tenants.values()):
             account.close()
         self._users.clear()
+
+
+def _first_match(rates: Sequence[AccountRate]) -> FirstMatch[tuple[float | None, float | None]]:
+    return FirstMatch((rate.pattern, (rate.items, rate.bytes)) for rate in rates)
+
+
+def _set_amounts(account: Account, tenant: Tenant) -> None:
+    account.limit = Limit(items=tenant.items, bytes=tenant.bytes)
+    account.weight = 1.0 if tenant.weight is None else tenant.weight
+    _set_rate(account, rate_limit(tenant.rate, tenant.rate_bytes))
+
+
+def _set_users_amounts(account: Account, tenant: Tenant) -> None:
+    account.limit = Limit(items=tenant.user_items, bytes=tenant.user_bytes)
+    _set_rate(account, rate_limit(tenant.user_rate, tenant.user_rate_bytes))
+
+
+def _set_rate(account: Account, rate: RateLimit | None) -> None:
+    # The same one stays: otherwise a client that comes back would have a second's worth at once
+    # each time.
+    if account.rate != rate:
+        account.rate = rate
+
+
+def _adapting(latency: float, limit: Limit) -> LatencyLimit:
+    floor = Limit(
+        items=_least(DEFAULT_FLOOR.items, limit.items),
+        bytes=_least(DEFAULT_FLOOR.bytes, limit.bytes),
+    )
+    return LatencyLimit(latency, floor=floor, ceiling=limit)
 
 
 def _least(one: int | None, other: int | None) -> int | None:

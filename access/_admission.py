@@ -113,6 +113,15 @@ class Admission:
         self.delayed = 0
         self._taken = 0
 
+    def adjust(
+        self, limit: int, *, per_address: int | None, per_user: int | None, rate: float | None
+    ) -> None:
+        """Set other limits, for the connections that come from now on; as the constructor's."""
+        self.limit = limit
+        self.addresses.most = per_address
+        self.users.most = per_user
+        self.rate.rate = rate
+
     def __len__(self) -> int:
         """Return the number of connections."""
         return self._taken

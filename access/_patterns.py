@@ -25,6 +25,11 @@ def only_name(pattern: str) -> str | None:
     return _ESCAPED.sub(r"\1", pattern)
 
 
+def exactly(name: str) -> str:
+    """Return the pattern that matches one name; see `only_name`."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", name)
+
+
 def of_peer(patterns: Iterable[str]) -> Patterns:
     """Compile patterns that a peer has sent; a match takes time linear in the name.
 

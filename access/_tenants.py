@@ -403,6 +403,22 @@ def _joined(known: Tenant, entry: Tenant) -> Tenant:
     return attrs.evolve(known, **said)
 
 
+def same_members(some: Sequence[Tenant], others: Sequence[Tenant]) -> bool:
+    """Whether two lists of entries differ only in amounts that may change in a running relay.
+
+    What a connection belongs to, and where its messages are at rest, is found when it comes, and
+    holds for all that it leaves behind. A moving limit (`latency`) has to have been one before.
+    """
+    return [_lasting(each) for each in some] == [_lasting(each) for each in others]
+
+
+def _lasting(entry: Tenant) -> tuple[object, ...]:
+    return (
+        *(entry.name, entry.user, entry.client, entry.listener, entry.topic, entry.default),
+        *(entry.has_users, entry.latency, entry.kept is None),
+    )
+
+
 def check_tenants(_: object, __: object, entries: tuple[Tenant, ...]) -> None:
     """Raise ValueError if entries cannot stand together; see `TenantRules`."""
     TenantRules(entries)

@@ -12,11 +12,12 @@ from ._cooperative import Pace, run_paced
 from ._walked import WalkedCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from prometheus_client import Metric
 
-    from ..accounts import Account, Ledger, Limit
+    from ..accounts import Ledger
+    from ..accounts.watch._collector import LimitsByLevel
     from ..accounts.watch._tops import Tops
 
 SHORT_SECONDS: Final = 0.01
@@ -36,7 +37,7 @@ class SteppedDebts(WalkedCollector):
         walks: The number of walks.
     """
 
-    def __init__(self, ledger: Ledger, limits: Mapping[str, Limit | Account] | None = None) -> None:
+    def __init__(self, ledger: Ledger, limits: LimitsByLevel | None = None) -> None:
         self._ledger = ledger
         self._debts = DebtCollector(ledger, limits)
         self._tops: Tops | None = None

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from ..accounts import Account, Ledger, Limit
+    from ..accounts import Ledger
+    from ..accounts.watch._collector import LimitsByLevel
     from ..sockets import ServerTls
     from ._persistence_collector import PersistenceCollector
 
@@ -81,7 +82,7 @@ class Pages:
         self,
         ledger: Ledger,
         *,
-        limits: Mapping[str, Limit | Account] | None = None,
+        limits: LimitsByLevel | None = None,
         collectors: Iterable[Collector] = (),
         persistence: PersistenceCollector | None = None,
         whose: str = "The relay",

@@ -1,5 +1,8 @@
 """The relay: its settings, its alarms, and the program that `clearfunds relay` runs."""
 
+from ._adjusting import Adjusted as Adjusted
+from ._adjusting import AdjustError as AdjustError
+from ._adjusting import Adjusting as Adjusting
 from ._alarms import AlarmSettings as AlarmSettings
 from ._alarms import watch_alarms as watch_alarms
 from ._companion import Companion as Companion

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from ..access._account_tree import AccountTree
-    from ..accounts import Account
+    from ..accounts import Account, Limit
     from ..cluster import Cluster, ClusterSettings
     from ..dataspace import Dataspace
     from ..pages import Handler
@@ -39,8 +39,11 @@ def cluster_of(
     tree: AccountTree,
     shelves: Shelves | None,
     flusher: Flusher,
+    usual_limit: Callable[[], Limit],
 ) -> Cluster | None:
     """Return the relay's place in its cluster, which it has not joined yet; None: it has none.
+
+    `usual_limit` returns the limit of a connection, which clients of other relays have here.
 
     Raises:
         ClusterError: A name cannot be one.
@@ -51,7 +54,7 @@ def cluster_of(
     from ..cluster import Cluster
 
     def open_account(relay: str, origin: str, above: tuple[str, ...]) -> Account:
-        return tree.open_below(above, via(relay, origin), settings.limit)
+        return tree.open_below(above, via(relay, origin), usual_limit())
 
     where = _where(settings, settings.cluster)
     return Cluster(where, dataspace, open_account, tree.close, shelves, flusher.flush_now)
@@ -131,19 +134,20 @@ def share_clients(cluster: Cluster, mqtt: MqttServer) -> None:
 
 def stand_in(
     cluster: Cluster,
-    settings: RelaySettings,
+    settings_now: Callable[[], RelaySettings],
     serve: Callable[[RelaySettings, trio.Event], Awaitable[object]],
 ) -> None:
     """Let a relay stand in for others of its cluster that have gone.
 
     Args:
         cluster: Its place there.
-        settings: Its own.
+        settings_now: Returns its own.
         serve: Runs a relay without listeners until the event is set.
     """
     from ..cluster import StandIns
 
     def run(name: str, stop: trio.Event) -> Awaitable[object]:
+        settings = settings_now()
         pages = None if settings.http is None else "127.0.0.1:0"
         grace = min(settings.grace, STAND_IN_GRACE)
         of = attrs.evolve(settings, name=name, listen=(), http=pages, stand_in=False, grace=grace)

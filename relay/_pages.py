@@ -16,6 +16,8 @@ from ..transports._listener import ListenError, ListenURLError
 from ._clustering import page_of_hops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from prometheus_client.registry import Collector
 
     from ..accounts import Account
@@ -155,8 +157,8 @@ def _pages(relay: Relay) -> Pages:
     from ._admission_collector import AdmissionCollector
     from ._over_limit_collector import OverLimitCollector
 
-    limits: dict[str, Limit | Account] = {
-        "connection": relay.mqtt.settings.limit,
+    limits: dict[str, Limit | Account | Callable[[], Limit]] = {
+        "connection": lambda: relay.settings.limit,
         "server": relay.mqtt.account,
         INPUT_ACCOUNT: Limit(items=None, bytes=relay.settings.input_limit),
     }

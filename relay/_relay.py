@@ -22,7 +22,6 @@ from ..access._subscription_policies import (
 from ..accounts import (
     Alarms,
     Ledger,
-    Limit,
     Quota,
     watch_forecasts,
     watch_limits,
@@ -32,6 +31,7 @@ from ..accounts import (
 from ..dataspace import (
     Dataspace,
 )
+from ..dataspace.hops import PREFIX as VIA
 from ..persistence import Shelves
 from ..store import StoreTakenError
 from ..transports import TransportError
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from ..sockets._layer import Connected
     from ..transports.amqp import AmqpServer
     from ..transports.syndicate._server import SyndicateServer
+    from ._adjusting import Adjusting
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -172,7 +173,7 @@ class Relay:
         )
         server = self.ledger.open(
             SERVER_ACCOUNT,
-            limit=Limit(items=settings.server_limit_items, bytes=settings.server_limit_bytes),
+            limit=settings.server_limit,
             shared=True,
         )
         self.tree = AccountTree(
@@ -191,7 +192,9 @@ class Relay:
         self.authority = authority_of(settings, self.tree.rules)
         # Before anybody subscribes.
         shelves = persistence if isinstance(persistence, Shelves) else None
-        self.cluster = cluster_of(settings, self.dataspace, self.tree, shelves, flusher)
+        self.cluster = cluster_of(
+            settings, self.dataspace, self.tree, shelves, flusher, lambda: self.settings.limit
+        )
         self.mqtt = MqttServer(self.dataspace, flusher, server, settings, admission, self.tree)
         self.mqtt.authority = self.authority
         parts = Parts() if make_parts is None else make_parts(server)
@@ -259,6 +262,26 @@ class Relay:
                 if session.account is not None:
                     yield session.account
 
+    def adjust(self, settings: RelaySettings) -> None:
+        """Put other settings into force; only those that are reloadable may differ."""
+        self.settings = settings
+        self.mqtt.account.limit = settings.server_limit
+        self.tree.adjust(settings.tenant, settings.rate, settings.account_limits)
+        self.admission.adjust(
+            settings.max_connections,
+            per_address=settings.connections_per_address,
+            per_user=settings.connections_per_user,
+            rate=settings.connect_rate,
+        )
+        if self.cluster is not None:
+            for account in self.ledger.accounts.values():
+                if account.name.startswith(f"{VIA}/"):
+                    account.limit = settings.limit
+        for side in self.adjustable_sides:
+            side.adjust(settings)
+        for queue in () if self.queues is None else self.queues.queues():
+            queue.patience = settings.patience
+
     def _rules_changed(self) -> None:
         self.mqtt.rules_changed()
         if self.readers is not None:
@@ -268,6 +291,11 @@ class Relay:
     def sides(self) -> list[Server[Any, Any]]:
         """The sides of all protocols that are served."""
         return [side for side in self._all_sides if side is not None]
+
+    @property
+    def adjustable_sides(self) -> list[Server[Any, Any]]:
+        """The sides of publishers. Readers of ranges have limits and a patience of their own."""
+        return [side for side in (self.mqtt, self.syndicate, self.amqp) if side is not None]
 
     @property
     def _all_sides(self) -> tuple[Server[Any, Any] | None, ...]:
@@ -531,6 +559,7 @@ async def serve_relay(
     stop: trio.Event | None = None,
     companion: Companion | None = None,
     make_parts: PartsMaker | None = None,
+    adjusting: Adjusting | None = None,
 ) -> RelayReport:
     """Run a relay until `stop` is set, or until cancelled.
 
@@ -541,6 +570,7 @@ async def serve_relay(
             within `settings.grace` seconds, and then closes every connection.
         companion: A companion that runs beside it: a journal.
         make_parts: Makes the parts of the relay that another program replaces; None: its own.
+        adjusting: Changes the relay's settings while it runs; None: nobody does.
 
     Cancellation: ends it at once; every connection is closed, and nothing is owed afterwards.
 
@@ -568,7 +598,9 @@ async def serve_relay(
         expected: tuple[type[Exception], ...] = (StoreTakenError,)
         while True:
             try:
-                return await _serve(settings, listeners, ending, told, companion, make_parts)
+                return await _serve(
+                    settings, listeners, ending, told, companion, make_parts, adjusting
+                )
             except (StoreTakenError, TransportError, BaseExceptionGroup) as exc:
                 why = first_of(exc, expected)
                 if why is None or is_final(why):
@@ -585,6 +617,8 @@ async def serve_relay(
             if told.addresses is not None and told.addresses.http is not None:
                 # With the port that it has had, if any was to do.
                 settings = attrs.evolve(settings, http=told.addresses.http)
+            if adjusting is not None:
+                settings = adjusting.carried_over(settings)
     finally:
         for listener in listeners:
             listener.close()
@@ -611,6 +645,7 @@ async def _serve(
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     companion: Companion | None = None,
     make_parts: PartsMaker | None = None,
+    adjusting: Adjusting | None = None,
     *,
     stands_in: bool = False,
 ) -> RelayReport:
@@ -621,14 +656,22 @@ async def _serve(
     ):
         relay = Relay(settings, flusher, persistence, ram, make_parts)
         if relay.cluster is not None and settings.stand_in and settings.store == REPLICATED:
-            stand_in(relay.cluster, settings, lambda of, stop: _serve(of, [], stop, stands_in=True))
+            stand_in(
+                relay.cluster,
+                lambda: relay.settings,
+                lambda of, stop: _serve(of, [], stop, stands_in=True),
+            )
         async with (companion or nothing)(relay.ledger) as collector:
             if collector is not None:
                 relay.collectors.append(collector)
             try:
+                if adjusting is not None:
+                    adjusting.relay = relay
                 async with nullcontext() if relay.cluster is None else relay.cluster.joined():
                     return await _run(relay, listeners, stop, task_status)
             finally:
+                if adjusting is not None:
+                    adjusting.relay = None
                 relay.close()
 
 
@@ -659,8 +702,7 @@ async def _run(
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)
-        if relay.mqtt.over_limits.is_used:
-            keep_going("refusing above limits", relay.mqtt.over_limits.run)
+        keep_going("refusing above limits", relay.mqtt.over_limits.run)
         if relay.notices is not None:
             keep_going("telling of throttled clients", watch_throttled, relay.notices)
         if relay.loop_alarm is not None:
@@ -700,11 +742,11 @@ async def _run(
                 listener.close()
             logger.info(
                 "stopping; sending what is owed, for at most %g s",
-                settings.grace,
-                extra={"event": "stopping", "seconds": settings.grace},
+                relay.settings.grace,
+                extra={"event": "stopping", "seconds": relay.settings.grace},
             )
             relay.stop()
-            connections.cancel_scope.deadline = trio.current_time() + settings.grace
+            connections.cancel_scope.deadline = trio.current_time() + relay.settings.grace
             if relay.cluster is not None:
                 connections.start_soon(relay.cluster.drain)
         background.cancel_scope.cancel()

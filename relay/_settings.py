@@ -6,7 +6,7 @@ import attrs
 
 from ..access.acl import AclDefault
 from ..transports._settings import ServerSettings
-from ..transports._units import Between, Count, Seconds, above_nothing
+from ..transports._units import RELOADABLE, Between, Count, Seconds, above_nothing
 from ._loop_alarm import DEFAULT_LOOP_LAG
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ClusteringSettings:
 class RunningSettings:
     """The end of a relay, and how it runs."""
 
-    grace: Seconds = 5.0
+    grace: Seconds = attrs.field(default=5.0, metadata=RELOADABLE)
     """Shutdown grace period, in seconds: time to deliver outstanding messages after SIGTERM or
     SIGINT."""
     loop_lag_alarm: Seconds | None = attrs.field(default=DEFAULT_LOOP_LAG, validator=above_nothing)

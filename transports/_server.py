@@ -112,6 +112,16 @@ class Server(Generic[SettingsT, SessionT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.open)} connections>"
 
+    def adjust(self, settings: SettingsT) -> None:
+        """Take other settings, for the peers that are connected, too.
+
+        Those may differ that are reloadable; what is shared with other servers, such as `tree` and
+        `admission`, has been adjusted before.
+        """
+        self.settings = settings
+        for session in list(self.open):
+            self.ledger.faults.call(session, "applying changed settings", session.adjust)
+
     async def serve(self, link: Link, make: Callable[[], SessionT]) -> None:
         """Serve one accepted connection until it ends, if there is room for it.
 

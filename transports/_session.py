@@ -579,6 +579,12 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             )
         link.cut("internal error")
 
+    def adjust(self) -> None:
+        """Apply the changed settings of its server."""
+        settings = self._server.settings
+        self.outlet.patience = settings.patience
+        self.outlet.policy = settings.undroppable_policy
+
     # -- what is said of it ---------------------------------------------------------------------
 
     @property

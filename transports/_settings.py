@@ -47,7 +47,7 @@ from ._input import DEFAULT_ADDRESS_INPUT_LIMIT, DEFAULT_INPUT_LIMIT, DEFAULT_US
 from ._listener import DEFAULT_UNSENT_BYTES
 from ._origins import origins_of
 from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
-from ._units import Between, Count, Seconds, ShareOrSize, Size, Text, above_nothing
+from ._units import RELOADABLE, Between, Count, Seconds, ShareOrSize, Size, Text, above_nothing
 
 if TYPE_CHECKING:
     from ..access._passwords import Authenticator
@@ -91,16 +91,16 @@ class ListenerSettings:
 class DebtSettings:
     """High-water marks of outstanding work, above which an account is not read."""
 
-    limit_items: Count | None = DEFAULT_LIMIT_ITEMS
+    limit_items: Count | None = attrs.field(default=DEFAULT_LIMIT_ITEMS, metadata=RELOADABLE)
     """High-water mark of a connection, in outstanding events: above it the relay does not read the
     connection (backpressure); none: no limit."""
-    limit_bytes: Size | None = DEFAULT_LIMIT_BYTES
+    limit_bytes: Size | None = attrs.field(default=DEFAULT_LIMIT_BYTES, metadata=RELOADABLE)
     """High-water mark of a connection, in outstanding bytes; none: no limit."""
     limit_latency: Seconds | None = attrs.field(default=None, validator=above_nothing)
     """Latency target, in seconds: the greatest age of a connection's outstanding work. Its limits
     follow the rate at which work is cleared, up to --limit-items and --limit-bytes; none: fixed
     limits."""
-    account_limit: tuple[AccountLimit, ...] = ()
+    account_limit: tuple[AccountLimit, ...] = attrs.field(default=(), metadata=RELOADABLE)
     """High-water mark of some accounts, PATTERN=ITEMS[,BYTES]; PATTERN matches an account's name or
     a client identifier: * any text, ? any character; none: no limit. Repeatable; the first match
     applies."""
@@ -112,16 +112,18 @@ class DebtSettings:
     # As many as RFC 9113 wants streams of one HTTP/2 connection to be possible, at least.
     max_topic_accounts: Count = 100
     """Topic accounts of one connection; all further topics share one more."""
-    publication_policy: tuple[PublicationPolicy, ...] = ()
+    publication_policy: tuple[PublicationPolicy, ...] = attrs.field(default=(), metadata=RELOADABLE)
     """Over-limit policy for the publications of some clients, CLIENT FILTER=POLICY: CLIENT is a
     pattern as for --account-limit, FILTER a topic filter. wait: do not read the client
     (backpressure; the default); refuse: answer QoS 1 and 2 of MQTT 5 with reason 0x97, drop the
     rest; shed: drop. Repeatable; the first match applies."""
-    rate: tuple[AccountRate, ...] = ()
+    rate: tuple[AccountRate, ...] = attrs.field(default=(), metadata=RELOADABLE)
     """Rate limit of some accounts, PATTERN=ITEMS[,BYTES]: events and bytes per second that they may
     publish; patterns as for --account-limit; none: no limit. Repeatable; the first match
     applies."""
-    tenant: tuple[Tenant, ...] = attrs.field(default=(), validator=check_tenants)
+    tenant: tuple[Tenant, ...] = attrs.field(
+        default=(), validator=check_tenants, metadata=RELOADABLE
+    )
     """Tenant, NAME,key=value,...: an account above those of the connections and publications that
     match user=, client=, listener= (patterns) and topic= (a filter), or with the word default of
     all others. Limits of the tenant: weight=, items=, bytes=, rate=, rate_bytes=, latency=,
@@ -130,16 +132,21 @@ class DebtSettings:
     throttled_after: Seconds | None = 1.0
     """Throttling notice, in seconds: how long a client must be throttled before
     $SYS/clearfunds/throttled/CLIENT reports it; none: never."""
-    server_limit_items: Count | None = None
+    server_limit_items: Count | None = attrs.field(default=None, metadata=RELOADABLE)
     """High-water mark of all connections together, in outstanding events; none: no limit."""
     # 32 connections at their own limit.
-    server_limit_bytes: Size | None = 256 << 20
+    server_limit_bytes: Size | None = attrs.field(default=256 << 20, metadata=RELOADABLE)
     """High-water mark of all connections together, in outstanding bytes; none: no limit."""
 
     @cached_property
     def limit(self) -> Limit:
         """The limit (high-water mark) on the debt of one connection: above it, it is not read."""
         return Limit(items=self.limit_items, bytes=self.limit_bytes)
+
+    @property
+    def server_limit(self) -> Limit:
+        """The limit on the debt of all connections together."""
+        return Limit(items=self.server_limit_items, bytes=self.server_limit_bytes)
 
     @cached_property
     def account_limits(self) -> AccountLimits | None:
@@ -155,26 +162,28 @@ class DebtSettings:
 class PatienceSettings:
     """Timeouts and policies for slow consumers."""
 
-    profile: ProfileWord = "balanced"
+    profile: ProfileWord = attrs.field(default="balanced", metadata=RELOADABLE)
     """Slow consumers, in one word. balanced: publishers wait for half a second at most, then
     messages are spilled (--spill-limit, --store), and only without room for them publishers wait
     for --patience; lossless: publishers wait for --patience; then, as under balanced, the slow
     consumer is disconnected; live: nobody waits, and old QoS 0 messages are dropped."""
-    patience: Seconds = DEFAULT_PATIENCE
+    patience: Seconds = attrs.field(default=DEFAULT_PATIENCE, metadata=RELOADABLE)
     """Slow-consumer timeout, in seconds: how long a subscriber may take nothing while publishers
     wait for it."""
-    stuck: StuckWord | None = None
+    stuck: StuckWord | None = attrs.field(default=None, metadata=RELOADABLE)
     """Slow-consumer policy after --patience, in place of the profile's. wait: publishers go on
     waiting; disconnect: close the connection; drop_oldest, drop_newest: drop messages; conflate:
     keep the latest of each topic; spill: store messages (--store, --spill-limit) and deliver them
     later. Only QoS 0 messages are ever dropped [default: by --profile]."""
-    subscription_policy: tuple[SubscriptionPolicy, ...] = ()
+    subscription_policy: tuple[SubscriptionPolicy, ...] = attrs.field(
+        default=(), metadata=RELOADABLE
+    )
     """Slow-consumer policy for some clients and topics, CLIENT FILTER=POLICY[,SECONDS]: CLIENT is a
     pattern as for --account-limit, FILTER a topic filter, POLICY as for --stuck, SECONDS the
     timeout (otherwise --patience); or POLICY is a profile. Repeatable; the first match applies."""
-    behind_items: Count | None = RETAIN_LIMIT.items
+    behind_items: Count | None = attrs.field(default=RETAIN_LIMIT.items, metadata=RELOADABLE)
     """Messages kept for one lagging consumer, under a policy that drops; none: no limit."""
-    behind_bytes: Size | None = RETAIN_LIMIT.bytes
+    behind_bytes: Size | None = attrs.field(default=RETAIN_LIMIT.bytes, metadata=RELOADABLE)
     """Bytes kept for one lagging consumer; none: no limit."""
     behind_limit: Size | None = DEFAULT_BEHIND_LIMIT
     """Bytes kept for all lagging consumers together; none: no limit."""
@@ -231,16 +240,18 @@ class PeerSettings:
     """Limits on the resources of one peer, and of all together."""
 
     # Below the usual 20,000 descriptors of a process, with room for listeners, pages and files.
-    max_connections: Count = 10_000
+    max_connections: Count = attrs.field(default=10_000, metadata=RELOADABLE)
     """Concurrent connections."""
     # With none, one address may have 8/9 of all connections and never the last one.
-    connections_per_address: Count | None = None
+    connections_per_address: Count | None = attrs.field(default=None, metadata=RELOADABLE)
     """Concurrent connections per IPv4 address or IPv6 /64; none: eight times as many as are free,
     so that there is always room for another address."""
-    connections_per_user: Count | None = None
+    connections_per_user: Count | None = attrs.field(default=None, metadata=RELOADABLE)
     """Concurrent connections per user with a verified password or certificate; none: eight times as
     many as are free. For tenants: --tenant NAME,connections=N."""
-    connect_rate: Count | None = attrs.field(default=DEFAULT_CONNECT_RATE, validator=Between(1))
+    connect_rate: Count | None = attrs.field(
+        default=DEFAULT_CONNECT_RATE, validator=Between(1), metadata=RELOADABLE
+    )
     """Connection rate limit per address, in connections per second. Connections above it wait, up
     to --connect-timeout, and are then refused; none: no limit."""
     listener_connect_rate: Count | None = attrs.field(

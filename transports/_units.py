@@ -1,7 +1,7 @@
 """Units of settings, stated in their types, and the ranges of their values."""
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import attrs
 
@@ -19,6 +19,15 @@ ShareOrSize = Annotated[float, "share or bytes"]
 
 Text = Annotated[str, "text"]
 """A text; on the command line the word `none` is none."""
+
+
+RELOADABLE: Final = {"reloadable": True}
+"""Metadata of a setting that may be changed while the server runs (SIGHUP)."""
+
+
+def is_reloadable(field: "attrs.Attribute[Any]") -> bool:
+    """Whether a setting may be changed while the server runs."""
+    return "reloadable" in field.metadata
 
 
 @attrs.frozen

@@ -11,8 +11,8 @@ holders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 from prometheus_client import Metric
 from prometheus_client.core import (
@@ -30,6 +30,9 @@ from .._ledger import Ledger
 from ..limits._limit import Limit
 from ._tops import Tops, tops_in_steps
 
+LimitsByLevel: TypeAlias = Mapping[str, Limit | Account | Callable[[], Limit]]
+"""Limits on debt, by level; an account stands for its present limit, a function returns it."""
+
 
 class DebtCollector(Collector):
     """Serves a ledger's totals to a `prometheus_client.CollectorRegistry`::
@@ -39,8 +42,7 @@ class DebtCollector(Collector):
 
     Args:
         ledger: The ledger to read.
-        limits: Limits on debt, by level; an account stands for its present limit. A level without a
-            limit in some unit has no series for it.
+        limits: Limits on debt, by level. A level without a limit in some unit has no series for it.
 
     Collecting takes time in proportion to the number of accounts, about 0.5 us each, of holders and
     of loans, about 1 us each. To avoid a pause for the latter, walk in steps (`tops_in_steps`)
@@ -48,7 +50,7 @@ class DebtCollector(Collector):
     it in the thread of the loop that the ledger's accounts are used in.
     """
 
-    def __init__(self, ledger: Ledger, limits: Mapping[str, Limit | Account] | None = None) -> None:
+    def __init__(self, ledger: Ledger, limits: LimitsByLevel | None = None) -> None:
         self._ledger = ledger
         self._limits = dict(limits or {})
 
@@ -68,7 +70,11 @@ class DebtCollector(Collector):
             tops = run_to_end(tops_in_steps(ledger))
         totals = ledger.statistics()
         limits = {
-            level: limit.limit if isinstance(limit, Account) else limit
+            level: limit.limit
+            if isinstance(limit, Account)
+            else limit()
+            if callable(limit)
+            else limit
             for level, limit in self._limits.items()
         }
         roots = [account for account in ledger.roots if account not in ledger.at_rest]

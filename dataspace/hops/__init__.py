@@ -15,6 +15,7 @@ from ._landing import LandedConfirm as LandedConfirm
 from ._landing import Landing as Landing
 from ._landing import Seen as Seen
 from ._outbox import Sending as Sending
+from ._remote_holder import PREFIX as PREFIX
 from ._remote_holder import RemoteHolder as RemoteHolder
 from ._remote_holder import via as via
 from ._wait_paths import WaitPaths as WaitPaths

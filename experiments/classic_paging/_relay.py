@@ -24,7 +24,7 @@ from ._memory_monitor import MemoryMonitor
 
 if TYPE_CHECKING:
     from clearfunds.accounts import Account
-    from clearfunds.relay import RelaySettings
+    from clearfunds.relay import Adjusting, RelaySettings
 
 
 async def serve_with_classic_paging(
@@ -33,6 +33,7 @@ async def serve_with_classic_paging(
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
     companion: Companion | None = None,
+    adjusting: Adjusting | None = None,
 ) -> RelayReport:
     """Run a relay with classic paging, as `serve_relay` runs one with steady paging.
 
@@ -44,6 +45,7 @@ async def serve_with_classic_paging(
         task_status=task_status,
         stop=stop,
         companion=companion,
+        adjusting=adjusting,
         make_parts=partial(_make_parts, settings),
     )
 

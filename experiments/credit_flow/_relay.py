@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from clearfunds.accounts import Account, Ledger
-    from clearfunds.relay import RelaySettings
+    from clearfunds.relay import Adjusting, RelaySettings
     from clearfunds.transports._server import Server
 
     from ._settings import CreditSettings
@@ -41,6 +41,7 @@ async def serve_on_credit(
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
     companion: Companion | None = None,
+    adjusting: Adjusting | None = None,
 ) -> RelayReport:
     """Run a relay with credit flow, as `serve_relay` runs one with debt.
 
@@ -53,6 +54,7 @@ async def serve_on_credit(
         task_status: As of `serve_relay`.
         stop: The same.
         companion: The same.
+        adjusting: Not used: limits, which it changes, have no effect.
 
     Cancellation: as of `serve_relay`.
 

@@ -1,6 +1,7 @@
 """`python -m clearfunds`, and the `clearfunds` command."""
 
 import importlib.util
+import signal
 import sys
 from typing import NoReturn
 
@@ -14,9 +15,16 @@ def main() -> NoReturn:
         sys.exit(
             _say('the command line needs more than the library: pip install "clearfunds[relay]"')
         )
+    if sys.argv[1:2] == ["relay"]:
+        # As early as can be: the rest of its start takes half a second.
+        signal.signal(signal.SIGHUP, _go_on)
     from ._cli import run
 
     sys.exit(run(sys.argv[1:]))
+
+
+def _go_on(*_: object) -> None:
+    """Handle SIGHUP before a relay listens for it, and after. (`SIG_IGN` would be inherited.)"""
 
 
 def _say(sentence: str) -> int:

@@ -348,6 +348,19 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._parked.clear()
         super()._drop_input(why)
 
+    def adjust(self) -> None:
+        """See `Session.adjust`."""
+        super().adjust()
+        opened, account, server = self._opened, self.account, self._server
+        if opened is None or account is None:
+            return  # it has not been let in yet, or has left
+        limit = server.settings.limit_of(opened.peer.name, opened.client)
+        server.tree.adjust_connection(account, opened.peer, limit)
+        if server.over_limits is not None:
+            self._excess = server.over_limits.renew(
+                self._excess, account, opened.peer.name, opened.client
+            )
+
     # -- sending -----------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:

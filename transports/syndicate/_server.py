@@ -27,6 +27,12 @@ CREDIT_SECONDS = 0.1
 (protocol.prs)."""
 
 
+def _policies(settings: ServerSettings) -> SubscriptionPolicies:
+    return SubscriptionPolicies(
+        settings.subscription_policy, settings.policy_without_spilling, settings.patience
+    )
+
+
 class SyndicateServer(Server[ServerSettings, SyndicateSession]):
     """The state that the Syndicate sessions of one relay share.
 
@@ -53,9 +59,12 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         # Set while some connection may be due credit: otherwise the clock need not wake up.
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
-        self.policies = SubscriptionPolicies(
-            settings.subscription_policy, settings.policy_without_spilling, settings.patience
-        )
+        self.policies = _policies(settings)
+
+    def adjust(self, settings: ServerSettings) -> None:
+        """See `Server.adjust`."""
+        self.policies = _policies(settings)
+        super().adjust(settings)
 
     def handle(
         self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False

@@ -61,9 +61,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     """
 
     __slots__ = (
-        "_answers", "_connection", "_fault", "_forgotten", "_lookahead", "_lookahead_bytes",
-        "_membrane", "_messages", "_messages_bytes", "_receiver", "_templates", "_websocket",
-        "sender", "turn_credit",
+        "_answers", "_connection", "_fault", "_forgotten", "_framing", "_lookahead",
+        "_lookahead_bytes", "_membrane", "_messages", "_messages_bytes", "_peer", "_receiver",
+        "_templates", "_websocket", "sender", "turn_credit",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -77,7 +77,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         entry: Entity,
         websocket: bool,
     ) -> None:
-        peer = Peer(listener, NO_USER, link.peer)
+        peer = self._peer = Peer(listener, NO_USER, link.peer)
         super().__init__(server, link, peer.name)
         settings = server.settings
         # Accounts have names: a client that reconnects from the same address finds its debt
@@ -85,11 +85,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         limit = settings.limit_of(peer.name, link.peer)
         self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
         self.outlet.owner = self.account
-        rules = server.policies.of(peer.name, link.peer, able=ABLE, topic_of=None)
-        if rules.policies <= ABLE:
-            self.outlet.retain_limit = settings.retain_limit
-            framing = Messages(websocket=websocket)
-            self.outlet.deal_by(ConsumerPolicy(rules, framing, limit=settings.behind_limit))
+        self._framing = Messages(websocket=websocket)
+        self._deal()
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,
             max_text_size=settings.max_text_size,
@@ -148,6 +145,23 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return f"<SyndicateSession {self.name}: {self._connection.state.value}, {self._membrane!r}>"
 
     # -- the connection's life ------------------------------------------------------------------
+
+    def _deal(self) -> None:
+        """Apply the policies for slow consumers."""
+        server, outlet = self._server, self.outlet
+        rules = server.policies.of(self._peer.name, self._peer.client, able=ABLE, topic_of=None)
+        if rules.policies <= ABLE:
+            outlet.retain_limit = server.settings.retain_limit
+            limit = server.settings.behind_limit
+            outlet.deal_by(ConsumerPolicy(rules, self._framing, limit=limit))
+
+    def adjust(self) -> None:
+        """See `Session.adjust`."""
+        super().adjust()
+        server, peer = self._server, self._peer
+        limit = server.settings.limit_of(peer.name, peer.client)
+        server.tree.adjust_connection(self.account, peer, limit)
+        self._deal()
 
     def _ending(self) -> str | None:
         if self._connection.state is State.CLOSED:

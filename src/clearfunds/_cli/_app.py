@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -45,7 +46,11 @@ Options come from the command line, else from the environment
 """
 
 
-def _build(argv: Sequence[str], given: Mapping[str, object]) -> App:
+Use = Callable[[App, Sequence[str]], Any]
+"""Does something with the tokens of a command: it is called, or its arguments are looked at."""
+
+
+def _build(argv: Sequence[str], use: Use) -> App:
     app = App(
         name="clearfunds",
         help=_HELP,
@@ -74,9 +79,14 @@ def _build(argv: Sequence[str], given: Mapping[str, object]) -> App:
         ] = None,
     ) -> Any:
         app.config = sources(config, _COMMANDS)
-        return _call(app, tokens, given)
+        return use(app, tokens)
 
     return app
+
+
+def _names_file(argv: Sequence[str]) -> bool:
+    """Whether there may be a file of options."""
+    return f"{PREFIX}CONFIG" in os.environ or any(each.startswith("--config") for each in argv)
 
 
 def _needs_launcher(argv: Sequence[str]) -> bool:
@@ -88,15 +98,44 @@ def _needs_launcher(argv: Sequence[str]) -> bool:
     return (
         not argv
         or argv[0] not in _COMMANDS
-        or f"{PREFIX}CONFIG" in os.environ
-        or any(token.startswith(("--config", "--help", "-h", "--version")) for token in argv)
+        or _names_file(argv)
+        or any(token.startswith(("--help", "-h", "--version")) for token in argv)
     )
 
 
-def _call(app: App, tokens: Sequence[str], given: Mapping[str, object]) -> Any:
+def _call(given: Mapping[str, object], app: App, tokens: Sequence[str]) -> Any:
     command, bound, unparsed = app.parse_args(tokens, exit_on_error=False, print_error=False)
     more = {name: given[name] for name in unparsed if name in given}
     return command(*bound.args, **bound.kwargs, **more)
+
+
+def _arguments(app: App, tokens: Sequence[str]) -> Mapping[str, Any]:
+    command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    defaults = {
+        each.name: each.default
+        for each in inspect.signature(command).parameters.values()
+        if each.default is not each.empty
+    }
+    return {**defaults, **bound.kwargs}
+
+
+def _read_again(argv: Sequence[str]) -> Mapping[str, Any]:
+    """Return the arguments of a command as its sources have them now.
+
+    Raises:
+        UsageError: They have a mistake.
+    """
+    try:
+        found: Mapping[str, Any] = _launched(_build(argv, _arguments), argv)
+    except CycloptsError as error:
+        raise UsageError(_one_line(error)) from error
+    return found
+
+
+def _launched(app: App, argv: Sequence[str]) -> Any:
+    return app.meta(
+        list(argv), exit_on_error=False, print_error=False, result_action="return_value"
+    )
 
 
 def run(argv: Sequence[str], **given: object) -> int:
@@ -106,18 +145,17 @@ def run(argv: Sequence[str], **given: object) -> int:
     0 success, 1 failure, 2 usage error, 130 interrupted. With 1 and 2, one line on stderr has the
     reason.
     """
-    given = {"argv": tuple(argv), **given}
+    read_again = partial(_read_again, tuple(argv)) if _names_file(argv) else None
+    given = {"argv": tuple(argv), "read_again": read_again, **given}
     name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
     try:
-        app = _build(argv, given)
+        app = _build(argv, partial(_call, given))
         given["app"] = app
         if _needs_launcher(argv):
-            result = app.meta(
-                list(argv), exit_on_error=False, print_error=False, result_action="return_value"
-            )
+            result = _launched(app, argv)
         else:
             app.config = sources(None, _COMMANDS)
-            result = _call(app, argv, given)
+            result = _call(given, app, argv)
         # Here, and not at the interpreter's end, where a closed pipe can only be a traceback.
         sys.stdout.flush()
     except (UsageError, CycloptsError) as error:

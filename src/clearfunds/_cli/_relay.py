@@ -3,7 +3,7 @@
 import gc
 import logging
 import signal
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Final, Protocol
 
@@ -12,7 +12,14 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from clearfunds.pipeline._errors import PipelineError
-from clearfunds.relay import Companion, RelayAddresses, RelayReport, RelaySettings, serve_relay
+from clearfunds.relay import (
+    Adjusting,
+    Companion,
+    RelayAddresses,
+    RelayReport,
+    RelaySettings,
+    serve_relay,
+)
 from clearfunds.relay._memory import (
     CLUSTER_MMAP_THRESHOLD,
     MMAP_THRESHOLD,
@@ -27,7 +34,7 @@ from ._journal_options import Journal
 from ._log_rate import LINES_A_SECOND, LimitedHandler, keep_summing_up
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import RUNNING, Options
-from ._reloading import reload_at_sighup, reloads_of
+from ._reloading import Arguments, Configuration, reload_at_sighup, reloads_of
 from ._running import run_async, tell
 from ._service import Service
 from ._tls_options import Tls
@@ -56,6 +63,7 @@ class Serve(Protocol):
         task_status: trio.TaskStatus[RelayAddresses],
         stop: trio.Event,
         companion: Companion | None,
+        adjusting: Adjusting | None,
     ) -> Awaitable[RelayReport]:
         """Run a relay until `stop` is set."""
         ...
@@ -97,15 +105,26 @@ def relay(
     ] = 1,
     serve: Annotated[Serve, Parameter(parse=False)] = serve_relay,
     argv: Annotated[Sequence[str], Parameter(parse=False)] = (),
+    read_again: Annotated[Callable[[], Arguments] | None, Parameter(parse=False)] = None,
 ) -> int:
     """Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.
 
     Prints each address as a line of JSON on stdout, with the real port:
     `{"listening": "mqtt+tcp://..."}`, `{"http": "http://..."}`, then `{"ready": true}`. Logs go to
     stderr. At the first signal the relay stops accepting connections and delivers outstanding
-    messages; a second one ends it at once. SIGHUP reloads passwords, keys, the access control list
-    and certificates. Sizes in bytes may have a unit (`8MiB`).
+    messages; a second one ends it at once. SIGHUP reads the file of --config again, and passwords,
+    keys, the access control list and certificates. Sizes in bytes may have a unit (`8MiB`).
     """
+    given: Arguments = {
+        "options": options,
+        "tls": tls,
+        "tokens": tokens,
+        "journal": journal,
+        "log_level": log_level,
+        "log_format": log_format,
+        "log_rate": log_rate,
+        "workers": workers,
+    }
     limited = configure_logging(log_level, log_format, log_rate)
     if options.anonymous and options.passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
@@ -130,12 +149,16 @@ def relay(
         # Imported here: most relays are one process.
         from ._cluster._workers import Plan, run_workers
 
-        return run_workers(Plan(argv, workers, settings, journal.journal))
+        plan = Plan(argv, workers, settings, journal.journal, read_again, given)
+        return run_workers(plan)
     _spare_the_collector()
     settings = within_descriptors(settings, journal=companion is not None)
     let_go_of_large(MMAP_THRESHOLD if settings.cluster is None else CLUSTER_MMAP_THRESHOLD)
+    adjusting = Adjusting(settings)
+    configuration = Configuration(read_again, given, adjusting)
+    served = partial(_serve, serve, limited, adjusting, configuration)
     try:
-        return run_async(partial(_serve, serve, limited), settings, companion)
+        return run_async(served, settings, companion)
     except ListenURLError as error:
         raise UsageError(str(error)) from error
     except BrokenPipeError:
@@ -165,6 +188,8 @@ def _spare_the_collector() -> None:
 async def _serve(
     serve: Serve,
     limited: LimitedHandler | None,
+    adjusting: Adjusting,
+    configuration: Configuration,
     settings: RelaySettings,
     companion: Companion | None,
 ) -> int:
@@ -174,7 +199,13 @@ async def _serve(
     async with trio.open_nursery() as nursery:
 
         async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
-            report = await serve(settings, task_status=task_status, stop=stop, companion=companion)
+            report = await serve(
+                settings,
+                task_status=task_status,
+                stop=stop,
+                companion=companion,
+                adjusting=adjusting,
+            )
             _report(report)
             nursery.cancel_scope.cancel()
 
@@ -198,7 +229,7 @@ async def _serve(
         nursery.start_soon(ending)
         if limited is not None:
             nursery.start_soon(keep_summing_up, limited)
-        nursery.start_soon(reload_at_sighup, reloads_of(settings), service)
+        nursery.start_soon(reload_at_sighup, reloads_of(settings), service, configuration)
         nursery.start_soon(service.keep_alive)
         addresses: RelayAddresses = await nursery.start(serving)
         for listening in addresses.listening:

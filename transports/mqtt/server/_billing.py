@@ -40,12 +40,13 @@ class Billing:
 
     Attributes:
         own: See above.
+        peer: See above.
         by_topic: Whether it depends on the topic.
     """
 
     __slots__ = (
-        "_by_key", "_membership", "_others", "_peer", "_prefixes", "_server", "_topics", "by_topic",
-        "own",
+        "_by_key", "_membership", "_others", "_prefixes", "_server", "_topics", "by_topic", "own",
+        "peer",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +67,7 @@ class Billing:
             own.shared = True
         self._membership = membership
         self._server = server
-        self._peer = peer
+        self.peer = peer
         # Accounts with other tenants, by the tenant's name; None: no topic has been asked for.
         self._others: dict[str, Account] | None = None
         # All payers, by the topic as it stands in a packet; likewise.
@@ -92,7 +93,7 @@ class Billing:
             self._others = {}
         payer = self._others.get(tenant.name)
         if payer is None:
-            payer = self._server.open_account(self._peer, tenant, own=False)
+            payer = self._server.open_account(self.peer, tenant, own=False)
             self._others[tenant.name] = payer
         return payer
 

@@ -19,12 +19,12 @@ import attrs
 import trio
 
 from ....access._publication_policies import PublicationPolicies
+from ....access._topic_rules import TopicRules
 from ....accounts import OverLimitPolicy, OverLimitWatch
 from ....accounts._gate import is_above_limit
 from ..codec._frames import PUBLISH, SUBSCRIBE
 
 if TYPE_CHECKING:
-    from ....access._topic_rules import TopicRules
     from ....accounts import Account
     from ._server import MqttServer
 
@@ -33,6 +33,10 @@ LOG_SECONDS: Final = 1.0
 
 ANSWERS: Final = "answers"
 """Behind the name of a client's account, after an `@`: the account of its answers."""
+
+
+ALWAYS_WAITS: Final[TopicRules[OverLimitPolicy]] = TopicRules(OverLimitPolicy.WAIT)
+"""The rules of a client that has no policy any more."""
 
 
 @attrs.define(slots=True)
@@ -70,10 +74,9 @@ class OverLimits:
         self._unsaid: dict[str, NotAccepted] = {}
         self._begun = trio.Event()
 
-    @property
-    def is_used(self) -> bool:
-        """Whether any policy but to wait may ever apply."""
-        return bool(self._server.settings.publication_policy)
+    def adjust(self) -> None:
+        """Take the policies of the server's settings."""
+        self._policies = PublicationPolicies(self._server.settings.publication_policy)
 
     def of(self, account: Account, *names: str) -> Excess | None:
         """Return what is to be done for a client above its limits; None: it waits.
@@ -93,6 +96,14 @@ class OverLimits:
         limit = self._server.settings.limit_of(*names)
         answers = ledger.open(name, limit=limit, parent=account.parent)
         return Excess(self, rules, answers)
+
+    def renew(self, excess: Excess | None, account: Account, *names: str) -> Excess | None:
+        """Return the same as `of` for a client that is connected, and has `excess` so far."""
+        if excess is None:
+            return self.of(account, *names)
+        excess.rules = self._policies.of(*names) or ALWAYS_WAITS
+        excess.answers.limit = self._server.settings.limit_of(*names)
+        return excess
 
     async def run(self) -> None:
         """Stand in line for publishers, and log what is refused, until cancelled."""

@@ -788,6 +788,17 @@ class PersistentSessions:
         """The ledger of the dataspace."""
         return self.dataspace.ledger
 
+    def adjust(self, settings: ServerSettings) -> None:
+        """Take other settings; those of `ServerSettings` that are reloadable may differ."""
+        self.settings = settings
+        for tenant in self._tree.rules.tenants.values():
+            if tenant.name in self._at_rest_of:
+                kept = self._tree.amounts_of(tenant).kept
+                self._at_rest_of[tenant.name].limit = Limit(items=None, bytes=kept)
+        for session in self.by_id.values():
+            session.queue.patience = settings.patience
+            session.queue.policy = settings.undroppable_policy
+
     def at_rest_of(self, name: str, client_id: str) -> Account:
         """Return the account above those of messages at rest for one client."""
         return self.at_rest_of_peer(peer_of(name, printable(client_id)))
@@ -1018,12 +1029,16 @@ class PersistentSessions:
         return over_share(
             [each for each in self.by_id.values() if everybody or self._is_below(each, at_rest)],
             self._room_taken,
-            {name: tenant.kept for name, tenant in self._tree.rules.tenants.items() if tenant.kept},
+            self._kept_of_tenants(),
             limit,
             lambda each: each.may_be_ended,
             needed,
             most,
         )
+
+    def _kept_of_tenants(self) -> dict[str, int]:
+        tenants = map(self._tree.amounts_of, self._tree.rules.tenants.values())
+        return {tenant.name: tenant.kept for tenant in tenants if tenant.kept}
 
     def _is_below(self, session: PersistentSession, at_rest: Account) -> bool:
         return self.at_rest_of(session.name, session.client_id) is at_rest

@@ -39,7 +39,8 @@ def take_place(server: Server[Any, Any], peer: Peer, *, proved: bool) -> Place |
     """
     user = peer.user if proved and peer.user != NO_USER else None
     tenant = server.tree.of(peer).tenant
-    name, most = (None, None) if tenant is None else (tenant.name, tenant.connections)
+    name = None if tenant is None else tenant.name
+    most = None if tenant is None else server.tree.amounts_of(tenant).connections
     why = server.admission.let_in(user, name, most)
     if why is None and (user is not None or name is not None):
         return Place(server.admission, user, name)

@@ -99,6 +99,18 @@ class MqttServer(Server[ServerSettings, MqttSession]):
     def __repr__(self) -> str:
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"
 
+    def adjust(self, settings: ServerSettings) -> None:
+        """See `Server.adjust`."""
+        self.settings = settings
+        self.dealings.adjust()
+        self.over_limits.adjust()
+        for group in self.groups.by_key.values():
+            group.group.patience = settings.patience
+            group.group.policy = settings.undroppable_policy
+        if self.persistent_sessions is not None:
+            self.persistent_sessions.adjust(settings)
+        super().adjust(settings)
+
     def handle(self, link: Link, listener: str) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Raises only `trio.Cancelled`."""
         return self.serve(link, lambda: self.make_session(self, link, listener))

@@ -388,6 +388,24 @@ class MqttSession(Session["MqttServer", Account | None]):
             return self.account
         return forwarder.excess.overdue  # what it has no funds for is looked at in its turn
 
+    def adjust(self) -> None:
+        """See `Session.adjust`."""
+        super().adjust()
+        forwarder, subscriber, account = self._forwarder, self._subscriber, self.account
+        if forwarder is None or subscriber is None or account is None:
+            return  # it has not been let in yet, or has left
+        server, billing = self._server, forwarder.billing
+        peer = billing.peer
+        limit = server.settings.limit_of(peer.name, peer.client)
+        for each in (account, *billing.others):
+            server.tree.adjust_connection(each, peer, limit)
+        subscriber.deal()
+        excess = server.over_limits.renew(forwarder.excess, account, peer.name, peer.client)
+        if excess is not None and excess is not forwarder.excess:
+            subscriber.client.excess = forwarder.excess = excess
+            self._sender.account = excess.answers
+            self._own(excess.answers)
+
     # -- waiting --------------------------------------------------------------------------------
 
     async def _wait_for_clear_funds(self, account: Account) -> bool:

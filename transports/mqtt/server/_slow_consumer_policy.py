@@ -49,6 +49,10 @@ class ConsumerPolicies:
         # For all clients without a rule.
         self._others = self._consumer_policy(self._policies.of())
 
+    def adjust(self) -> None:
+        """Take the policies of the server's settings; `begin` applies them to a client."""
+        self._set_up(can_spill=self._can_spill)
+
     def _consumer_policy(self, rules: PolicyRules) -> ConsumerPolicy:
         settings = self._server.settings
         open_spool = self._open_spool if self._can_spill else None

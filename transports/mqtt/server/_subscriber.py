@@ -48,15 +48,16 @@ class Subscriber:
         version: Its protocol level.
 
     Attributes:
+        client: See above.
         subscriptions: See above.
     """
 
-    __slots__ = ("_client", "_live", "_replays", "_version", "subscriptions")
+    __slots__ = ("_live", "_replays", "_version", "client", "subscriptions")
 
     def __init__(
         self, client: Client, subscriptions: Subscriptions, replays: Replays, version: int
     ) -> None:
-        self._client = client
+        self.client = client
         self._replays = replays
         self._version = version
         self.subscriptions = subscriptions
@@ -65,7 +66,7 @@ class Subscriber:
 
     def replay(self) -> None:
         """Send some of the retained publications that are to be sent: see `Replays.step`."""
-        client = self._client
+        client = self.client
         retained = client.server.dataspace.retained
         self._replays.step(retained, client.account, self._replayed_to, client.rights)
         if not client.outlet.lagging:
@@ -79,14 +80,14 @@ class Subscriber:
         return self.subscriptions.recipient(qos)
 
     def _keep_order(self) -> None:
-        self._client.outlet.keep_order()
+        self.client.outlet.keep_order()
         inflight = self.subscriptions.inflight
         if isinstance(inflight, Inflight):
             inflight.keep_order()
 
     def subscribe(self, packet: Subscribe) -> Iterator[trio.Event | None]:
         """Subscribe to one filter in each step; say so when all have been."""
-        client = self._client
+        client = self.client
         server = client.server
         settings = server.settings
         subscriptions = self.subscriptions
@@ -137,7 +138,7 @@ class Subscriber:
 
     def _subscribed(self, text: str, options: int, new: bool) -> None:
         """Have retained publications sent that match a filter; not for a shared one (4.8.2)."""
-        client = self._client
+        client = self.client
         if client.mqtt5 is not None:
             # What is queued may have the identifiers of more than there are now.
             outlet = client.outlet
@@ -155,13 +156,17 @@ class Subscriber:
         before = self._live
         self._live = before.union(filters) if live else before.difference(filters)
         if self._live != before:
-            client, inflight = self._client, self.subscriptions.inflight
-            client.server.dealings.begin(
-                client.outlet, client.peer.name, client.peer.client, live=self._live
-            )
-            consumer_policy = client.outlet.consumer_policy
-            if isinstance(inflight, Inflight) and consumer_policy is not None:
-                inflight.deal_by(consumer_policy)
+            self.deal()
+
+    def deal(self) -> None:
+        """Apply the policies for slow consumers, as they are now."""
+        client, inflight = self.client, self.subscriptions.inflight
+        client.server.dealings.begin(
+            client.outlet, client.peer.name, client.peer.client, live=self._live
+        )
+        consumer_policy = client.outlet.consumer_policy
+        if isinstance(inflight, Inflight) and consumer_policy is not None:
+            inflight.deal_by(consumer_policy)
 
     def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
         """Say why a shared subscription is not granted, of what is wrong with its filter.
@@ -170,7 +175,7 @@ class Subscriber:
             ReasonedError: In MQTT 5, if it is none [MQTT-4.8.2-1][MQTT-4.8.2-2]. To 3.1.1 it is a
                 filter as any other, which may be refused.
         """
-        client = self._client
+        client = self.client
         malformed = shared_fault(text)
         if malformed is not None and client.mqtt5 is not None:
             raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
@@ -181,7 +186,7 @@ class Subscriber:
 
     def unsubscribe(self, packet: Unsubscribe) -> Iterator[trio.Event | None]:
         """Unsubscribe from one filter in each step; say so when that is done."""
-        client = self._client
+        client = self.client
         subscriptions = self.subscriptions
         reasons = tuple(
             0 if text in subscriptions else Reason.NO_SUBSCRIPTION_EXISTED
@@ -199,7 +204,7 @@ class Subscriber:
 
     def _confirm(self, packet: Packet) -> Iterator[trio.Event]:
         """Say that subscriptions have changed; of a persistent session's, when that is on disk."""
-        client = self._client
+        client = self.client
         if client.persistent is None:
             client.sender.send(packet)
             self._begin_sharing()
@@ -217,8 +222,8 @@ class Subscriber:
             yield hold  # what comes next, and what is retained, comes after it
 
     def _begin_sharing(self) -> None:
-        if self._client.shares is not None:
-            self._client.shares.begin()
+        if self.client.shares is not None:
+            self.client.shares.begin()
 
     def acknowledge(self, packet: PubAck | PubRec | PubComp) -> None:
         """Take an acknowledgement.
@@ -232,7 +237,7 @@ class Subscriber:
             if inflight is not None:
                 inflight.completed(packet_id)
             return
-        client = self._client
+        client = self.client
         known = False
         if inflight is not None:
             if isinstance(packet, PubAck):
@@ -254,7 +259,7 @@ class Subscriber:
 
     def acknowledges_no_more(self) -> None:
         """Give what it has not acknowledged to others who may have it, and settle the rest."""
-        inflight, shares = self.subscriptions.inflight, self._client.shares
+        inflight, shares = self.subscriptions.inflight, self.client.shares
         if inflight is not None:
             if shares is not None:
                 shares.close()
@@ -262,7 +267,7 @@ class Subscriber:
 
     def pause(self) -> None:
         """Take no more of what is kept; messages in flight may still be acknowledged."""
-        inflight, shares = self.subscriptions.inflight, self._client.shares
+        inflight, shares = self.subscriptions.inflight, self.client.shares
         if isinstance(inflight, PersistentInflight):
             inflight.pause()
         if shares is not None:
@@ -270,7 +275,7 @@ class Subscriber:
 
     def rules_changed(self) -> None:
         """End what its rights no longer allow."""
-        client = self._client
+        client = self.client
         rights, subscriptions = client.rights, self.subscriptions
         if rights is None:
             return

@@ -13,7 +13,7 @@ import os
 import secrets
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ import trio
 
 from clearfunds.cluster import ClusterError, ClusterSettings
 from clearfunds.pages import HttpLimits, Request, Response
-from clearfunds.relay import RelaySettings
+from clearfunds.relay import Adjusting, RelaySettings
 from clearfunds.relay._clustering import name_of_host
 from clearfunds.relay._pages import PagesAddress, access_of
 from clearfunds.relay._persistence import REPLICATED
@@ -37,7 +37,7 @@ from .._child import program_command
 from .._config import PREFIX
 from .._errors import CommandFailedError, UsageError
 from .._page import Visitor
-from .._reloading import reload_files, reloads_of
+from .._reloading import Arguments, Configuration, reload_files, reloads_of
 from .._running import run_async, tell
 from .._service import Service
 from ._course import Course, run_course
@@ -63,6 +63,11 @@ _NAME_CHARACTERS: Final = 61
 _LOCK: Final = "clearfunds-workers"
 # The file in --store that the parent locks as long as its workers have their stores beside it.
 
+OWN_OPTIONS: Final = (
+    *("workers", "name", "listen", "reuse_port", "http", "http_token", "store", "journal"),
+)
+# Each worker has others than the user's.
+
 _KNOW_SECONDS: Final = 60.0
 # Workers that are ready have heard of each other within one.
 
@@ -79,6 +84,10 @@ class Plan:
     """The settings of the relay, with the files that have been read."""
     journal: Path | None
     """The directory of the journals."""
+    read_again: Callable[[], Arguments] | None
+    """Reads the options again; see `Configuration`."""
+    given: Arguments
+    """The options."""
 
     @property
     def store(self) -> Path | None:
@@ -323,10 +332,16 @@ class Workers:
         is_secure = settings.http is not None and PagesAddress.parse(settings.http).secure
         tls = settings.tls if is_secure else None
         own = attrs.evolve(settings, passwords=None, tokens=None, acl=None, tls=tls)
+        # Each worker puts the options into force, and says so; what it has of its own is said here.
+        plan = self._plan
+        configuration = Configuration(
+            plan.read_again, plan.given, Adjusting(settings), only=OWN_OPTIONS
+        )
         with trio.open_signal_receiver(signal.SIGHUP) as signals:
             task_status.started()
             async for _ in signals:
                 with self._service.reloading():
+                    await configuration.reload()
                     reload_files(reloads_of(own))
                     for worker in self._workers:
                         nursery.start_soon(worker.hang_up)

@@ -1,0 +1,245 @@
+"""Changes of a relay's settings while it runs.
+
+Rules of this file:
+1. A change is checked as a whole before any of it is in force; if it is refused, nothing changes.
+2. What an operator sets by hand stands before what is configured, and stays when the configuration
+   is read again, until the relay ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
+
+from ..access._account_limits import AccountLimit
+from ..access._account_tree import TENANT_PREFIX
+from ..access._patterns import exactly
+from ..access._publication_policies import PublicationPolicy
+from ..access._subscription_policies import SubscriptionPolicy
+from ..access._tenants import same_members
+from ..transports import TransportError
+from ..transports._units import is_reloadable
+from ._relay import SERVER_ACCOUNT, check_relay
+from ._settings import RelaySettings
+
+if TYPE_CHECKING:
+    from ._relay import Relay
+
+BY_HAND_MAX: Final = 10_000
+"""Settings by hand that are remembered; as many as connections."""
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class AdjustError(Exception):
+    """A change that is refused; the message says why, and what is possible."""
+
+
+@attrs.frozen
+class Adjusted:
+    """The result of a new configuration, by the names of its settings."""
+
+    changed: tuple[str, ...]
+    """In force from now on."""
+    unchanged: tuple[str, ...]
+    """Different, too, but in force only after the next start."""
+
+
+class Adjusting:
+    """Changes the settings of one relay while it runs; `serve_relay` gives it the relay.
+
+    Args:
+        settings: The settings with which the relay starts.
+
+    Attributes:
+        relay: The relay; None while it does not run.
+        started: See `settings` above.
+    """
+
+    def __init__(self, settings: RelaySettings) -> None:
+        self.relay: Relay | None = None
+        self.started = settings
+        self._configured = settings
+        self._limits: dict[str, AccountLimit] = {}
+        self._server: dict[str, Any] = {}
+        self._tenants: dict[str, dict[str, Any]] = {}
+        self._publication_policies: dict[tuple[str, str], PublicationPolicy] = {}
+        self._subscription_policies: dict[tuple[str, str], SubscriptionPolicy] = {}
+
+    def __repr__(self) -> str:
+        return f"<Adjusting: {self._by_hand} settings by hand>"
+
+    @property
+    def _by_hand(self) -> int:
+        by_name = len(self._limits) + len(self._tenants) + bool(self._server)
+        return by_name + len(self._publication_policies) + len(self._subscription_policies)
+
+    @property
+    def settings(self) -> RelaySettings:
+        """The settings in force: those configured, and before them what was set by hand."""
+        return self._with_hand(self._configured)
+
+    def _with_hand(self, configured: RelaySettings) -> RelaySettings:
+        if not self._by_hand:
+            return configured
+        tenants = (attrs.evolve(t, **self._tenants.get(t.name, {})) for t in configured.tenant)
+        return attrs.evolve(
+            configured,
+            account_limit=(*self._limits.values(), *configured.account_limit),
+            tenant=tuple(tenants),
+            publication_policy=(
+                *self._publication_policies.values(),
+                *configured.publication_policy,
+            ),
+            subscription_policy=(
+                *self._subscription_policies.values(),
+                *configured.subscription_policy,
+            ),
+            **self._server,
+        )
+
+    def carried_over(self, settings: RelaySettings) -> RelaySettings:
+        """Return settings with which the relay begins anew: what is reloadable as it is now."""
+        return attrs.evolve(settings, **_reloadable(self.settings))
+
+    # -- the configuration ----------------------------------------------------------------------
+
+    def reload(self, configured: RelaySettings) -> Adjusted:
+        """Take another configuration; what is not reloadable in it stays as it is.
+
+        Raises:
+            AdjustError: The relay cannot be run with it; nothing has changed.
+        """
+        before = self._configured
+        new = _reloadable(configured)
+        unchanged = [
+            field.name
+            for field in attrs.fields(RelaySettings)
+            if field.name not in new
+            and getattr(configured, field.name) != getattr(before, field.name)
+        ]
+        if not same_members(before.tenant, configured.tenant):
+            del new["tenant"]
+            unchanged.append("tenant")
+        changed = [name for name, value in new.items() if value != getattr(before, name)]
+        self._apply(attrs.evolve(before, **new))
+        return Adjusted(tuple(changed), tuple(unchanged))
+
+    def _apply(self, configured: RelaySettings) -> None:
+        try:
+            settings = self._with_hand(configured)
+            check_relay(settings)
+        except (ValueError, TransportError) as error:
+            raise AdjustError(str(error)) from error
+        self._configured = configured
+        if self.relay is not None:
+            self.relay.adjust(settings)
+
+    # -- by hand --------------------------------------------------------------------------------
+
+    def set_limit(self, name: str, *, items: int | None, nbytes: int | None) -> None:
+        """Set the high-water mark of an account.
+
+        Args:
+            name: The account of a connection, as `mqtt:1883/press/ticker`; of a tenant, as
+                `tenant/press`; or `server`, of all connections together.
+            items: Outstanding events; None: no limit.
+            nbytes: Their bytes; None: no limit.
+
+        Raises:
+            AdjustError: There is no such account, or no such limit.
+        """
+        for unit, amount in (("items", items), ("bytes", nbytes)):
+            if amount is not None and amount < 1:
+                msg = f"a limit must be at least 1, or none for no limit; not {amount} {unit}"
+                raise AdjustError(msg)
+        if name == SERVER_ACCOUNT:
+            limit = {"server_limit_items": items, "server_limit_bytes": nbytes}
+            self._set(self._server, limit)
+        elif name.startswith(TENANT_PREFIX):
+            self._set_tenant(name, {"items": items, "bytes": nbytes})
+        else:
+            self._check_connection(name)
+            self._set(self._limits, {name: AccountLimit(exactly(name), items, nbytes)})
+
+    def set_weight(self, name: str, weight: float) -> None:
+        """Set the weight of a tenant's account, as `tenant/press`, beside other tenants'.
+
+        Raises:
+            AdjustError: There is no such tenant, or the weight is not above 0.
+        """
+        if not 0 < weight < math.inf:
+            msg = f"a weight must be above 0, not {weight:g}"
+            raise AdjustError(msg)
+        if not name.startswith(TENANT_PREFIX):
+            msg = f"{name} is not a tenant's account ({TENANT_PREFIX}NAME): only these have weights"
+            raise AdjustError(msg)
+        self._set_tenant(name, {"weight": weight})
+
+    def set_policy(self, policy: PublicationPolicy | SubscriptionPolicy) -> None:
+        """Put a policy before all others; one for the same clients and topics is replaced.
+
+        Raises:
+            AdjustError: It does not fit the relay.
+        """
+        key = policy.client, policy.filter
+        if isinstance(policy, PublicationPolicy):
+            self._set(self._publication_policies, {key: policy})
+        else:
+            self._set(self._subscription_policies, {key: policy})
+
+    def set_log_level(self, level: LogLevel) -> None:
+        """Set the least level of the relay's log, until the relay ends or it is configured anew."""
+        logging.getLogger("clearfunds").setLevel(level.upper())
+
+    def _set_tenant(self, name: str, amounts: dict[str, Any]) -> None:
+        tenant = name.removeprefix(TENANT_PREFIX)
+        known = dict.fromkeys(each.name for each in self._configured.tenant)
+        if tenant not in known:
+            tenants = ", ".join(TENANT_PREFIX + each for each in known) or "none"
+            hint = (
+                "; the limits of its users are set for all of them, by user_items and user_bytes "
+                "of the tenant"
+                if tenant.partition("/")[0] in known
+                else ""
+            )
+            msg = f"there is no tenant with the account {name}{hint}; tenants: {tenants}"
+            raise AdjustError(msg)
+        self._set(self._tenants, {tenant: {**self._tenants.get(tenant, {}), **amounts}})
+
+    def _check_connection(self, name: str) -> None:
+        sides = [] if self.relay is None else self.relay.adjustable_sides
+        if not any(session.name == name for side in sides for session in side.open):
+            msg = (
+                f"no client with the account {name} is connected; accounts with a limit of their "
+                f"own are those of connections, {TENANT_PREFIX}NAME and {SERVER_ACCOUNT}"
+            )
+            raise AdjustError(msg)
+
+    def _set(self, by_hand: dict[Any, Any], new: dict[Any, Any]) -> None:
+        """Set something by hand, and put it into force; if it is refused, take it back."""
+        if self._by_hand >= BY_HAND_MAX and not new.keys() <= by_hand.keys():
+            msg = (
+                f"{BY_HAND_MAX} settings have been made by hand, which is the limit: write them "
+                "into the file of --config, and restart the relay"
+            )
+            raise AdjustError(msg)
+        before = dict(by_hand)
+        by_hand.update(new)
+        try:
+            self._apply(self._configured)
+        except AdjustError:
+            by_hand.clear()
+            by_hand.update(before)
+            raise
+
+
+def _reloadable(settings: RelaySettings) -> dict[str, Any]:
+    return {
+        field.name: getattr(settings, field.name)
+        for field in attrs.fields(RelaySettings)
+        if is_reloadable(field)
+    }
