@@ -402,16 +402,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
         crowds[at].items = {}
     owing, tightest, count, levels_owing = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
-    # Readers that an alarm stops, which no repayment ends, wait on no holder.
-    waited_for: dict[Account, _Crowd] = {}
-    for at, crowd in crowds.items():
-        gate = gate_of(at)
-        if gate.waits_on_holders:
-            waited_for[at] = crowd
-        elif gate.blockers:
-            crowd.only = frozenset(gate.blockers)
-            waited_for[at] = crowd
-    holdings = _Holdings(waited_for, dict.fromkeys([*owing, *tightest], now))
+    holdings = _Holdings(_that_wait_on_holders(crowds), dict.fromkeys([*owing, *tightest], now))
     await _walk(ledger, holdings, pace)
     found_names = list(holdings.items)
     if most.names is not None:
@@ -476,6 +467,18 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     }
 
 
+async def holder_row_of(ledger: Ledger, name: str, holders: list[Holder], pace: Pace) -> HolderRow:
+    """Return the row of the holders of one name, of which there is at least one."""
+    crowds = await _crowds(ledger, pace)
+    holdings = _Holdings(_that_wait_on_holders(crowds), {})
+    for holder in holders:
+        await _walk_loans(holder, list(holder.loans()), holdings, pace)
+    now = ledger.clock()
+    if name not in holdings.items:
+        holdings.add(name, 0, 0, 0, now)
+    return _holder_row(name, holdings, now)
+
+
 def _guilt(name: str, holdings: _Holdings, now: float, most: Most) -> tuple[bool, int, float]:
     return INNOCENT if most.by == "held" else holdings.guilt(name, now)
 
@@ -526,6 +529,19 @@ async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
             if len(crowd.longest) < NAMED_MAX:
                 crowd.longest[name] = waiter.since
     return crowds
+
+
+def _that_wait_on_holders(crowds: dict[Account, _Crowd]) -> dict[Account, _Crowd]:
+    """Return the crowds that wait on holders: not those that an alarm stops."""
+    found: dict[Account, _Crowd] = {}
+    for at, crowd in crowds.items():
+        gate = gate_of(at)
+        if gate.waits_on_holders:
+            found[at] = crowd
+        elif gate.blockers:
+            crowd.only = frozenset(gate.blockers)
+            found[at] = crowd
+    return found
 
 
 async def _top(

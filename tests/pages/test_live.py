@@ -45,6 +45,7 @@ from tests.transports.peers import until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from clearfunds.pages import ClientFacts
     from clearfunds.pages._survey import Survey
 
 
@@ -669,11 +670,11 @@ async def test_costly_samples_are_taken_more_seldom(
 
 
 async def statement(page: LivePage, name: str) -> Any:
-    request = Request(method="GET", path="/live/statement", query={"account": (name,)})
-    response = await page.statement(request)
+    request = Request(method="GET", path="/live/about", query={"name": (name,)})
+    response = await page.about(request)
     assert response.status == 200
     assert isinstance(response.body, bytes)
-    return json.loads(response.body)["statement"]
+    return json.loads(response.body)["account"]
 
 
 async def test_a_statement_has_the_blame() -> None:
@@ -696,8 +697,73 @@ async def test_a_statement_has_the_blame() -> None:
 async def test_an_account_that_is_gone_has_no_statement() -> None:
     page = LivePage(Ledger())
     assert await statement(page, "nobody") is None
-    response = await page.statement(Request.parse("GET", "/live/statement"))
+    response = await page.about(Request.parse("GET", "/live/about"))
     assert response.status == 400
+
+
+async def test_the_drawer_has_everything_about_one_name() -> None:
+    clock = Clock(100.0)
+    ledger = Ledger(clock=clock)
+    fact: ClientFacts = {
+        "address": "10.0.0.1:99",
+        "protocol": "MQTT 5",
+        "user": "press",
+        "since": 1e9,
+        "away_since": None,
+        "subscriptions": ["#"],
+        "subscriptions_more": 0,
+    }
+    page = LivePage(ledger, clients={"archive": fact}.get)
+    pubs = [ledger.open(f"pub {n}", limit=Limit(items=n)) for n in range(1, 31)]
+    archive = Box(ledger, "archive", patience=20.0)
+    for account in pubs:
+        send(account, archive, account.mark_items + 1, 10)
+    other = Box(ledger, "other")
+    send(pubs[0], other, 1, 1)
+    async with trio.open_nursery() as nursery:
+        for account in pubs:
+            nursery.start_soon(account.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        clock.now += 8.0
+        ledger.incidents.add_wait("pub 1", "archive", 3.5, 104.0, clear=True)
+
+        async def ask(name: str) -> Any:
+            response = await page.about(Request("GET", "/live/about", {"name": (name,)}))
+            assert isinstance(response.body, bytes)
+            return json.loads(response.body)
+
+        seen = await ask("archive")
+        assert seen["client"] == fact
+        assert seen["account"] is None
+        holder = seen["holder"]
+        # The same as in the survey, although only its loans were walked.
+        row = next(r for r in (await look(ledger))["holders"] if r["name"] == "archive")
+        assert {key: holder[key] for key in row} == row
+        assert (holder["waiting"], holder["left_seconds"]) == (30, 12.0)
+        assert [each["account"] for each in holder["debtors"]][:2] == ["pub 30", "pub 29"]
+        assert (len(holder["debtors"]), holder["debtors_more"]) == (20, 10)
+        assert seen["timeline"] == [
+            {
+                "ago_seconds": 4.0,
+                "what": "blocked",
+                "whom": "pub 1",
+                "seconds": 3.5,
+                "items": 0,
+                "times": 1,
+                "dropped_items": 0,
+                "stored_items": 0,
+            }
+        ]
+        seen = await ask("pub 1")
+        assert seen["account"]["debt"]["items"] == 3
+        assert (seen["holder"], seen["client"]) == (None, None)
+        assert [each["what"] for each in seen["timeline"]] == ["waited"]
+        nursery.cancel_scope.cancel()
+    for box in (archive, other):
+        box.settle_all()
+    empty = (await ask("archive"))["holder"]
+    assert (empty["items"], empty["debtors"], empty["left_seconds"]) == (0, [], None)
+    assert await ask("nobody") == {"account": None, "holder": None, "client": None, "timeline": []}
 
 
 async def test_only_so_many_browsers_watch_at_once() -> None:
