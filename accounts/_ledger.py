@@ -42,6 +42,7 @@ from .watch._forecasts import Forecasts
 from .watch._incidents import Incidents
 from .watch._profile import DEFAULT_PATIENCE
 from .watch._stuck_policy import StuckPolicy
+from .watch._timelines import Timelines
 
 if TYPE_CHECKING:
     from ._confirm import Confirm
@@ -174,7 +175,8 @@ class Ledger:
         # Logs long waits, while `watch_slow_waits` runs.
         self.slow_waits: SlowWaits | None = None
         # Recent reports of `slow_waits` and `watch_patience`.
-        self.incidents = Incidents()
+        self.timelines = Timelines()
+        self.incidents = Incidents(self.timelines)
         # Why holders that readers wait for are slow, while `watch_patience` runs.
         self.causes = Causes()
         # Who will have to wait for whom, while `watch_forecasts` runs.

@@ -3,6 +3,8 @@
 Needs h11, of the extra `relay`; only the relay and the command line import this folder.
 """
 
+from ._about import ClientFacts as ClientFacts
+from ._about import Clients as Clients
 from ._access import Access as Access
 from ._messages import Handler as Handler
 from ._messages import Request as Request

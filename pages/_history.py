@@ -1,11 +1,13 @@
-"""The last five minutes: totals each second, and the top accounts and holders every five.
+"""The last hour: five minutes of totals each second, and before that the worst of each ten seconds.
 
 They are kept whether or not anybody watches, so that the page shows what led to a wait to the
-person who opens it because of the wait. Limits on the cost for the relay:
+person who opens it because of an alert. The top accounts and holders are looked for every five
+seconds; while readers wait, also the holders that they wait on. Limits on the cost for the relay:
 1. Nothing is read while nothing is owed and nothing moves.
 2. Each of the two walks takes at most `HISTORY_SHARE` of a core. With many accounts or loans the
    points are farther apart, and go back farther.
-3. Their number is bounded, and so is the length of names: some hundred kilobytes.
+3. Their number is bounded, and so is the length of names: 1.5 MiB with names of 24 characters of
+   which none comes twice, 2.2 MiB with the longest.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ..accounts.watch._core_shares import HISTORY_SHARE
 from ..accounts.watch._tops import tops_in_steps
 from ._cooperative import Pace, run_paced
 from ._json import compact as _encode
-from ._survey import CHUNK, clipped, pressure
+from ._survey import CHUNK, Most, clipped, pressure, survey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -34,7 +36,16 @@ NAMES_SECONDS: Final = 5.0
 """Interval of the top accounts and holders, which need a walk over all loans."""
 
 SECONDS: Final = 300
-"""What is kept: the time that it takes to hear of a problem and to open the page."""
+"""The time for which each second is kept: that of the live page's small curves."""
+
+STEP_SECONDS: Final = 10.0
+"""Interval of what is kept for longer; an alert fires after more than that."""
+
+HOUR_SECONDS: Final = 3600
+"""The time for which it is kept: an alert may go unheard for a while."""
+
+BLOCKERS: Final = 5
+"""Names of each kind at one time in the last hour, and of blockers: as many as the page shows."""
 
 FINISHED: Final = (Outcome.DELIVERED, Outcome.ACKED, Outcome.STORED)
 
@@ -65,10 +76,66 @@ class Names(NamedTuple):
     """Names and debts in items."""
     holders: _Rows
     """Names and items held."""
+    blockers: _Rows = ()
+    """The holders that readers waited on, those that stood still first, and the items that they
+    waited for."""
+
+
+class Step(NamedTuple):
+    """The worst of `STEP_SECONDS`, for the last hour."""
+
+    time: float
+    """When it began: Unix time in seconds, a multiple of `STEP_SECONDS`."""
+    debt_items: int
+    """The most."""
+    waiting: int
+    """The most."""
+    finished_items: int
+    """At its end."""
+    waited_seconds: float
+    """At its end."""
+    headroom: float
+    """The least."""
+    accounts: _Rows = ()
+    """Of the time at which most waited, or else of the last time that names were looked for; so are
+    the others."""
+    holders: _Rows = ()
+    blockers: _Rows = ()
+
+    def with_point(self, point: Point) -> Step:
+        """Return the step with one more point in it."""
+        return self._replace(
+            debt_items=max(self.debt_items, point.debt_items),
+            waiting=max(self.waiting, point.waiting),
+            finished_items=point.finished_items,
+            waited_seconds=point.waited_seconds,
+            headroom=min(self.headroom, point.headroom),
+        )
+
+    def with_names(self, names: Names) -> Step:
+        """Return the step with the names, unless those that it has are of a worse time."""
+        if self.blockers and sum_of(names.blockers) < sum_of(self.blockers):
+            return self
+        return self._replace(
+            accounts=names.accounts[:BLOCKERS],
+            holders=names.holders[:BLOCKERS],
+            blockers=names.blockers[:BLOCKERS],
+        )
+
+
+def step_at(point: Point) -> Step:
+    """Return the step that begins with a point."""
+    began = point.time // STEP_SECONDS * STEP_SECONDS
+    return Step(began, *point[1:])
+
+
+def sum_of(rows: _Rows) -> int:
+    """Return the items of all rows."""
+    return sum([items for _, items in rows])
 
 
 class History:
-    """The last minutes of a ledger.
+    """The last hour of a ledger.
 
     Args:
         ledger: The ledger.
@@ -76,6 +143,7 @@ class History:
     Attributes:
         points: The totals, the latest last.
         names: The top accounts and holders, the latest last.
+        hour: The last hour in steps, the latest last; that one still grows.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -83,21 +151,38 @@ class History:
         self._moved: tuple[int, int] | None = None
         self.points: deque[Point] = deque(maxlen=int(SECONDS / POINT_SECONDS))
         self.names: deque[Names] = deque(maxlen=int(SECONDS / NAMES_SECONDS))
+        self.hour: deque[Step] = deque(maxlen=int(HOUR_SECONDS / STEP_SECONDS))
 
     async def watch(self) -> None:
         """Keep the history until cancelled; the server of the pages runs it."""
-        names_due = now()
+        names_due = earliest = now()
+        waited = 0
         while True:
             began = now()
             pace = Pace()
             point = await self._next_point(pace)
-            self.points.append(point)
+            self._keep(point)
             next_due = began + max(POINT_SECONDS, pace.busy_seconds / HISTORY_SHARE)
-            if began >= names_due:
+            # Who is waited on when a wait begins is not left to chance.
+            if began >= names_due or (began >= earliest and point.waiting and not waited):
                 pace = Pace()
-                self.names.append(await self._look_for_names(point, pace))
-                names_due = began + max(NAMES_SECONDS, pace.busy_seconds / HISTORY_SHARE)
+                self._keep_names(await self._look_for_names(point, pace))
+                earliest = began + pace.busy_seconds / HISTORY_SHARE
+                names_due = max(began + NAMES_SECONDS, earliest)
+            waited = point.waiting
             await sleep_until(next_due)
+
+    def _keep(self, point: Point) -> None:
+        self.points.append(point)
+        step = step_at(point)
+        if self.hour and self.hour[-1].time >= step.time:
+            self.hour[-1] = self.hour[-1].with_point(point)
+        else:
+            self.hour.append(step)
+
+    def _keep_names(self, names: Names) -> None:
+        self.names.append(names)
+        self.hour[-1] = self.hour[-1].with_names(names)
 
     async def _next_point(self, pace: Pace) -> Point:
         ledger = self._ledger
@@ -113,7 +198,12 @@ class History:
         if not point.debt_items:
             return Names(point.time, (), ())
         tops = await run_paced(tops_in_steps(self._ledger), pace)
-        return Names(_now(), _clipped(tops.debtors), _clipped(tops.holders))
+        blockers: _Rows = ()
+        if point.waiting:
+            seen = await survey(self._ledger, pace, Most(1, BLOCKERS))
+            rows = [row for row in seen["holders"] if row["waited_items"]]
+            blockers = tuple([(row["name"], row["waited_items"]) for row in rows])
+        return Names(_now(), _clipped(tops.debtors), _clipped(tops.holders), blockers)
 
     def brief(self) -> dict[str, Any]:
         """Return all of it for the live page: each name stands once, rows have its place."""
@@ -122,8 +212,15 @@ class History:
         def rows(found: _Rows) -> list[tuple[int, int]]:
             return [(places.setdefault(name, len(places)), items) for name, items in found]
 
-        tops = [(each.time, rows(each.accounts), rows(each.holders)) for each in self.names]
-        return {"points": list(self.points), "tops": tops, "names": list(places)}
+        tops = [
+            (each.time, rows(each.accounts), rows(each.holders), rows(each.blockers))
+            for each in self.names
+        ]
+        hour = [
+            (*each[:6], rows(each.accounts), rows(each.holders), rows(each.blockers))
+            for each in self.hour
+        ]
+        return {"points": list(self.points), "tops": tops, "hour": hour, "names": list(places)}
 
 
 async def point_of(ledger: Ledger, pace: Pace) -> Point:
@@ -154,7 +251,7 @@ async def point_of(ledger: Ledger, pace: Pace) -> Point:
 
 async def write_history(history: History, pace: Pace) -> AsyncGenerator[bytes, None]:
     """Write `/history.json`."""
-    points, names = list(history.points), list(history.names)
+    points, names, hour = list(history.points), list(history.names), list(history.hour)
     yield b'{"totals": [\n'
     async for piece in _write([each._asdict() for each in points], pace):
         yield piece
@@ -162,14 +259,24 @@ async def write_history(history: History, pace: Pace) -> AsyncGenerator[bytes, N
     rows = [
         {
             "time": each.time,
-            "accounts": [{"name": name, "debt_items": items} for name, items in each.accounts],
-            "holders": [{"name": name, "items": items} for name, items in each.holders],
+            **_named(each),
         }
         for each in names
     ]
     async for piece in _write(rows, pace):
         yield piece
+    yield b'], "hour": [\n'
+    async for piece in _write([{**each._asdict(), **_named(each)} for each in hour], pace):
+        yield piece
     yield b"]}\n"
+
+
+def _named(each: Names | Step) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "accounts": [{"name": name, "debt_items": items} for name, items in each.accounts],
+        "holders": [{"name": name, "items": items} for name, items in each.holders],
+        "blockers": [{"name": name, "waited_items": items} for name, items in each.blockers],
+    }
 
 
 async def _write(rows: Iterable[dict[str, Any]], pace: Pace) -> AsyncGenerator[bytes, None]:

@@ -1,4 +1,4 @@
-"""The live page at `/`: who waits on whom, debts, holders, and durations.
+"""The live page at `/`: who waits on whom, debts, holders, and what has happened.
 
 Limits on its cost for the relay:
 1. Nothing is sampled unless a browser watches. There is no task for it: a browser that finds no
@@ -18,19 +18,20 @@ import attrs
 
 from ..accounts._loop import Lock, now, sleep_until
 from ..accounts.watch._core_shares import LIVE_SHARE
+from ._about import about
 from ._cooperative import Pace
 from ._events import CONTENT_TYPE, EventStream, event, retry
 from ._files import FOLDER, HEADERS, SHARED_FILES, read_files
 from ._history import History, point_of
 from ._json import compact as _encode
-from ._ledger_json import account_row
 from ._messages import Handler, Request, Response
-from ._survey import is_clipped, survey
+from ._survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-    from ..accounts import Account, Ledger
+    from ..accounts import Ledger
+    from ._about import Clients
 
 SAMPLE_SECONDS: Final = 1.0
 SAMPLE_SECONDS_MAX: Final = 10.0
@@ -115,20 +116,25 @@ class Sampler:
 
 
 class LivePage:
-    """The page, its events, and the statements of accounts that it shows.
+    """The page, its events, and its drawer, which has everything about one name.
 
     Args:
         ledger: The books.
         beside: Paths of further pages of this server, of which it shows some.
+        clients: Knows the clients, if the program has any.
 
     Attributes:
-        history: The last minutes, for new browsers, while `History.watch` runs.
+        history: The last hour, for new browsers, while `History.watch` runs.
         sampler: The source of its events.
         watching: The number of browsers that watch.
     """
 
-    def __init__(self, ledger: Ledger, beside: Iterable[str] = ()) -> None:
+    def __init__(
+        self, ledger: Ledger, beside: Iterable[str] = (), clients: Clients | None = None
+    ) -> None:
         self._ledger = ledger
+        self._clients = clients
+        ledger.timelines.keep()
         self._beside = sorted(beside)
         self.history = History(ledger)
         self.sampler = Sampler(ledger)
@@ -138,14 +144,14 @@ class LivePage:
     def handlers(self) -> dict[str, Handler]:
         """The handlers, by path."""
         pages: dict[str, Handler] = dict.fromkeys(self._files, self.file)
-        return {**pages, "/live/events": self.events, "/live/statement": self.statement}
+        return {**pages, "/live/events": self.events, "/live/about": self.about}
 
     async def file(self, request: Request) -> Response:
         """Serve the page itself, which is the same for everybody."""
         return self._files[request.path]
 
     async def events(self, request: Request) -> Response:
-        """Serve the last minutes, and then each sample."""
+        """Serve the last hour, and then each sample."""
         if self.watching >= BROWSERS_MAX:
             return Response.sentence(
                 503, f"{BROWSERS_MAX} browsers watch already; close one.", ("Retry-After", "5")
@@ -158,28 +164,14 @@ class LivePage:
             endless=True,
         )
 
-    async def statement(self, request: Request) -> Response:
-        """Serve one account's statement: its debt, and the holders that its readers waited for.
-
-        It is null for an account that is closed and owes nothing.
-        """
-        names = request.query.get("account", ())
+    async def about(self, request: Request) -> Response:
+        """Serve everything about one name: its account, what it holds, who it is, its timeline."""
+        names = request.query.get("name", ())
         if len(names) != 1:
-            return Response.sentence(400, "Name an account, as in ?account=mqtt:1883/-/pub.")
-        account = self._account(names[0])
+            return Response.sentence(400, "Name one, as in ?name=mqtt:1883/-/pub.")
         # No 404 if there is none: browsers report that as an error of the page.
-        row = None if account is None else account_row(account.statistics())
-        return Response(
-            _encode({"statement": row}).encode(), content_type="application/json", headers=HEADERS
-        )
-
-    def _account(self, name: str) -> Account | None:
-        accounts = self._ledger.accounts
-        account = accounts.get(name)
-        if account is None and is_clipped(name):
-            # The page knows only the beginning of a very long name.
-            return next((a for full, a in accounts.items() if full.startswith(name[:-1])), None)
-        return account
+        found = await about(self._ledger, names[0], Pace(), self._clients)
+        return Response(_encode(found).encode(), content_type="application/json", headers=HEADERS)
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         yield retry(RETRY_MILLISECONDS) + event("history", _encode(self.history.brief()))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..accounts import Ledger
     from ..accounts.watch._collector import LimitsByLevel
     from ..sockets import ServerTls
+    from ._about import Clients
     from ._persistence_collector import PersistenceCollector
 
 LONG_PAGES_MAX: Final = 4
@@ -58,9 +59,11 @@ class Pages:
       each pair of holder and debtor, each pair of waiter and blocker, each queue, member of a
       group and tenant.
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
-    - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
-      and the number of others; of bounded size and cost (see `Survey`).
-    - `/history.json`: five minutes of totals and of the top accounts and holders (see `History`).
+    - `/ledger.json?top=N&by=debt|waited|held|waiting&name=PART`: who waits on whom, the first N
+      accounts and holders, of all or of those with that name, and the number of others; of bounded
+      size and cost (see `Survey`).
+    - `/history.json`: an hour of totals, of the top accounts and holders, and of the holders that
+      readers waited on (see `History`).
     - `/trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N`: everything that
       the next events of some accounts cause, loan by loan, to the outcomes (see `_trace_page.py`).
     - `/healthz`: 200 while the loop turns.
@@ -76,6 +79,7 @@ class Pages:
         persistence: The collector for persistent sessions and the store, if there are any.
         whose: The program that they are about, in a sentence.
         more: Further pages, by path.
+        clients: Knows the clients, for the drawer of the live page.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Pages:
         persistence: PersistenceCollector | None = None,
         whose: str = "The relay",
         more: Mapping[str, Handler] | None = None,
+        clients: Clients | None = None,
     ) -> None:
         self._ledger = ledger
         self._more = more or {}
@@ -107,7 +112,7 @@ class Pages:
         self._one_scrape = Lock()
         self._long_pages: set[_LongPage] = set()
         self._state = "starting"
-        self._live = LivePage(ledger, self._more)
+        self._live = LivePage(ledger, self._more, clients)
         self._trace = TracePage(ledger)
 
     async def watch(self) -> None:
@@ -182,7 +187,7 @@ class Pages:
         return self._long(pieces, _ledger_json.CONTENT_TYPE)
 
     async def history_json(self, request: Request) -> Response:
-        """Serve the last five minutes."""
+        """Serve the last hour."""
         pieces = write_history(self._live.history, Pace())
         return self._long(pieces, _ledger_json.CONTENT_TYPE)
 

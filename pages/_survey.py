@@ -10,6 +10,8 @@ bounded, too: numbers by name of holder, and no objects by loan.
    progress, or from when the first reader that waits on it began to, whichever is later.
 3. An account with others below it owes their debt and is a level, not a cause of debt. The same
    holds for an account of data at rest; its parent is a level while there is such data.
+4. With thousands of accounts those come first that somebody has to do something about: readers that
+   wait, the longest first, and the holders that they wait on; then the largest.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ from ._holdings import BREATH_EVERY, Hands, cells_of, why_of
 from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ..access._patterns import Patterns
     from ..accounts import Account, Holder, Ledger
     from ..accounts.watch._incidents import Incident
     from ._cooperative import Pace
@@ -64,13 +69,17 @@ RING_WAITERS_MAX: Final = 1000
 # Rings must be sought at one instant, or they may not be real; beyond this number that takes too
 # long, and the survey says that it did not look.
 
+INNOCENT: Final = (False, 0, 0.0)
+# The guilt of a holder that no reader waits on.
+
 CHUNK: Final = 1024
 # Accounts ranked between two checks of the clock: a fifth of a millisecond.
 
 T = TypeVar("T")
 
-By = Literal["debt", "waited", "held"]
-"""The order of rows: the largest debt; the longest wait, now or in all; the largest holding."""
+By = Literal["debt", "waited", "held", "waiting"]
+"""The order of rows: the largest debt; the longest wait, now or in all; the largest holding; those
+that wait now, the longest first, and then the largest debt."""
 
 
 @attrs.frozen
@@ -79,9 +88,12 @@ class Most:
 
     accounts: int = ACCOUNTS_MAX
     holders: int = HOLDERS_MAX
-    by: By = "debt"
-    """The accounts are those with the largest debt, or for `waited` with the longest waits. The
-    holders are those that stand still while readers wait on them, or for `held` the fullest."""
+    by: By = "waiting"
+    """The order of the accounts. The holders are those that stand still while readers wait on them,
+    or for `held` the fullest."""
+    names: Patterns | None = None
+    """Selects the accounts and holders by their names in lower case; None: all. Waits, totals and
+    levels are shown whatever it is."""
 
 
 MOST: Final = Most()
@@ -142,6 +154,11 @@ class HolderRow(TypedDict):
     idle_seconds: float
     waited_items: int
     """The items that readers wait for."""
+    waiting: int
+    """The accounts that wait for them. One that waits at two levels counts twice."""
+    waiting_first: str | None
+    """The one of these that has waited the longest."""
+    waiting_seconds: float
     policy: str | None
     patience: float | None
     left_seconds: float | None
@@ -265,6 +282,7 @@ class Survey(TypedDict):
     levels_owing: int
     """Accounts that owe for others below them."""
     tightest: list[AccountRow]
+    """The accounts with the least headroom, of those that do not wait."""
     accounts: list[AccountRow]
     holders: list[HolderRow]
     cells: list[tuple[int, int, int, int, float]]
@@ -308,7 +326,12 @@ class _Holdings:
     loans: dict[str, int] = attrs.field(factory=dict[str, int])
     opened: dict[str, float] = attrs.field(factory=dict[str, float])
     waited: dict[str, int] = attrs.field(factory=dict[str, int])
-    since: dict[str, float] = attrs.field(factory=dict[str, float])
+    longest: dict[str, _Crowd] = attrs.field(factory=dict[str, "_Crowd"])
+    """By holder, the crowd that waits on it and has waited the longest."""
+    waiting: dict[str, int] = attrs.field(factory=dict[str, int])
+    """By holder, the accounts that wait on it."""
+    here: set[Account] = attrs.field(factory=set["Account"])
+    """Where readers wait on the holder of the present step."""
     first: dict[str, Holder] = attrs.field(factory=dict[str, "Holder"])
     more: dict[str, list[Holder]] = attrs.field(factory=dict[str, "list[Holder]"])
 
@@ -333,21 +356,33 @@ class _Holdings:
             if crowd is None or (crowd.only is not None and name not in crowd.only):
                 continue
             waited_for = True
-            self.since[name] = min(crowd.since, self.since.get(name, crowd.since))
+            self.here.add(at)
             if crowd.items is not None:
                 crowd.items[name] = crowd.items.get(name, 0) + items
                 crowd.bytes[name] = crowd.bytes.get(name, 0) + nbytes
         if waited_for:
             self.waited[name] = self.waited.get(name, 0) + items
 
-    def guilt(self, name: str, now: float) -> tuple[bool, int]:
-        """Return whether it stands still while readers wait on it, and for how many items."""
+    def count_waiting(self, name: str) -> None:
+        """Note who waits on the holder whose last loan has been charged."""
+        if not self.here:
+            return
+        crowds = [self.crowds[at] for at in self.here]
+        self.here.clear()
+        self.waiting[name] = self.waiting.get(name, 0) + sum([each.count for each in crowds])
+        if name in self.longest:
+            crowds.append(self.longest[name])
+        self.longest[name] = min(crowds, key=attrgetter("since"))
+
+    def guilt(self, name: str, now: float) -> tuple[bool, int, float]:
+        """Return whether it stands still while readers wait on it, for how many items, how long."""
         waited = self.waited.get(name, 0)
         if not waited:
-            return False, 0
-        return any(now - each.progressed_at >= STILL_SECONDS for each in self.here(name)), waited
+            return INNOCENT
+        still = any(now - each.progressed_at >= STILL_SECONDS for each in self.named(name))
+        return still, waited, now - self.longest[name].since
 
-    def here(self, name: str) -> list[Holder]:
+    def named(self, name: str) -> list[Holder]:
         """Return the holders of that name that hold something."""
         first = self.first.get(name)
         return [] if first is None else [first, *self.more.get(name, ())]
@@ -367,19 +402,13 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
         crowds[at].items = {}
     owing, tightest, count, levels_owing = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
-    # Readers that an alarm stops, which no repayment ends, wait on no holder.
-    waited_for: dict[Account, _Crowd] = {}
-    for at, crowd in crowds.items():
-        gate = gate_of(at)
-        if gate.waits_on_holders:
-            waited_for[at] = crowd
-        elif gate.blockers:
-            crowd.only = frozenset(gate.blockers)
-            waited_for[at] = crowd
-    holdings = _Holdings(waited_for, dict.fromkeys([*owing, *tightest], now))
+    holdings = _Holdings(_that_wait_on_holders(crowds), dict.fromkeys([*owing, *tightest], now))
     await _walk(ledger, holdings, pace)
+    found_names = list(holdings.items)
+    if most.names is not None:
+        found_names = [each async for each in _matching(found_names, most.names, pace)]
     names, holders_left_out = await _top(
-        list(holdings.items),
+        found_names,
         most.holders,
         lambda name: (*_guilt(name, holdings, now, most), holdings.items[name]),
         pace,
@@ -438,8 +467,20 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     }
 
 
-def _guilt(name: str, holdings: _Holdings, now: float, most: Most) -> tuple[bool, int]:
-    return (False, 0) if most.by == "held" else holdings.guilt(name, now)
+async def holder_row_of(ledger: Ledger, name: str, holders: list[Holder], pace: Pace) -> HolderRow:
+    """Return the row of the holders of one name, of which there is at least one."""
+    crowds = await _crowds(ledger, pace)
+    holdings = _Holdings(_that_wait_on_holders(crowds), {})
+    for holder in holders:
+        await _walk_loans(holder, list(holder.loans()), holdings, pace)
+    now = ledger.clock()
+    if name not in holdings.items:
+        holdings.add(name, 0, 0, 0, now)
+    return _holder_row(name, holdings, now)
+
+
+def _guilt(name: str, holdings: _Holdings, now: float, most: Most) -> tuple[bool, int, float]:
+    return INNOCENT if most.by == "held" else holdings.guilt(name, now)
 
 
 def clipped(name: str) -> str:
@@ -490,6 +531,19 @@ async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
     return crowds
 
 
+def _that_wait_on_holders(crowds: dict[Account, _Crowd]) -> dict[Account, _Crowd]:
+    """Return the crowds that wait on holders: not those that an alarm stops."""
+    found: dict[Account, _Crowd] = {}
+    for at, crowd in crowds.items():
+        gate = gate_of(at)
+        if gate.waits_on_holders:
+            found[at] = crowd
+        elif gate.blockers:
+            crowd.only = frozenset(gate.blockers)
+            found[at] = crowd
+    return found
+
+
 async def _top(
     rows: list[T], most: int, key: Callable[[T], Any], pace: Pace
 ) -> tuple[list[T], int]:
@@ -501,6 +555,13 @@ async def _top(
     return best, max(0, len(rows) - most)
 
 
+async def _matching(names: list[str], wanted: Patterns, pace: Pace) -> AsyncGenerator[str, None]:
+    for name in names:
+        await pace.breathe()
+        if wanted.matches(name.lower()):
+            yield name
+
+
 async def _top_accounts(
     ledger: Ledger, pace: Pace, most: Most
 ) -> tuple[list[Account], list[Account], int, int]:
@@ -509,7 +570,9 @@ async def _top_accounts(
     And the number of levels above that owe for them.
     """
     now = ledger.clock()
-    key = partial(_waited, now=now) if most.by == "waited" else _debt
+    key: Callable[[Account], tuple[float, ...]] = _debt
+    if most.by in ("waited", "waiting"):
+        key = partial(_waited if most.by == "waited" else _waiting, now=now)
     accounts = list(ledger.accounts.values())
     at_rest = ledger.at_rest
     owing: list[Account] = []
@@ -521,9 +584,13 @@ async def _top_accounts(
         # A tenant may have no accounts below it at the moment.
         below = [a for a in here if not a.below and not a.shared]
         levels += sum([a.debt_items > 0 for a in here]) - sum([a.debt_items > 0 for a in below])
+        near = [a for a in below if a.debt_items and not a.waiting]
+        tightest = nlargest(TIGHTEST_MAX, tightest + near, pressure)
+        if most.names is not None:
+            wanted = most.names
+            below = [a for a in below if wanted.matches(a.name.lower())]
         count += len(below)
         owing = nlargest(most.accounts, owing + below, key)
-        tightest = nlargest(TIGHTEST_MAX, tightest + [a for a in below if a.debt_items], pressure)
     return owing, tightest, count, levels
 
 
@@ -535,7 +602,17 @@ def _waited(account: Account, now: float) -> tuple[float, float]:
     """Return how long the first of its readers has waited now, and the total of all waits."""
     readers = readers_of(account)
     in_all = waited_by_reason(waited_of(account), readers, now)
-    return max([now - waiter.since for waiter in readers], default=0.0), sum(in_all.values())
+    return _waited_now(account, now), sum(in_all.values())
+
+
+def _waiting(account: Account, now: float) -> tuple[float, float, float]:
+    """Return how long the first of its readers has waited now (-1: none waits), and its debt."""
+    waiting = _waited_now(account, now) if account.waiting else -1.0
+    return waiting, account.debt_items, account.debt_bytes
+
+
+def _waited_now(account: Account, now: float) -> float:
+    return max([now - waiter.since for waiter in readers_of(account)], default=0.0)
 
 
 def pressure(account: Account) -> float:
@@ -564,10 +641,12 @@ async def _walk(ledger: Ledger, holdings: _Holdings, pace: Pace) -> None:
             holdings.first[name] = router
             holdings.add(name, turn.input_items, turn.input_bytes, 1, turn.opened)
             holdings.charge(name, turn.account, turn.input_items, turn.input_bytes, turn.opened)
+    holdings.count_waiting(router.name)
     for loan in list(ledger.loose):
         if loan.items:
             holdings.add(LOOSE, loan.items, loan.bytes, 1, loan.opened)
             holdings.charge(LOOSE, loan.account, loan.items, loan.bytes, loan.opened)
+    holdings.count_waiting(LOOSE)
 
 
 async def _walk_loans(holder: Holder, loans: list[Any], holdings: _Holdings, pace: Pace) -> None:
@@ -593,6 +672,7 @@ async def _walk_loans(holder: Holder, loans: list[Any], holdings: _Holdings, pac
             concerned = holdings.concerns(loan.account)
         if concerned:
             holdings.charge(name, loan.account, loan.items, loan.bytes, loan.opened)
+    holdings.count_waiting(name)
     if count:
         holdings.add(name, items, nbytes, count, opened)
 
@@ -604,7 +684,7 @@ async def _cells(
     place = {account.name: number for number, account in enumerate(accounts)}
     rows: list[tuple[int, int, int, int, float]] = []
     for column, name in enumerate(names):
-        cells = await cells_of(Hands(name, "", holdings.here(name)), ledger, pace, place)
+        cells = await cells_of(Hands(name, "", holdings.named(name)), ledger, pace, place)
         now = ledger.clock()
         rows += sorted(
             (place[account], column, cell.items, cell.bytes, _seconds(now - cell.opened))
@@ -696,8 +776,8 @@ def _account_row(account: Account, opened: float | None, now: float) -> AccountR
 
 
 def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
-    here = holdings.here(name)
-    since = holdings.since.get(name)
+    here = holdings.named(name)
+    crowd = holdings.longest.get(name)
     # Report the one that has stood still the longest.
     holder = min(here, key=lambda each: each.progressed_at, default=None)
     left: float | None = None
@@ -708,8 +788,8 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
     )
     if getattr(holder, "waits_for_disk", False):
         for_ever = True
-    if holder is not None and since is not None and not for_ever:
-        left = holder.patience - idle_seconds(holder, since, now)
+    if holder is not None and crowd is not None and not for_ever:
+        left = holder.patience - idle_seconds(holder, crowd.since, now)
     why = why_of(here)
     row: HolderRow = {
         "name": clipped(name),
@@ -720,6 +800,9 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "oldest_seconds": _seconds(now - holdings.opened[name]),
         "idle_seconds": _seconds(0.0 if holder is None else now - holder.progressed_at),
         "waited_items": holdings.waited.get(name, 0),
+        "waiting": holdings.waiting.get(name, 0),
+        "waiting_first": None if crowd is None else clipped(next(iter(crowd.longest))),
+        "waiting_seconds": 0.0 if crowd is None else _seconds(now - crowd.since),
         "policy": None if holder is None else str(holder.policy),
         "patience": None if holder is None or math.isinf(holder.patience) else holder.patience,
         "left_seconds": None if left is None else _seconds(left),

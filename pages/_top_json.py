@@ -12,19 +12,26 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import attrs
 
+from ..access._patterns import of_peer
 from ._json import compact as _encode
 from ._survey import By, Most, Survey, survey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from ..access._patterns import Patterns
     from ..accounts import Ledger
     from ._cooperative import Pace
 
 TOP_MAX: Final = 100
 # More than a screen has lines.
 
-_BY: Final[dict[str, By]] = {"debt": "debt", "waited": "waited", "held": "held"}
+_BY: Final[dict[str, By]] = {
+    "debt": "debt",
+    "waited": "waited",
+    "held": "held",
+    "waiting": "waiting",
+}
 
 
 class TopPage(Survey):
@@ -42,10 +49,15 @@ class TopQuery:
     """The number of accounts, and of holders."""
     by: By = "debt"
     """Their order."""
+    names: Patterns | None = None
+    """Selects them; see `Most.names`."""
 
     @classmethod
     def parse(cls, query: Mapping[str, tuple[str, ...]]) -> Self | None:
-        """Parse `top=N` and `by=debt`, `waited` or `held`; None if there is no `top`.
+        """Parse `top=N`, `by=debt`, `waited`, `held` or `waiting`, and `name=PART`.
+
+        None if there is no `top`. A part of a name may be a pattern as shells have them, in upper
+        or lower case.
 
         Raises:
             ValueError: A parameter is invalid; the message is a sentence about it.
@@ -62,13 +74,16 @@ class TopQuery:
         if by is None:
             msg = f"by is the order of rows: one of {', '.join(_BY)}."
             raise ValueError(msg)
-        return cls(int(number), by)
+        parts = [f"*{part.lower()}*" for part in query.get("name", ()) if part]
+        return cls(int(number), by, of_peer(parts) if parts else None)
 
 
 async def write_top(ledger: Ledger, pace: Pace, query: TopQuery) -> AsyncGenerator[bytes, None]:
     """Write the page, in one piece."""
     found: Any = await survey(
-        ledger, pace, Most(accounts=query.top, holders=query.top, by=query.by)
+        ledger,
+        pace,
+        Most(accounts=query.top, holders=query.top, by=query.by, names=query.names),
     )
     await pace.pause()
     busy = round(pace.busy_seconds * 1e3, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
@@ -155,6 +156,7 @@ def _pages(relay: Relay) -> Pages:
     from ..access.acl._collector import DeniedCollector
     from ..pages import Pages, PersistenceCollector, RelayCollector, UnsentCollector
     from ._admission_collector import AdmissionCollector
+    from ._client_facts import facts_of
     from ._over_limit_collector import OverLimitCollector
 
     limits: dict[str, Limit | Account | Callable[[], Limit]] = {
@@ -191,6 +193,7 @@ def _pages(relay: Relay) -> Pages:
             relay.queues,
         ),
         more=_more(relay),
+        clients=partial(facts_of, relay),
     )
 
 

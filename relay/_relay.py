@@ -298,6 +298,12 @@ class Relay:
         return [side for side in (self.mqtt, self.syndicate, self.amqp) if side is not None]
 
     @property
+    def named_sides(self) -> dict[str, Server[Any, Any]]:
+        """The same, by protocol."""
+        sides = zip(PROTOCOLS, self._all_sides, strict=True)
+        return {name: side for name, side in sides if side is not None}
+
+    @property
     def _all_sides(self) -> tuple[Server[Any, Any] | None, ...]:
         return self.mqtt, self.syndicate, self.readers, self.amqp
 
@@ -311,11 +317,9 @@ class Relay:
 
     def socks(self) -> dict[str, list[Connected]]:
         """Return the sockets of all connections, by protocol."""
-        sides = zip(PROTOCOLS, self._all_sides, strict=True)
         return {
             name: [session.outlet.sock for session in side.open]
-            for name, side in sides
-            if side is not None
+            for name, side in self.named_sides.items()
         }
 
     def counts(self) -> dict[str, TransportCounts]:

@@ -33,6 +33,7 @@ from ._flusher import OUTLETS_A_STEP
 from ._input import FREE_BYTES, PAUSE_SECONDS, PAUSED_SECONDS, HeldInput
 from ._link import Ending, Link
 from ._outlet import as_bytes
+from ._peer_facts import PeerFacts
 from ._scheduler import Work
 
 if TYPE_CHECKING:
@@ -170,6 +171,28 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     def _account_name(self) -> str | None:
         """Whose account its peer's work is on, for the log; None if it is not known yet."""
         return self.name
+
+    @property
+    def peer(self) -> str:
+        """Its peer's address and port."""
+        return self._link.peer
+
+    def about(self, most: int) -> PeerFacts:
+        """Return who its peer is, with the first `most` of its subscriptions."""
+        del most
+        return PeerFacts(self.peer)
+
+    def _note_known(self) -> None:
+        """Note that its peer has been let in, under its name."""
+        self._known = True
+        ledger = self._server.ledger
+        ledger.timelines.came(self.name, ledger.clock(), self.peer)
+
+    def _say_connected(self) -> None:
+        """Note that its peer has been let in, and log it."""
+        self._note_known()
+        extra = self._fields("connected")
+        self._server.logger.info("%s connected from %s", self.name, self.peer, extra=extra)
 
     def _fields(self, event: str, reason: str | None = None) -> dict[str, object]:
         """Return what a log line about the peer has for its `extra=`. No objects, only names."""
@@ -511,6 +534,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if self._retired:
             return
         self._retired = True
+        if self._known:
+            ledger = self._server.ledger
+            ledger.timelines.left(self.name, ledger.clock(), reason)
         flush_now = self._server.flusher.flush_now
         flush_now()
         account = self.account

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ._timelines import Timelines
+
 if TYPE_CHECKING:
     from .._backlog import Relief
     from .._holder import Holder
@@ -100,9 +102,14 @@ class Incident:
 
 
 class Incidents:
-    """The latest incidents of one ledger."""
+    """The latest incidents of one ledger.
 
-    def __init__(self) -> None:
+    Args:
+        timelines: Also told of each, for the clients concerned.
+    """
+
+    def __init__(self, timelines: Timelines | None = None) -> None:
+        self._timelines = Timelines() if timelines is None else timelines
         self._given_up: deque[Incident] = deque(maxlen=LATEST)
         self._waits: deque[Incident] = deque(maxlen=LATEST)
 
@@ -115,10 +122,13 @@ class Incidents:
     def add_given_up(self, holder: Holder, what: GivenUp, now: float) -> None:
         """Note that a holder was given up."""
         self._given_up.append(Incident(now, holder.name, what))
+        self._timelines.given_up(holder.name, what.why, what.idle_seconds, what.items, now)
 
     def add_relieved(self, holder: Holder, what: Relieved, now: float) -> None:
         """Note that a holder was relieved."""
         self._given_up.append(Incident(now, holder.name, relieved=what))
+        policy = str(what.policy)
+        self._timelines.relieved(holder.name, policy, what.idle_seconds, what.lost, now)
 
     def has_given_up(self, holder: Holder, since: float) -> bool:
         """Whether it was noted that a holder was given up, at that time or later."""
@@ -134,6 +144,7 @@ class Incidents:
         self, account: str, holder: str | None, seconds: float, now: float, *, clear: bool
     ) -> None:
         """Note that a slow wait for `holder` is over."""
+        self._timelines.waited(account, holder, seconds, now)
         incident = self._going_on(holder, now)
         if incident is None:
             incident = Incident(now, holder)

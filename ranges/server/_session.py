@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import attrs
@@ -29,6 +30,7 @@ from ...transports._errors import RemoteProtocolError
 from ...transports._flusher import OUTLETS_A_STEP
 from ...transports._link import Link
 from ...transports._need_data import NEED_DATA
+from ...transports._peer_facts import PeerFacts
 from ...transports._session import LOOKAHEAD_BYTES, Session
 from ..log import AtRest, RangeSubscription, SubscriptionOptions, block_range, merge_blocks
 from ..wire import (
@@ -409,11 +411,19 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         else:
             super().check_deadline(now)
 
+    def about(self, most: int) -> PeerFacts:
+        names = dict.fromkeys(each.subscription.subscription for each in self._attachments.values())
+        return PeerFacts(
+            self.peer,
+            subscriptions=tuple(islice(names, most)),
+            subscriptions_more=max(0, len(names) - most),
+        )
+
     # -- authentication -------------------------------------------------------------------------
 
     def _when_let_in(self) -> None:
         if self._entrance.let_in:
-            self._known = True
+            self._note_known()
             self._deadline_after = self._server.settings.idle_timeout
             self._frames.allow(self._server.settings.max_frame_size)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ from clearfunds.accounts import Ledger, LedgerStatistics, Limit
 from clearfunds.accounts.watch._core_shares import HISTORY_SHARE
 from clearfunds.pages import Pages, Request, _history
 from clearfunds.pages._cooperative import Pace
-from clearfunds.pages._history import History
+from clearfunds.pages._history import History, Names, Point
 from clearfunds.pages._survey import NAME_CHARACTERS
 from clearfunds.testing import Box
 
@@ -109,8 +111,8 @@ async def test_it_goes_back_five_minutes_and_no_farther(
     brief = history.brief()
     assert brief["names"] == ["pub", "box"]
     latest = history.names[-1].accounts[0][1]
-    assert brief["tops"][-1][1:] == ([(0, latest)], [(1, latest)])
-    assert len(json.dumps(brief)) < 32_000
+    assert brief["tops"][-1][1:] == ([(0, latest)], [(1, latest)], [])
+    assert len(json.dumps(brief)) < 36_000
     box.settle_all()
     ledger.audit()
 
@@ -172,7 +174,7 @@ async def test_long_names_are_cut(autojump_clock: object) -> None:
     send(pub, box, 1)
     history = History(ledger)
     await kept_for(history, 1)
-    ((_, accounts, holders),) = history.names
+    ((_, accounts, holders, _),) = history.names
     assert [len(name) for name, _ in (*accounts, *holders)] == [NAME_CHARACTERS] * 2
     box.settle_all()
     ledger.audit()
@@ -220,7 +222,7 @@ async def history_of(pages: Pages) -> Any:
 async def test_the_page_is_json_with_a_name_to_each_figure(autojump_clock: object) -> None:
     ledger = Ledger()
     pages = Pages(ledger)
-    assert await history_of(pages) == {"totals": [], "tops": []}
+    assert await history_of(pages) == {"totals": [], "tops": [], "hour": []}
     pub, box = ledger.open('a "pub"'), Box(ledger, "box")
     send(pub, box, 7)
     async with trio.open_nursery() as nursery:
@@ -242,7 +244,75 @@ async def test_the_page_is_json_with_a_name_to_each_figure(autojump_clock: objec
             "time": 0,
             "accounts": [{"name": 'a "pub"', "debt_items": 7}],
             "holders": [{"name": "box", "items": 7}],
+            "blockers": [],
         }
     ]
+    assert sum(1 for step in seen["hour"] if step["debt_items"] == 7) >= 1
+    assert seen["hour"][-1]["holders"] == [{"name": "box", "items": 7}]
     box.settle_all()
     ledger.audit()
+
+
+async def test_an_hour_is_kept_as_the_worst_of_each_ten_seconds(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens the page long after it is over sees who was waited on, and when."""
+    monkeypatch.setattr(_history, "HISTORY_SHARE", 1e9)
+    began = trio.current_time()
+    monkeypatch.setattr(_history, "_now", lambda: 1_000_000 + round(trio.current_time() - began, 3))
+    ledger = Ledger(clock=trio.current_time)
+    pub, busy = ledger.open("pub", limit=Limit(items=5, bytes=None)), ledger.open("busy")
+    culprit, other = Box(ledger, "culprit"), Box(ledger, "other")
+    history = History(ledger)
+    async with trio.open_nursery() as nursery:
+
+        def cause(second: int) -> None:
+            if second == 100:
+                send(busy, other, 50)
+                send(pub, culprit, 10)
+                nursery.start_soon(pub.ensure_clear_funds)
+            if second == 103:
+                culprit.settle_all()
+                other.settle_all()
+
+        await kept_for(history, 1000, cause)
+    assert len(history.points) == 300
+    assert len(history.hour) == 101
+    assert [step.time for step in history.hour][:2] == [1_000_000, 1_000_010]
+    worst = history.hour[10]
+    assert (worst.debt_items, worst.waiting, worst.headroom) == (60, 1, -1.0)
+    # Although the wait began between two looks, and lasted for less than the time between them.
+    assert worst.blockers == (("culprit", 10),)
+    assert dict(worst.accounts) == {"busy": 50, "pub": 10}
+    assert worst.waited_seconds == pytest.approx(3.0, abs=0.6)
+    assert [step.waiting for step in history.hour if step is not worst] == [0] * 100
+    assert history.hour[11].debt_items == 0
+    await kept_for(history, 3000)
+    assert len(history.hour) == 360
+    assert history.brief()["hour"][0][1:3] == (0, 0)
+    ledger.audit()
+
+
+def worst_of(characters: int) -> int:
+    """Return what an hour takes in which no name comes twice, in bytes."""
+    numbers = count()
+
+    def rows(most: int) -> tuple[tuple[str, int], ...]:
+        return tuple((f"{next(numbers):0{characters}}", 10**6 + n) for n in range(most))
+
+    tracemalloc.start()
+    history = History(Ledger())
+    before = tracemalloc.get_traced_memory()[0]
+    for second in range(3600):
+        history._keep(Point(1e9 + second, 10**6 + second, 1000, second, 0.5 + second, 0.5))
+        if not second % 5:
+            history._keep_names(Names(1e9 + second, rows(10), rows(10), rows(5)))
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return used
+
+
+def test_what_is_kept_is_bounded_in_bytes() -> None:
+    """As this file's docstring says."""
+    assert worst_of(24) < 1.6 * 2**20
+    assert worst_of(NAME_CHARACTERS) < 2.4 * 2**20

@@ -45,6 +45,7 @@ from tests.transports.peers import until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from clearfunds.pages import ClientFacts
     from clearfunds.pages._survey import Survey
 
 
@@ -125,7 +126,14 @@ async def test_who_waits_on_whom_and_what_happens_next() -> None:
     assert [row["name"] for row in seen["levels"]] == ["server"]
     assert seen["levels"][0]["debt_items"] == 13
     assert seen["levels"][0]["limit_items"] is None
-    assert [row["name"] for row in seen["tightest"]] == ["mqtt/pub", "mqtt/quiet"]
+    # Who waits has no headroom left, which is said elsewhere.
+    assert [row["name"] for row in seen["tightest"]] == ["mqtt/quiet"]
+    assert [(row["waiting"], row["waiting_first"]) for row in seen["holders"]] == [
+        (1, "mqtt/pub"),
+        (1, "mqtt/pub"),
+        (0, None),
+    ]
+    assert seen["holders"][0]["waiting_seconds"] == 2.0
     assert sorted(seen["cells"]) == [(0, 0, 5, 500, 5.0), (0, 1, 7, 70, 2.0), (1, 2, 1, 1, 5.0)]
     assert set(seen["more"].values()) == {0}
 
@@ -326,8 +334,38 @@ async def test_a_ring_is_told_of() -> None:
     assert {wait["at"]: wait["on"][0]["owner"] for wait in seen["waits"]} == {"a": "b", "b": "a"}
 
 
+async def test_those_that_wait_the_longest_and_those_that_they_wait_on_come_first() -> None:
+    """Also in the matrix, however many there are that owe more and do not wait."""
+    clock = Clock(100.0)
+    ledger = Ledger(clock=clock)
+    large = [ledger.open(f"large {n}", limit=Limit(items=1000)) for n in range(100)]
+    small = [ledger.open(f"small {n}", limit=Limit(items=4)) for n in range(30)]
+    culprits = [Box(ledger, f"culprit {n}") for n in range(2)]
+    full = Box(ledger, "full")
+    for account in large:
+        send(account, full, 900, 900)
+    for number, account in enumerate(small):
+        send(account, culprits[number % 2], 5, 5)
+    async with trio.open_nursery() as nursery:
+        for account in reversed(small):
+            nursery.start_soon(account.ensure_clear_funds)
+            await trio.testing.wait_all_tasks_blocked()
+            clock.now += 1.0
+        seen = await look(ledger)
+        nursery.cancel_scope.cancel()
+    first = [row["name"] for row in seen["accounts"]]
+    assert first[:30] == [f"small {n}" for n in range(29, -1, -1)]
+    assert first[30:] == [f"large {n}" for n in range(10)]
+    assert [row["name"] for row in seen["holders"]] == ["culprit 1", "culprit 0", "full"]
+    assert [row["waiting"] for row in seen["holders"]] == [15, 15, 0]
+    assert [row["waiting_first"] for row in seen["holders"]] == ["small 29", "small 28", None]
+    assert [row["waiting_seconds"] for row in seen["holders"]] == [30.0, 29.0, 0.0]
+    rows = {seen["accounts"][cell[0]]["name"] for cell in seen["cells"]}
+    assert rows == set(first[:16])
+
+
 async def test_everything_is_bounded_and_what_is_left_out_is_said() -> None:
-    ledger = Ledger()
+    ledger = Ledger(clock=Clock(100.0))
     server = ledger.open("server", limit=NO_LIMIT)
     accounts = [ledger.open(f"client {n}", limit=Limit(items=2), parent=server) for n in range(300)]
     boxes = [Box(ledger, f"box {n}") for n in range(200)]
@@ -341,7 +379,7 @@ async def test_everything_is_bounded_and_what_is_left_out_is_said() -> None:
         seen = await look(ledger)
         nursery.cancel_scope.cancel()
     assert [row["name"] for row in seen["accounts"]] == [
-        f"client {n}" for n in range(299, 299 - ACCOUNTS_MAX, -1)
+        f"client {n}" for n in range(199, 199 - ACCOUNTS_MAX, -1)
     ]
     assert len(seen["holders"]) == HOLDERS_MAX
     assert len(seen["waits"]) == WAITS_MAX
@@ -632,11 +670,11 @@ async def test_costly_samples_are_taken_more_seldom(
 
 
 async def statement(page: LivePage, name: str) -> Any:
-    request = Request(method="GET", path="/live/statement", query={"account": (name,)})
-    response = await page.statement(request)
+    request = Request(method="GET", path="/live/about", query={"name": (name,)})
+    response = await page.about(request)
     assert response.status == 200
     assert isinstance(response.body, bytes)
-    return json.loads(response.body)["statement"]
+    return json.loads(response.body)["account"]
 
 
 async def test_a_statement_has_the_blame() -> None:
@@ -659,8 +697,73 @@ async def test_a_statement_has_the_blame() -> None:
 async def test_an_account_that_is_gone_has_no_statement() -> None:
     page = LivePage(Ledger())
     assert await statement(page, "nobody") is None
-    response = await page.statement(Request.parse("GET", "/live/statement"))
+    response = await page.about(Request.parse("GET", "/live/about"))
     assert response.status == 400
+
+
+async def test_the_drawer_has_everything_about_one_name() -> None:
+    clock = Clock(100.0)
+    ledger = Ledger(clock=clock)
+    fact: ClientFacts = {
+        "address": "10.0.0.1:99",
+        "protocol": "MQTT 5",
+        "user": "press",
+        "since": 1e9,
+        "away_since": None,
+        "subscriptions": ["#"],
+        "subscriptions_more": 0,
+    }
+    page = LivePage(ledger, clients={"archive": fact}.get)
+    pubs = [ledger.open(f"pub {n}", limit=Limit(items=n)) for n in range(1, 31)]
+    archive = Box(ledger, "archive", patience=20.0)
+    for account in pubs:
+        send(account, archive, account.mark_items + 1, 10)
+    other = Box(ledger, "other")
+    send(pubs[0], other, 1, 1)
+    async with trio.open_nursery() as nursery:
+        for account in pubs:
+            nursery.start_soon(account.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        clock.now += 8.0
+        ledger.incidents.add_wait("pub 1", "archive", 3.5, 104.0, clear=True)
+
+        async def ask(name: str) -> Any:
+            response = await page.about(Request("GET", "/live/about", {"name": (name,)}))
+            assert isinstance(response.body, bytes)
+            return json.loads(response.body)
+
+        seen = await ask("archive")
+        assert seen["client"] == fact
+        assert seen["account"] is None
+        holder = seen["holder"]
+        # The same as in the survey, although only its loans were walked.
+        row = next(r for r in (await look(ledger))["holders"] if r["name"] == "archive")
+        assert {key: holder[key] for key in row} == row
+        assert (holder["waiting"], holder["left_seconds"]) == (30, 12.0)
+        assert [each["account"] for each in holder["debtors"]][:2] == ["pub 30", "pub 29"]
+        assert (len(holder["debtors"]), holder["debtors_more"]) == (20, 10)
+        assert seen["timeline"] == [
+            {
+                "ago_seconds": 4.0,
+                "what": "blocked",
+                "whom": "pub 1",
+                "seconds": 3.5,
+                "items": 0,
+                "times": 1,
+                "dropped_items": 0,
+                "stored_items": 0,
+            }
+        ]
+        seen = await ask("pub 1")
+        assert seen["account"]["debt"]["items"] == 3
+        assert (seen["holder"], seen["client"]) == (None, None)
+        assert [each["what"] for each in seen["timeline"]] == ["waited"]
+        nursery.cancel_scope.cancel()
+    for box in (archive, other):
+        box.settle_all()
+    empty = (await ask("archive"))["holder"]
+    assert (empty["items"], empty["debtors"], empty["left_seconds"]) == (0, [], None)
+    assert await ask("nobody") == {"account": None, "holder": None, "client": None, "timeline": []}
 
 
 async def test_only_so_many_browsers_watch_at_once() -> None:

@@ -104,4 +104,22 @@ async def test_a_number_that_is_none_is_refused_in_a_sentence(top: str) -> None:
 @pytest.mark.parametrize("by", ["", "x", "debt&by=held"])
 async def test_an_order_that_is_none_is_refused_in_a_sentence(by: str) -> None:
     status, text = await Scene().ask(f"?top=5&by={by}")
-    assert (status, text) == (400, "by is the order of rows: one of debt, waited, held.\n")
+    assert (status, text) == (400, "by is the order of rows: one of debt, waited, held, waiting.\n")
+
+
+async def test_by_a_part_of_the_name() -> None:
+    scene = Scene()
+    _, page = await scene.ask("?top=3&name=1")
+    assert names(page["accounts"]) == ["p1", "p10", "p11"]
+    assert names(page["holders"]) == ["b1", "b10", "b11"]
+    # Of those of that name; totals are those of all.
+    assert page["more"]["accounts"] == page["more"]["holders"] == 9
+    assert page["totals"]["debt_items"] == sum(range(31))
+    _, page = await scene.ask("?top=9&name=P?")
+    assert names(page["accounts"]) == [f"p{n}" for n in range(9)]
+    assert page["more"]["accounts"] == 21
+    assert page["holders"] == []
+    _, page = await scene.ask("?top=9&name=P2[0-2]")
+    assert names(page["accounts"]) == ["p20", "p21", "p22"]
+    status, sentence = await scene.ask(f"?top=9&name={'x' * 300}")
+    assert (status, sentence) == (400, "The pattern has 302 characters; at most 200 are allowed.\n")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -135,6 +135,11 @@ class ServerChannel(ChannelDefinitions):
     def consumers(self) -> int:
         """The number of its consumers."""
         return len(self._consumers)
+
+    def consumes(self) -> Iterator[str]:
+        """Yield the names of the queues that it consumes from."""
+        for made in self._consumers.values():
+            yield DIRECT if made.consumer is None else made.consumer.queue.name
 
     # -- publishing --------------------------------------------------------------------------------
 

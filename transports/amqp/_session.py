@@ -40,6 +40,7 @@ from ._connection import (
     WrongProtocolError,
 )
 from ._consuming import OutletRoom
+from ._facts import facts_of
 from ._frames import (
     HEARTBEAT_FRAME,
     MIN_FRAME_SIZE,
@@ -59,6 +60,7 @@ from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
     from ...dataspace.exchanges import VirtualHost
+    from .._peer_facts import PeerFacts
     from ..mqtt.server._over_limit import Excess
     from ._server import AmqpServer
 
@@ -688,14 +690,14 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             opened.host, negotiation.user, rights, server.authority, server.counters
         )
         self._excess = server.excess_of(account, name, opened.client)
-        self._known = True
         now = self._last = server.ledger.clock()
         self._beats_at = now + negotiation.heartbeat / 2
         self._deadline_after = MISSED * negotiation.heartbeat or server.settings.idle_timeout
-        server.logger.info(
-            "%s connected from %s", name, self._link.peer, extra=self._fields("connected")
-        )
+        self._say_connected()
         self.send(frame_of(0, (10, 41), b"\0"))  # an empty short string
+
+    def about(self, most: int) -> PeerFacts:
+        return facts_of(self, most)
 
     # -- being blocked -----------------------------------------------------------------------------
 

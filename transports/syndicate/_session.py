@@ -402,7 +402,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 return False
             self._last = self._server.ledger.clock()
             if not self._known:
-                self._known = True
+                self._note_known()
                 self._deadline_after = self._server.settings.idle_timeout
             self._handle(frame)
             if self._steps is not None:

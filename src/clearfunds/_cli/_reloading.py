@@ -148,8 +148,7 @@ class Configuration:
 def _options_of(arguments: Arguments) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in arguments.items():
-        kind: type[Any] = type(value)
-        if attrs.has(kind):
+        if attrs.has(value.__class__):
             options.update(attrs.asdict(value, recurse=False))
         else:
             options[name] = value

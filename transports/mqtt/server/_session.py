@@ -55,6 +55,7 @@ from ..codec._reasons import Reason, reason_of
 from ._billing import Billing
 from ._client import Client
 from ._entry import Entry
+from ._facts import facts_of
 from ._forwarder import Forwarder
 from ._incoming import Incoming
 from ._inflight import Inflight
@@ -68,6 +69,7 @@ from ._subscriber import Subscriber
 from ._subscriptions import PersistentSubscriptions, VolatileSubscriptions
 
 if TYPE_CHECKING:
+    from ..._peer_facts import PeerFacts
     from ._server import MqttServer
 
 PROGRESS_BYTES = 1024
@@ -680,12 +682,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         # MQTT 3.1 cannot say that there was a session.
         entry.welcome(packet, self._sender, present=present and version != PROTOCOL_LEVEL_31)
-        self._known = True
-        self._server.logger.info(
-            "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
-        )
+        self._say_connected()
         if resumed is not None:
             resumed.resume(self._incoming.says_disconnect)
+
+    def about(self, most: int) -> PeerFacts:
+        return facts_of(self, self._entry, self._subscriber, most)
 
     def _make_forwarder(self, client: Client) -> Forwarder:
         return Forwarder(client, self._connection, self._work, self._replays)

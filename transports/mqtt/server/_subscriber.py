@@ -50,16 +50,17 @@ class Subscriber:
     Attributes:
         client: See above.
         subscriptions: See above.
+        version: See above.
     """
 
-    __slots__ = ("_live", "_replays", "_version", "client", "subscriptions")
+    __slots__ = ("_live", "_replays", "client", "subscriptions", "version")
 
     def __init__(
         self, client: Client, subscriptions: Subscriptions, replays: Replays, version: int
     ) -> None:
         self.client = client
         self._replays = replays
-        self._version = version
+        self.version = version
         self.subscriptions = subscriptions
         # Filters for which nobody is to wait for this client.
         self._live: frozenset[str] = frozenset()
@@ -120,7 +121,7 @@ class Subscriber:
             if fault is not None:
                 failed = SUBSCRIPTION_FAILED if mqtt5 is None else reason
                 # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
-                faults[text] = fault, options if self._version == PROTOCOL_LEVEL_31 else failed
+                faults[text] = fault, options if self.version == PROTOCOL_LEVEL_31 else failed
             yield None
         live = (SLOW_CONSUMER, Profile.LIVE) in packet.properties.user
         self._set_live(granted, live=live)

@@ -7,6 +7,7 @@ the connection's in-flight window (`Inflight`), or in the session's queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from ....accounts import Account, QuotaExceededError, Recipient
@@ -48,6 +49,11 @@ class VolatileSubscriptions:
         """The filters of which the access rules may take some away: see `lost_shares`."""
         shares = self._client.shares
         return () if shares is None else shares.standing
+
+    @property
+    def filters(self) -> Iterable[str]:
+        """All filters."""
+        return chain(self._observations, self.texts)
 
     def __contains__(self, text: str) -> bool:
         """Whether the client has subscribed to a filter."""
@@ -208,6 +214,10 @@ class PersistentSubscriptions:
 
     @property
     def texts(self) -> Iterable[str]:
+        return self._persistent.subscriptions
+
+    @property
+    def filters(self) -> Iterable[str]:
         return self._persistent.subscriptions
 
     def __contains__(self, text: str) -> bool:
