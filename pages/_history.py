@@ -161,18 +161,18 @@ class History:
             began = now()
             pace = Pace()
             point = await self._next_point(pace)
-            self._keep(point)
+            self.keep(point)
             next_due = began + max(POINT_SECONDS, pace.busy_seconds / HISTORY_SHARE)
             # Who is waited on when a wait begins is not left to chance.
             if began >= names_due or (began >= earliest and point.waiting and not waited):
                 pace = Pace()
-                self._keep_names(await self._look_for_names(point, pace))
+                self.keep_names(await self._look_for_names(point, pace))
                 earliest = began + pace.busy_seconds / HISTORY_SHARE
                 names_due = max(began + NAMES_SECONDS, earliest)
             waited = point.waiting
             await sleep_until(next_due)
 
-    def _keep(self, point: Point) -> None:
+    def keep(self, point: Point) -> None:
         self.points.append(point)
         step = step_at(point)
         if self.hour and self.hour[-1].time >= step.time:
@@ -180,7 +180,7 @@ class History:
         else:
             self.hour.append(step)
 
-    def _keep_names(self, names: Names) -> None:
+    def keep_names(self, names: Names) -> None:
         self.names.append(names)
         self.hour[-1] = self.hour[-1].with_names(names)
 

@@ -306,7 +306,7 @@ def worst_of(characters: int) -> int:
     for second in range(3600):
         history._keep(Point(1e9 + second, 10**6 + second, 1000, second, 0.5 + second, 0.5))
         if not second % 5:
-            history._keep_names(Names(1e9 + second, rows(10), rows(10), rows(5)))
+            history.keep_names(Names(1e9 + second, rows(10), rows(10), rows(5)))
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     return used
