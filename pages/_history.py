@@ -173,6 +173,7 @@ class History:
             await sleep_until(next_due)
 
     def keep(self, point: Point) -> None:
+        """Add a point, to the last minutes and to its step of the hour."""
         self.points.append(point)
         step = step_at(point)
         if self.hour and self.hour[-1].time >= step.time:
@@ -181,6 +182,7 @@ class History:
             self.hour.append(step)
 
     def keep_names(self, names: Names) -> None:
+        """Add the largest of the moment of the last point."""
         self.names.append(names)
         self.hour[-1] = self.hour[-1].with_names(names)
 

@@ -304,7 +304,7 @@ def worst_of(characters: int) -> int:
     history = History(Ledger())
     before = tracemalloc.get_traced_memory()[0]
     for second in range(3600):
-        history._keep(Point(1e9 + second, 10**6 + second, 1000, second, 0.5 + second, 0.5))
+        history.keep(Point(1e9 + second, 10**6 + second, 1000, second, 0.5 + second, 0.5))
         if not second % 5:
             history.keep_names(Names(1e9 + second, rows(10), rows(10), rows(5)))
     used = tracemalloc.get_traced_memory()[0] - before
