@@ -96,20 +96,23 @@ async def serve_relays_pages(
     """
     # Imported here: the pages need h11, which only the [relay] extra brings.
     from ..pages import HttpLimits, serve_pages
+    from ._actions import Actions
 
     settings, where = relay.settings, PagesAddress.parse(address)
     access = access_of(settings, where)
     relay.pages = _pages(relay)
     try:
-        await serve_pages(
-            relay.pages,
-            where.host,
-            where.port,
-            limits=HttpLimits(connections=settings.max_http_connections),
-            access=access,
-            tls=settings.tls if where.secure else None,
-            task_status=task_status,
-        )
+        async with trio.open_nursery() as nursery:
+            await serve_pages(
+                relay.pages,
+                where.host,
+                where.port,
+                limits=HttpLimits(connections=settings.max_http_connections),
+                access=access,
+                actions=None if relay.adjusting is None else Actions(relay, nursery),
+                tls=settings.tls if where.secure else None,
+                task_status=task_status,
+            )
     except OSError as exc:
         raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
 

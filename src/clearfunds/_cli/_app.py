@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "pub": "Publish MQTT messages.",
     "sub": "Subscribe over MQTT and print messages.",
     "top": "Monitor a relay: outstanding work, slow consumers, blocked publishers.",
+    "ctl": "Change a running relay: limits, policies, clients, the log level.",
     "queues": "Inspect the AMQP queues of a relay, purge them, move messages.",
     "audit": "Check that the books of a relay, or of a whole cluster, balance.",
     "trace": "Trace an account's next event to its last subscriber.",
