@@ -21,7 +21,8 @@ def _policy(text: str) -> PublicationPolicy:
     if is_table(text):
         readers = {"client": a_text, "filter": a_text, "policy": one_of(_WORDS)}
         found = read_table("a publication policy", text, readers, ["policy"])
-        return PublicationPolicy(**{"client": "*", "filter": EVERY_TOPIC, **found})
+        client, topic_filter = found.get("client", "*"), found.get("filter", EVERY_TOPIC)
+        return PublicationPolicy(client, topic_filter, found["policy"])
     client, topic_filter, word = split_rule(text)
     if word not in _WORDS:
         msg = (

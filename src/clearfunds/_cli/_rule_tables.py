@@ -6,7 +6,7 @@
     policy = "conflate"
     patience = 2
 
-A table arrives as JSON (`_config.py`). `none` stands for no limit, as TOML has no null.
+A table arrives as JSON (`_sources.py`). `none` stands for no limit, as TOML has no null.
 """
 
 import json
@@ -75,7 +75,7 @@ def one_of(words: Collection[str]) -> Reader:
     """Return the reader of one of some words; `-` stands for `_`."""
 
     def read(value: object) -> str:
-        word = value.replace("-", "_") if isinstance(value, str) else None
+        word = value.replace("-", "_") if isinstance(value, str) else ""
         if word in words:
             return word
         raise ValueError(f"one of {', '.join(words)}")

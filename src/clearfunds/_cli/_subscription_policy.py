@@ -48,7 +48,8 @@ def _of_table(text: str) -> SubscriptionPolicy:
         "patience": number_or_none,
     }
     found = read_table("a subscription policy", text, readers, ["policy"])
-    return SubscriptionPolicy(**{"client": "*", "filter": EVERY_TOPIC, **found})
+    client, topic_filter = found.pop("client", "*"), found.pop("filter", EVERY_TOPIC)
+    return SubscriptionPolicy(client, topic_filter, **found)
 
 
 def _policies(_: object, tokens: Sequence[Token]) -> tuple[SubscriptionPolicy, ...]:

@@ -1,7 +1,7 @@
 """The options for tenants, and for rates at which some accounts may publish.
 
 A tenant is written `NAME,key=value,...` on the command line, and as a table in a file, which
-arrives here as JSON (`_config.py`):
+arrives here as JSON (`_sources.py`):
 
     --tenant press,user=newsroom,user=ticker,weight=3,items=5000,bytes=16MiB
     [[relay.tenant]]

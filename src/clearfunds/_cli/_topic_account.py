@@ -17,7 +17,7 @@ def _rule(text: str) -> TopicAccount:
     if is_table(text):
         readers = {"client": a_text, "filter": a_text}
         found = read_table("a topic account", text, readers, ["filter"])
-        return TopicAccount(**{"client": "*", **found})
+        return TopicAccount(found.get("client", "*"), found["filter"])
     client, _, topic_filter = text.strip().partition(" ")
     topic_filter = topic_filter.strip()
     if not (client and topic_filter):
