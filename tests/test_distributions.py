@@ -92,8 +92,7 @@ def test_the_wheel_is_the_package_and_nothing_else(made: Distributions) -> None:
     assert tops == {"clearfunds", "pyspark_clearfunds.py", info}
     data = {name for name in made.wheel if not name.endswith(".py") and info not in name}
     tree = ROOT / "src" / "clearfunds"
-    wanted = {tree / "py.typed", *tree.glob("demo_data/*.csv.gz"), tree / "demo_data" / "README.md"}
-    wanted |= {*tree.glob("pages/live/*"), *tree.glob("_cli/_cluster/page/*")}
+    wanted = {tree / "py.typed", *tree.glob("pages/live/*"), *tree.glob("_cli/_cluster/page/*")}
     assert data == {path.relative_to(tree.parent).as_posix() for path in wanted}
     # Every module of the checkout is there.
     modules = {
@@ -101,4 +100,4 @@ def test_the_wheel_is_the_package_and_nothing_else(made: Distributions) -> None:
         for folder in (tree, *(path for path in tree.iterdir() if path.is_symlink()))
         for path in folder.rglob("*.py")
     }
-    assert modules - {"clearfunds/demo_data/cut.py"} <= made.wheel
+    assert modules <= made.wheel
