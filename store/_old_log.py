@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
@@ -169,8 +170,7 @@ class OldLog:
                 if any(head):  # Without a header nothing else was written.
                     self.damages.append(f"{self._segment(number).name}: {error}")
         replayed = [number for number in sorted(bases) if number >= start]
-        for number, following in pairwise([*replayed, None]):
-            assert number is not None
+        for number, following in zip(replayed, [*replayed, None][1:], strict=True):
             limit = None if following is None else bases[following]
             batch = self._replay(number, max(batch, bases[number]), limit)
 
@@ -264,8 +264,8 @@ class OldLog:
             elif head.kind == _BODIES:
                 # Their number stands nowhere: places of bodies that are gone are among them.
                 columns = _columns(payload, "QIIII", len(payload) // struct.calcsize("<QIIII"))
-                for ident, segment, offset, length, _ in zip(*columns, strict=True):
-                    self._bodies[ident] = (segment, offset, length)
+                for ident, *place in zip(*columns[:4], strict=True):
+                    self._bodies[ident] = (place[0], place[1], place[2])
             elif head.kind == _VALUES:
                 self._set(payload)
         if head.items != count:
@@ -469,7 +469,7 @@ def _run(head: _Head, payload: bytes) -> _Run:
     offsets = column("I", count) if flags & _GAPS else list(range(count))
     headers = column("I", 1 if flags & _HEADERS_ALIKE else count)
     bodies = column("I", 1 if flags & _BODIES_ALIKE else count)
-    sizes = column("I", count) if flags & _SIZES else list(map(sum, zip(headers, bodies)))
+    sizes = column("I", count) if flags & _SIZES else list(map(add, headers, bodies))
     shared = column("Q", count) if flags & _SHARED else [0] * count
     return _Run([head.first + offset for offset in offsets], headers, bodies, sizes, shared, at)
 

@@ -1,7 +1,7 @@
 """Make the two stores of version 0.1.0 beside this file.
 
     git worktree add OLD 259e97c
-    python tests/store/data/0.1.0/make.py OLD
+    python -m tests.store.data.v0_1_0.make OLD
 
 `relay.tar.gz` is the store of a relay, which real clients filled: the relay was ended once, so that
 there is a snapshot, and killed the second time. `compacted.tar.gz` was written by that version's
@@ -12,6 +12,7 @@ bodies. `tests/relay/test_upgrade.py` and `tests/store/test_upgrade.py` say what
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -22,10 +23,11 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -61,7 +63,7 @@ def pack(store: Path, archive: Path) -> None:
 
 
 @contextlib.contextmanager
-def relay(old: Path, store: Path, how: signal.Signals) -> Iterator[tuple[int, int]]:
+def relay(old: Path, store: Path, how: signal.Signals) -> Generator[tuple[int, int]]:
     """Run that version's relay; yield its ports for MQTT and for ranges."""
     environment = {**os.environ, "PYTHONPATH": str(old / "src")}
     argv = [sys.executable, "-m", "clearfunds", "relay", "--store", str(store)]
@@ -88,7 +90,7 @@ class Client:
         self._came = threading.Semaphore(0)
         how = {} if five else {"clean_session": False}
         self.mqtt = paho.Client(
-            paho.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             name,
             protocol=paho.MQTTv5 if five else paho.MQTTv311,
             manual_ack=not acks,
@@ -96,9 +98,9 @@ class Client:
         )
         self.mqtt.on_message = self._take
         ready = threading.Event()
-        self.mqtt.on_connect = self.mqtt.on_subscribe = lambda *_: ready.set()  # type: ignore
+        self.mqtt.on_connect = self.mqtt.on_subscribe = lambda *_: ready.set()
         if five:
-            properties = Properties(PacketTypes.CONNECT)
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = NEVER
             self.mqtt.connect("127.0.0.1", port, clean_start=False, properties=properties)
         else:
@@ -145,11 +147,16 @@ class Raw:
         """Send a packet."""
         self._socket.sendall(bytes((kind, len(body))) + body)
 
+    def packet(self) -> tuple[int, bytes]:
+        """Return the first byte of the next packet, and its body."""
+        head = self._socket.recv(2, socket.MSG_WAITALL)
+        return head[0], self._socket.recv(head[1], socket.MSG_WAITALL)
+
     def expect(self, kind: int) -> bytes:
         """Return the body of the next packet, which is of this kind."""
-        head = self._socket.recv(2, socket.MSG_WAITALL)
-        assert head[0] & 0xF0 == kind & 0xF0, head
-        return self._socket.recv(head[1], socket.MSG_WAITALL)
+        found, body = self.packet()
+        assert found & 0xF0 == kind & 0xF0, hex(found)
+        return body
 
     def close(self) -> None:
         """Disconnect."""
@@ -160,8 +167,8 @@ class Raw:
 def fill(old: Path, store: Path) -> None:
     """Let clients fill the store of a relay."""
     sys.path.insert(0, str(old / "src"))
-    from clearfunds.range_client import RangeReader
-    from clearfunds.sink_client import SinkWriter
+    reader_of = importlib.import_module("clearfunds.range_client").RangeReader
+    writer_of = importlib.import_module("clearfunds.sink_client").SinkWriter
 
     with relay(old, store, signal.SIGTERM) as (port, ranges):
         for name in ("away", "away-too"):
@@ -206,14 +213,14 @@ def fill(old: Path, store: Path) -> None:
         sender.close()
 
         five = Client(port, "five", five=True)
-        identified = Properties(PacketTypes.SUBSCRIBE)
+        identified = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
         identified.SubscriptionIdentifier = 7
         options = SubscribeOptions(qos=2, retainAsPublished=True, noLocal=True)
         five.subscribe("five/#", options=options, properties=identified)
         five.leave()
         publisher5 = Client(port, "publisher-5", five=True)
         for topic, retain in (("five/a", False), ("five/b", True), ("retained/five", True)):
-            properties = Properties(PacketTypes.PUBLISH)
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             properties.ContentType = "text/plain"
             properties.ResponseTopic = "answers"
             properties.CorrelationData = b"\0\1"
@@ -223,13 +230,13 @@ def fill(old: Path, store: Path) -> None:
             publisher5.publish(topic, topic.encode(), 2, retain=retain, properties=properties)
         publisher5.leave()
 
-        with RangeReader(
+        with reader_of(
             "127.0.0.1", ranges, "readings", filters=["range/#"], start="earliest", durable=True
         ) as reader:
             for n in range(10):
                 publisher.publish("range/a", b"%d" % n, 1)
             reader.ack(reader.start + 4)
-        with SinkWriter("127.0.0.1", ranges, "means") as writer:
+        with writer_of("127.0.0.1", ranges, "means") as writer:
             parts = [writer.stage(7, 0, 1, [("plain/mean", b"20.5")])]
             writer.commit(7, parts)
         publisher.leave()
@@ -238,9 +245,13 @@ def fill(old: Path, store: Path) -> None:
         publish = ["mosquitto_pub", "-p", str(port), "-t", "plain/last", "-q", "2", "-l"]
         lines = "".join(f"second {n}\n" for n in range(20))
         subprocess.run(publish, input=lines, text=True, check=True)
-        taking = Client(port, "away-too")
-        taking.take(20)
-        taking.leave()
+        worker = Client(port, "worker")
+        publisher = Client(port, "publisher")
+        for n in range(20):
+            publisher.publish("work/done", b"%03d" % n, 1)
+        worker.take(20)
+        worker.leave()
+        publisher.leave()
 
 
 COMPACTED = """
