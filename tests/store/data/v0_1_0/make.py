@@ -98,7 +98,11 @@ class Client:
         )
         self.mqtt.on_message = self._take
         ready = threading.Event()
-        self.mqtt.on_connect = self.mqtt.on_subscribe = lambda *_: ready.set()
+
+        def answered(*_: object) -> None:
+            ready.set()
+
+        self.mqtt.on_connect = self.mqtt.on_subscribe = answered
         if five:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = NEVER
