@@ -105,7 +105,9 @@ def check_tree(root: Path) -> str:
         ReleaseError: It cannot.
     """
     if changed := _run("git", "status", "--porcelain", cwd=root).splitlines():
-        raise ReleaseError(f"{changed[0][3:]} is not committed: commit or remove it")
+        raise ReleaseError(
+            f"{changed[0].split(maxsplit=1)[1]} is not committed: commit or remove it"
+        )
     version: str = project(root)["version"]
     log = (root / "CHANGELOG.md").read_text("utf-8")
     found = re.findall(r"^## \[(.+?)\](.*(?:\n(?!## ).*)*)", log, re.MULTILINE)
@@ -320,6 +322,8 @@ def _run(*argv: str, cwd: Path | None = None, environment: dict[str, str] | None
         )
     except subprocess.TimeoutExpired as error:
         raise ReleaseError(f"{' '.join(argv)} does not end") from error
+    except OSError as error:
+        raise ReleaseError(f"{argv[0]} cannot be run: {error.strerror}") from error
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise ReleaseError(f"{' '.join(argv)} failed: {said[-1] if said else 'it says nothing'}")
