@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 _WITH_FILES: Final = {
@@ -65,10 +64,10 @@ def trouble_with_listening(error: OSError, *, at_path: bool = False) -> str:
 
 def trouble_with_connecting(error: OSError) -> str:
     """Return the reason why there is no connection to an address, and a remedy."""
-    if not error.errno and isinstance(error.__cause__, ExceptionGroup):
+    cause: Any = error.__cause__
+    if not error.errno and isinstance(cause, ExceptionGroup):
         # Trio's own error counts the attempts only; each has its reason.
-        attempts = cast("Sequence[OSError]", error.__cause__.exceptions)
-        error = attempts[-1]
+        error = cast("Any", cause).exceptions[-1]
     if isinstance(error, socket.gaierror):
         return f"{_reason(error)}; {_WHICH_HOST}"
     return f"{_reason(error)}; is a server listening there?"
