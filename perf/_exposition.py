@@ -9,6 +9,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
+from ..sockets import trouble_with_listening
 from ._errors import PerfError
 from ._latency import PERCENTILES
 from ._result import Sample
@@ -94,7 +95,8 @@ def exposed(host: str, port: int) -> Generator[Exposition]:
     try:
         server, thread = start_http_server(port, host, shown.registry)
     except OSError as error:
-        msg = f"figures for Prometheus cannot be served at {host}:{port}: {error.strerror}"
+        why = trouble_with_listening(error)
+        msg = f"figures for Prometheus cannot be served at {host}:{port}: {why}"
         raise PerfError(msg) from error
     shown.port = server.server_port
     try:

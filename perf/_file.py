@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import attrs
 
+from ..sockets import trouble_with_file
 from ..transports import parse_size
 from ._errors import ScenarioError
 from ._profile import Profile
@@ -139,10 +140,11 @@ def read_scenarios(file: Path) -> list[Scenario]:
     try:
         tables = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise ScenarioError(msg) from error
-    except ValueError as error:  # Not UTF-8, or not TOML.
-        msg = f"{file}: {error}"
+        raise ScenarioError(trouble_with_file(file, error)) from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{file} is not in UTF-8: save it in that") from error
+    except ValueError as error:
+        msg = f"{file} is not TOML: {error}; correct it there"
         raise ScenarioError(msg) from error
     found: Any = tables.pop("scenario", None)
     if tables:

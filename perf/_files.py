@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 
+from ..sockets import trouble_with_file
 from ._errors import PerfError, ScenarioError
 from ._page import page
 from ._result import Result
@@ -68,7 +69,7 @@ def check_files(files: Sequence[Path | None]) -> None:
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
             why = errno.EACCES
         if why is not None:
-            msg = f"{path} cannot be written: {os.strerror(why)}"
+            msg = f"cannot write {trouble_with_file(path, OSError(why, os.strerror(why)))}"
             raise PerfError(msg)
 
 
@@ -97,7 +98,7 @@ def write(
         try:
             path.write_text(content(), "utf-8")
         except OSError as error:
-            wrong.append(f"{path} cannot be written: {error.strerror}")
+            wrong.append(f"cannot write {trouble_with_file(path, error)}")
         else:
             made.append(path)
     if wrong:

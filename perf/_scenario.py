@@ -216,7 +216,10 @@ class Scenario:
             msg = f"more than {MAX_CLIENTS} publishers or subscribers from one machine"
             raise ScenarioError(msg)
         if self.slow > self.subscribers:
-            msg = f"{self.slow} slow subscribers of {self.subscribers}"
+            msg = (
+                f"{self.slow} slow subscribers of {self.subscribers}: give a smaller --slow, or "
+                "more --subscribers"
+            )
             raise ScenarioError(msg)
         if self.slow and not (self.slow_delay or self.slow_stalls):
             msg = "slow subscribers that do nothing slowly: give --slow-delay or --slow-stalls"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..access._tenants import TenantRules
 from ..access.acl import AclDefault, Authority
-from ..transports._listener import ListenError, ListenURL, ListenURLError
+from ..transports._listener import ListenURL, ListenURLError
 from ._throttle_notices import topic_of
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ def say_who_is_let_in(settings: RelaySettings, urls: Sequence[ListenURL]) -> Non
 
 
 def check_acl(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:
-    """Raise ListenError for rules that cannot be enforced, before anything is open."""
+    """Raise ListenURLError for rules that cannot be enforced, before anything is open."""
     default = settings.acl_default
     if default == "deny" and settings.acl is None:
         msg = "--acl-default deny without a list refuses every topic: give --acl FILE"
-        raise ListenError(msg)
+        raise ListenURLError(msg)
     if default == "tenant" and not any(tenant.topic for tenant in settings.tenant):
         msg = "--acl-default tenant needs a tenant with topics: give --tenant NAME,topic=FILTER"
-        raise ListenError(msg)
+        raise ListenURLError(msg)
     if settings.acl is None:
         return
     for url in urls:

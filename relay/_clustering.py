@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from ..dataspace.hops import via
+from ..transports._errors import LocalProtocolError
+from ..transports._listener import ListenURLError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,6 +60,22 @@ def cluster_of(
 
     where = _where(settings, settings.cluster)
     return Cluster(where, dataspace, open_account, tree.close, shelves, flusher.flush_now)
+
+
+def check_cluster(settings: RelaySettings) -> None:
+    """Check the addresses of the cluster's servers, before anything is open.
+
+    Raises:
+        ListenURLError: One of them is none.
+    """
+    if settings.cluster is None:
+        return
+    from ..transports.nats.client._servers import ServerPool
+
+    try:
+        ServerPool(settings.cluster)
+    except LocalProtocolError as exc:
+        raise ListenURLError(f"--cluster: {exc}") from exc
 
 
 def _where(settings: RelaySettings, servers: str) -> ClusterSettings:

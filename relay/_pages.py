@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ..accounts import Limit
+from ..sockets import trouble_with_listening
 from ..transports._input import INPUT_ACCOUNT
 from ..transports._listener import ListenError, ListenURLError
 from ._clustering import page_of_hops
@@ -114,7 +115,8 @@ async def serve_relays_pages(
                 task_status=task_status,
             )
     except OSError as exc:
-        raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
+        msg = f"cannot serve pages on {address}: {trouble_with_listening(exc)}"
+        raise ListenError(msg) from exc
 
 
 def access_of(settings: RelaySettings, where: PagesAddress) -> Access:

@@ -57,7 +57,7 @@ from ..transports.mqtt.server._server import MqttServer
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, say_what_is_allowed, say_who_is_let_in
 from ._busy_poll import BusyPoll
-from ._clustering import cluster_of, collector_of, is_final, share_clients, stand_in
+from ._clustering import check_cluster, cluster_of, collector_of, is_final, share_clients, stand_in
 from ._companion import Companion, nothing
 from ._loop_alarm import LoopAlarm, watch_loop
 from ._memory_holders import MemoryHolders
@@ -495,6 +495,7 @@ def check_relay(settings: RelaySettings) -> list[ListenURL]:
             raise ListenURLError(msg)
     check_pages(settings)
     check_acl(settings, urls)
+    check_cluster(settings)
     _check_topic_accounts(settings)
     if settings.otel_every is not None:
         check_exporter()

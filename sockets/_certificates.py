@@ -9,6 +9,7 @@ from typing import Any, Final
 import attrs
 
 from ._errors import TransportError
+from ._remedies import trouble_with_file
 
 OLDEST: Final = ssl.TLSVersion.TLSv1_2
 """Older versions must not be used any more [RFC 8996]."""
@@ -79,7 +80,7 @@ class Certificates:
                 msg = f"{self.trusted} has to have certificates, in PEM ({said(error)})"
                 raise CertificateError(msg) from error
             except OSError as error:
-                msg = f"cannot read {self.trusted}: {error.strerror}"
+                msg = f"cannot read {trouble_with_file(self.trusted, error)}"
                 raise CertificateError(msg) from error
         return context
 
@@ -90,7 +91,8 @@ class Certificates:
             try:
                 Path(path).read_bytes()
             except OSError as error:
-                raise CertificateError(f"cannot read {path}: {error.strerror}") from error
+                msg = f"cannot read {trouble_with_file(path, error)}"
+                raise CertificateError(msg) from error
         try:
             context.load_cert_chain(chain, key, password=_no_password)
         except _EncryptedKeyError:
@@ -102,7 +104,10 @@ class Certificates:
             raise CertificateError(msg) from None
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                msg = f"the key in {key} is not that of the certificate in {chain}"
+                msg = (
+                    f"the key in {key} is not that of the certificate in {chain}: give the two "
+                    "that belong together"
+                )
                 raise CertificateError(msg) from error
             if self.key is None and b"PRIVATE KEY" not in Path(chain).read_bytes():
                 msg = f"{chain} has no private key in it: give the file that has (--tls-key)"

@@ -117,7 +117,7 @@ class Directory:
             OSError: It cannot be read.
         """
         if not (self.where / LOCK).exists():
-            msg = f"{self.where} is not a store: there is no file {LOCK} in it"
+            msg = f"{self.where} is not a store: it has no file {LOCK}; give a relay's --store"
             raise StoreFormatError(msg)
         self._check((self.where / LOCK).read_bytes()[:4096])
         try:
@@ -164,7 +164,7 @@ class Directory:
         if mark.strip(b"\0") and not MARK.startswith(mark.rstrip(b"\0")):
             msg = (
                 f"{self.where} is not a store that this version can read: {LOCK} says "
-                f"{mark[:60]!r}, not {MARK!r}; use the version of clearfunds that made it"
+                f"{_text(mark[:60])}, not {_text(MARK)}; use the version of clearfunds that made it"
             )
             raise StoreFormatError(msg)
 
@@ -199,3 +199,7 @@ class Directory:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _text(mark: bytes) -> str:
+    return f'"{mark.decode("ascii", "backslashreplace").strip()}"'

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from ..sockets import BROKEN_OFF, TlsSocket, TransportError, shake_hands, trouble
+from ..sockets import (
+    BROKEN_OFF,
+    TlsSocket,
+    TransportError,
+    shake_hands,
+    trouble,
+    trouble_with_connecting,
+)
 
 if TYPE_CHECKING:
     from ..sockets._layer import Connected
@@ -135,8 +142,7 @@ async def open_stream(
     except UnicodeError as error:
         raise NoConnectionError(f"{host!r} is no name of a host") from error
     except OSError as error:
-        why = f"{error.strerror or error}; is a server listening there?"
-        raise NoConnectionError(why) from error
+        raise NoConnectionError(trouble_with_connecting(error)) from error
     return SocketStream(sock) if tls is None else await encrypted(sock, tls, host)
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import stat
+import sys
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Self
@@ -16,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 import attrs
 import trio
 
-from ..sockets import TransportError
+from ..sockets import TransportError, trouble_with_listening
 from ._accept_pace import AcceptPace
 from ._link import Link
 
@@ -64,6 +65,9 @@ SHORT: Final = {
 """The schemes that clients write, with the ports that are registered for them."""
 
 _GATEKEEPER = "gatekeeper"
+
+_MAX_PATH = 103 if sys.platform == "darwin" else 107
+"""Bytes of a Unix socket's path: the size of `sun_path`, less the zero at its end."""
 
 
 class ListenError(TransportError, OSError):
@@ -126,7 +130,11 @@ class ListenURL:
         except ListenURLError:
             raise
         except ValueError as exc:
-            raise ListenURLError(f"cannot listen on {url!r}: {exc}") from exc
+            msg = (
+                f"cannot listen on {url!r}: a port is a number from 0 to 65535, and an IPv6 "
+                "address stands in brackets"
+            )
+            raise ListenURLError(msg) from exc
 
     @classmethod
     def _from_parts(cls, url: str, parts: SplitResult, protocols: tuple[str, ...]) -> ListenURL:
@@ -150,6 +158,12 @@ class ListenURL:
         if transport == "unix":
             if parts.netloc or not parts.path:
                 msg = f"cannot listen on {url!r}: write {protocol}+unix:///absolute/path"
+                raise ListenURLError(msg)
+            if len(os.fsencode(parts.path)) > _MAX_PATH:
+                msg = (
+                    f"cannot listen on {url!r}: the path of a socket has {_MAX_PATH} bytes at "
+                    "most; give a shorter one"
+                )
                 raise ListenURLError(msg)
             return cls(protocol, transport, path=parts.path, gatekeeper=gatekeeper)
         form = f"{protocol}+{transport}://host:port"
@@ -372,12 +386,8 @@ async def open_listeners(url: ListenURL, *, shared: bool = False) -> list[Listen
     except OSError as exc:
         for listener in listeners:
             listener.close()
-        hint = ""
-        if exc.errno == errno.EADDRINUSE:
-            hint = "; end the program that listens there, or choose another (port 0: any free)"
-        elif exc.errno == errno.EACCES:
-            hint = "; ports below 1024 and some folders are for the superuser"
-        raise ListenError(f"cannot listen on {url}: {exc.strerror or exc}{hint}") from exc
+        why = trouble_with_listening(exc, at_path=url.transport == "unix")
+        raise ListenError(f"cannot listen on {url}: {why}") from exc
     return listeners
 
 

@@ -122,7 +122,7 @@ async def test_what_is_under_way_is_no_fault(capsys: pytest.CaptureFixture[str])
         ((), 2, "give the URL of a relay's pages"),
         (("--cluster", "http://a:1", "http://b:1"), 2, "--cluster takes one URL"),
         (("mqtt://localhost:1883",), 2, "is no URL of a relay's pages"),
-        (("http://127.0.0.1:9",), 1, "http://127.0.0.1:9: no connection"),
+        (("http://127.0.0.1:9",), 1, "cannot reach http://127.0.0.1:9"),
     ],
 )
 def test_wrong_use(

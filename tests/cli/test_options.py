@@ -105,7 +105,7 @@ KINDS = {
     ),
     "throttled_after": (["--throttled-after", "0.5"], "none", "2", 0.5, None, 2.0),
     "server_limit_items": (["--server-limit-items", "none"], "21", "22", None, 21, 22),
-    "server_limit_bytes": (["--server-limit-bytes", "31"], "None", "32", 31, None, 32),
+    "server_limit_bytes": (["--server-limit-bytes", "3MiB"], "None", "4096", 3 << 20, None, 4096),
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
     "busy_poll": (["--busy-poll", "0.001"], "0.002", "0.5", 0.001, 0.002, 0.5),
     "patience": (["--patience", "4"], "5.5", "6.5", 4.0, 5.5, 6.5),

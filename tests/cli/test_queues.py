@@ -140,12 +140,12 @@ async def test_move(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (("list", "localhost:9100"), "is no URL of a relay's pages"),
-        (("list", "http://127.0.0.1:1"), "no connection"),
-        (("purge", "q", "--amqp", "http://127.0.0.1"), "--amqp takes a URI"),
-        (("purge", "q", "--amqp", "amqp://127.0.0.1:1"), "127.0.0.1:1: no connection"),
+        (("list", "ftp://localhost:9100"), "is no URL of a relay's pages"),
+        (("list", "http://127.0.0.1:1"), "cannot reach http://127.0.0.1:1"),
+        (("purge", "q", "--amqp", "http://127.0.0.1"), "--url takes amqp://"),
+        (("purge", "q", "--amqp", "amqp://127.0.0.1:1"), "cannot reach 127.0.0.1:1"),
         (("move", "q", "q"), "have to be different ones"),
-        (("move", "q", "r", "--count", "0"), "a number from 1 on"),
+        (("move", "q", "r", "--count", "0"), "Must be >= 1"),
     ],
 )
 async def test_mistakes_are_one_sentence(

@@ -2,13 +2,12 @@
 
 import inspect
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 from cyclopts import (
     App,
@@ -17,12 +16,12 @@ from cyclopts import (
     Group,
     MissingArgumentError,
     Parameter,
-    UnusedCliTokensError,
 )
 
 from ._errors import CommandFailedError, UsageError
 from ._printable import printable_lines
 from ._sources import PREFIX, Source, sources
+from ._wording import one_line
 
 COMMANDS: Final = {
     "relay": "Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.",
@@ -44,9 +43,6 @@ COMMANDS: Final = {
     "demo": "Show backpressure with a month of flights and one slow subscriber.",
 }
 """The commands and their lines in the list, which is printed without loading any of them."""
-
-_INSTEAD: Final = {"relay": "--listen {}", "pub": "--message {}", "perf": "--url URL"}
-"""Options that a stray positional argument is probably meant for. (A URL may hold a password.)"""
 
 _HELP: Final = f"""\
 Publish and subscribe with backpressure: every event is charged to its publisher.
@@ -157,7 +153,7 @@ def read_arguments(argv: Sequence[str], *more: Source, needs_all: bool = True) -
             found = {each.field_info.name: each.convert_and_validate() for each in given}
     except CycloptsError as error:
         error.verbose = False  # which only the command's own parsing sets
-        raise UsageError(_one_line(error)) from error
+        raise UsageError(one_line(error)) from error
     return found
 
 
@@ -188,7 +184,7 @@ def run(argv: Sequence[str], **given: object) -> int:
         # Here, and not at the interpreter's end, where a closed pipe can only be a traceback.
         sys.stdout.flush()
     except (UsageError, CycloptsError) as error:
-        _complain(f"{name}: {_one_line(error)} (see {name} --help)")
+        _complain(f"{name}: {one_line(error)} (see {name} --help)")
         return 2
     except CommandFailedError as error:
         _complain(f"{name}: {error}")
@@ -200,32 +196,6 @@ def run(argv: Sequence[str], **given: object) -> int:
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, UnusedCliTokensError):
-        return _too_many(error)
-    text = " ".join(str(error).split())
-    # cyclopts names an option's origin in some of its messages and not in others.
-    token = getattr(error, "token", None)
-    if token is not None and token.source not in ("", "cli", "env") and token.source not in text:
-        text = f"{text} (from {token.source})"
-    return text
-
-
-def _too_many(error: UnusedCliTokensError) -> str:
-    """Return the message for positional arguments that a command does not take."""
-    command = " ".join(error.command_chain or ())
-    target = cast("Callable[..., object]", getattr(error, "target"))  # noqa: B009  (not typed)
-    parameters = inspect.signature(target).parameters.values()
-    most = sum(each.kind is not each.KEYWORD_ONLY for each in parameters)
-    if most:
-        # The argument is not quoted: a third one of `passwd` may be a password.
-        return f"{command} takes at most {most} positional argument{'' if most == 1 else 's'}"
-    text = f"{command} takes no positional arguments"
-    if command in _INSTEAD and error.unused_tokens:
-        text += f"; did you mean {_INSTEAD[command].format(shlex.quote(error.unused_tokens[0]))}?"
-    return text
 
 
 def _complain(line: str) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from clearfunds.dataspace.hops import Comparison, HopBooks, LandingBooks, compare
 
 from ._errors import CommandFailedError, UsageError
-from ._page import PageStatusError, Visitor, fetch_json
+from ._page import PageStatusError, Visitor, fetch_json, pages_url
 from ._printable import printable
 from ._running import run_async
 from ._tables import table
@@ -44,6 +44,10 @@ def audit(
     *urls: Annotated[
         str, Parameter(help="URL of a relay's pages, http://HOST:PORT; several: of a cluster.")
     ],
+    url: Annotated[
+        tuple[str, ...],
+        Parameter(negative=(), show_default=False, help="URL, as an option. Repeatable."),
+    ] = (),
     cluster: Annotated[
         bool,
         Parameter(
@@ -61,15 +65,12 @@ def audit(
     what is owed for is under way. Prints a table; the exit status is 1 if something does not
     balance.
     """
-    if not urls:
+    pages = [pages_url(each) for each in (*urls, *url)]
+    if not pages:
         raise UsageError("give the URL of a relay's pages, http://HOST:PORT")
-    if cluster and len(urls) > 1:
+    if cluster and len(pages) > 1:
         raise UsageError("--cluster takes one URL: the page that shows all relays")
-    for url in urls:
-        if not url.startswith(("http://", "https://")):
-            msg = f"{url!r} is no URL of a relay's pages: write http://HOST:PORT"
-            raise UsageError(msg)
-    visitors = {url: visitor.visitor(url) for url in urls}
+    visitors = {each: visitor.visitor(each) for each in pages}
     return run_async(partial(_audit, visitors, cluster=cluster))
 
 
@@ -98,7 +99,13 @@ async def _relays_of(url: str, visitor: Visitor) -> list[str]:
     Raises:
         CommandFailedError: It is no page of a cluster, or a relay does not answer there.
     """
-    view = await fetch_json(urljoin(f"{url}/", "cluster.json"), visitor=visitor)
+    try:
+        view = await fetch_json(urljoin(f"{url}/", "cluster.json"), visitor=visitor)
+    except PageStatusError as error:
+        if error.status != _NOT_FOUND:
+            raise
+        msg = f"{url} is the page of one relay, not of a cluster: leave --cluster out"
+        raise CommandFailedError(msg) from error
     found: list[str] = []
     for relay in view["relays"]:
         if not relay["http"]:
@@ -112,11 +119,7 @@ async def _look(visitors: Mapping[str, Visitor], *, whole: bool) -> list[Books]:
     found: dict[str, Books] = {}
 
     async def ask(url: str) -> None:
-        try:
-            found[url] = await _books(url, visitors[url], whole=whole)
-        except OSError as error:
-            msg = f"{url}: no connection: {error.strerror or error}"
-            raise CommandFailedError(msg) from error
+        found[url] = await _books(url, visitors[url], whole=whole)
 
     async with trio.open_nursery() as nursery:
         for url in visitors:
@@ -146,7 +149,7 @@ async def _books(url: str, visitor: Visitor, *, whole: bool) -> Books:
             {name: _landing(row["landing"]) for name, row in rows},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        msg = f"{url} has no books of a relay of this version: {error!r}"
+        msg = f"{url} has no books of a relay of this version: use that relay's own clearfunds"
         raise CommandFailedError(msg) from error
 
 

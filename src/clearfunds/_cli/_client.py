@@ -9,6 +9,7 @@ import attrs
 import trio
 from cyclopts import Group, Parameter
 
+from clearfunds.sockets import trouble_with_connecting
 from clearfunds.transports import LocalProtocolError, TransportError
 from clearfunds.transports.mqtt import MQTT_PORT, MQTT_TLS_PORT, MqttClient, open_mqtt
 
@@ -132,7 +133,7 @@ async def connected(
         try:
             where: trio.SocketStream | str = await trio.open_unix_socket(target.path)
         except OSError as error:
-            msg = f"cannot connect to {target.path}: {error.strerror}"
+            msg = f"cannot connect to {target.path}: {trouble_with_connecting(error)}"
             raise CommandFailedError(msg) from error
     else:
         where = target.host

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from clearfunds.sockets import trouble_with_file
+
 from ._errors import UsageError
 from ._secret_file import read_secret
 
@@ -59,5 +61,4 @@ def write_key(file: Path, key: bytes) -> None:
         )
         raise UsageError(msg) from error
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+        raise UsageError(trouble_with_file(file, error)) from error

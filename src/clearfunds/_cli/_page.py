@@ -3,32 +3,73 @@
 import json
 import ssl
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import attrs
 import h11
 import trio
 
-from clearfunds.sockets import trouble
+from clearfunds.sockets import trouble, trouble_with_connecting
 
-from ._errors import CommandFailedError
+from ._errors import CommandFailedError, UsageError
 from ._printable import printable
 
 _SECONDS: Final = 10.0
 # Seconds for one page.
 
+_UNAUTHORIZED: Final = 401
+_LOG_IN: Final = (
+    "Give the right one: --token-file FILE, or --username and CLEARFUNDS_HTTP_PASSWORD."
+)
+
+_WHICH_PORT: Final = "is that the port of the relay's --http?"
+
 _BYTES_MAX: Final = 64 << 20
 # A ledger of ten thousand accounts has ten million.
 
+DEFAULT_URL: Final = "http://127.0.0.1:9100"
+
+_DEFAULT_PORT: Final = 9100
+# As in the examples; the ports of Prometheus's exporters begin there.
+
 _SENTENCE_MAX: Final = 500
 # Bytes of the body that are read with a status other than 200.
+
+
+def pages_url(text: str) -> str:
+    """Return the beginning of the URLs of a relay's pages, as `http://127.0.0.1:9100`.
+
+    Args:
+        text: `http://HOST:PORT`, `https://HOST:PORT`, `HOST:PORT` or `HOST`. The path of a worker's
+            pages may follow, `/NAME/` (`clearfunds relay --workers`).
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        path = parts.path.rstrip("/")
+        plain = (not path or parts.path.endswith("/")) and not (
+            parts.query or parts.fragment or parts.username
+        )
+        if parts.scheme in ("http", "https") and parts.hostname and plain:
+            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            return f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORT}{path}"
+    except ValueError:  # An invalid port, or a bracket that is not closed.
+        pass
+    msg = (
+        f'"{text}" is no URL of a relay\'s pages: write http://HOST:PORT, https://HOST:PORT, '
+        "HOST:PORT or HOST"
+    )
+    raise UsageError(msg)
 
 
 class PageStatusError(CommandFailedError):
     """A page answers with a status other than 200."""
 
     def __init__(self, url: str, status: int, sentence: str) -> None:
-        super().__init__(f"{url} answers {status}: {sentence}")
+        advice = f" {_LOG_IN}" if status == _UNAUTHORIZED else ""
+        super().__init__(f"{url} answers {status}: {sentence}{advice}")
         self.status = status
         self.sentence = sentence
 
@@ -60,7 +101,7 @@ async def fetch_json(
     try:
         return json.loads(text)
     except ValueError as error:
-        msg = f"{url}: the answer is not JSON"
+        msg = f"{url}: the answer is not JSON; {_WHICH_PORT}"
         raise CommandFailedError(msg) from error
 
 
@@ -99,8 +140,8 @@ async def fetch_text(
 
     Raises:
         PageStatusError: It answers with a status other than 200.
-        CommandFailedError: It breaks off, or takes longer than `seconds`, or is longer than `most`.
-        OSError: Nobody listens there.
+        CommandFailedError: Nobody listens there, or the answer breaks off, or takes longer than
+            `seconds`, or is longer than `most`.
     """
     try:
         with trio.fail_after(seconds):
@@ -108,12 +149,15 @@ async def fetch_text(
     except trio.TooSlowError as error:
         msg = f"{url}: no answer within {seconds:g} s"
         raise CommandFailedError(msg) from error
-    except (h11.RemoteProtocolError, trio.BrokenResourceError) as error:
+    except h11.RemoteProtocolError as error:
+        msg = f"{url}: the answer breaks off, or is not HTTP; {_WHICH_PORT}"
+        raise CommandFailedError(msg) from error
+    except trio.BrokenResourceError as error:
         cause = error.__cause__
         if isinstance(cause, ssl.SSLError):
             msg = f"cannot read {url} by TLS: {trouble(cause)}"
         else:
-            msg = f"{url} breaks off: {error or 'the connection is gone'}"
+            msg = f"{url}: the connection breaks off; {_WHICH_PORT}"
         raise CommandFailedError(msg) from error
     text = answer.decode("utf-8", "replace")
     if status != 200:
@@ -162,7 +206,25 @@ async def _fetch(
 
 
 async def _connect(url: str, visitor: Visitor) -> trio.abc.Stream:
+    """Connect to a relay's pages.
+
+    Raises:
+        CommandFailedError: Nobody listens there.
+    """
     parts = urlsplit(url)
+    try:
+        return await _open(parts, visitor)
+    except UnicodeError as error:
+        raise CommandFailedError(f"{parts.hostname} is no name of a host: check it") from error
+    except OSError as error:
+        msg = (
+            f"cannot reach {parts.scheme}://{parts.netloc}: {trouble_with_connecting(error)} "
+            "(a relay serves its pages with --http HOST:PORT)"
+        )
+        raise CommandFailedError(msg) from error
+
+
+async def _open(parts: SplitResult, visitor: Visitor) -> trio.abc.Stream:
     assert parts.hostname is not None
     assert parts.port is not None
     if parts.scheme == "http":

@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 
 from clearfunds.access import PasswordFileError, Passwords
 from clearfunds.access._scram import MIN_ITERATIONS, ScramKeys
+from clearfunds.sockets import trouble_with_file
 
 from ._errors import CommandFailedError, UsageError
 
@@ -48,7 +49,7 @@ def passwd(
     own = [number for number, line in enumerate(lines) if line.partition(":")[0] == user]
     if delete:
         if not own:
-            msg = f"{file} has no user {user!r}"
+            msg = f"{file} has no user {user!r}: give one of those in it; nothing was deleted"
             raise UsageError(msg)
         del lines[own[0]]
     else:
@@ -71,23 +72,25 @@ def _lines(file: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
+        raise UsageError(trouble_with_file(file, error)) from error
+    except UnicodeDecodeError as error:
+        msg = f"{file} is not in UTF-8, so it is no password file: give another"
         raise UsageError(msg) from error
-    except (UnicodeDecodeError, PasswordFileError) as error:
+    except PasswordFileError as error:
         msg = f"{file}: {error}"
         raise UsageError(msg) from error
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def _check(text: str, user: str) -> None:
+    if ":" in user or user.startswith("#"):
+        msg = f"{user!r} cannot be a user: give a name without a colon, and without # in front"
+        raise UsageError(msg)
     try:
         Passwords.from_text(text)
     except PasswordFileError as error:
         msg = f"{user!r} cannot be a user: {str(error).removeprefix('line 1: ')}"
         raise UsageError(msg) from error
-    if ":" in user or user.startswith("#"):
-        msg = f"{user!r} cannot be a user: its name has a colon in it, or begins with #"
-        raise UsageError(msg)
 
 
 def _password(user: str) -> str:
@@ -96,9 +99,9 @@ def _password(user: str) -> str:
     else:
         password = getpass.getpass(f"Password of {user}: ")
         if getpass.getpass("The same again: ") != password:
-            raise UsageError("the passwords are not the same; nothing was written")
+            raise UsageError("the passwords are not the same: try again; nothing was written")
     if not password:
-        raise UsageError("the password is empty; nothing was written")
+        raise UsageError("the password is empty: give one; nothing was written")
     return password
 
 
@@ -133,5 +136,4 @@ def _write(file: Path, text: str) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        msg = f"{file} cannot be written: {error.strerror}"
-        raise CommandFailedError(msg) from error
+        raise CommandFailedError(f"cannot write {trouble_with_file(file, error)}") from error

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from clearfunds.access import PasswordFileError, Passwords
+from clearfunds.sockets import trouble_with_file
 
 from ._errors import UsageError
 from ._secret_file import check_secret
@@ -21,8 +22,7 @@ def read_passwords(file: Path) -> Passwords:
     try:
         passwords = Passwords.from_file(file)
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+        raise UsageError(trouble_with_file(file, error)) from error
     except PasswordFileError as error:
         raise UsageError(str(error)) from error
     if not passwords:

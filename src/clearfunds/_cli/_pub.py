@@ -10,6 +10,8 @@ from typing import Annotated, Final, Literal
 import trio
 from cyclopts import Group, Parameter
 
+from clearfunds.sockets import trouble_with_file
+
 from ._client import ClientOptions, connected, run_client
 from ._errors import UsageError
 from ._mqtt5_options import MessageProperties, given
@@ -93,8 +95,7 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+        raise UsageError(trouble_with_file(file, error)) from error
 
 
 async def _times(payload: bytes, count: int) -> AsyncGenerator[bytes]:

@@ -35,7 +35,7 @@ from ._log_rate import LINES_A_SECOND, LimitedHandler, keep_summing_up
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import RUNNING, Options
 from ._reloading import Arguments, Configuration, reload_at_sighup, reloads_of
-from ._running import run_async, tell
+from ._running import run_async, sentence_of, tell
 from ._service import Service
 from ._tls_options import Tls
 from ._token_options import TokenOptions
@@ -146,7 +146,7 @@ def relay(
     except BrokenPipeError:
         raise
     except (OSError, TransportError, StoreError, PipelineError) as error:
-        raise CommandFailedError(str(error)) from error
+        raise CommandFailedError(sentence_of(error)) from error
     finally:
         if limited is not None:
             limited.flush()

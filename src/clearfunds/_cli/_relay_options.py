@@ -23,6 +23,7 @@ from clearfunds.relay._settings import (
     PagesSettings,
     RunningSettings,
 )
+from clearfunds.sockets import trouble_with_file
 from clearfunds.transports import PublicationPolicy, SubscriptionPolicy, TopicAccount
 from clearfunds.transports import _units as units
 from clearfunds.transports._settings import (
@@ -97,8 +98,7 @@ def _acl(file: Path) -> Acl:
     try:
         return Acl.from_file(file)
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+        raise UsageError(trouble_with_file(file, error)) from error
     except AclFileError as error:
         raise UsageError(str(error)) from error
 
@@ -165,6 +165,8 @@ class Options(RelaySettings):
             raise UsageError(
                 "--disk-limit needs --store DIRECTORY; without a store, give --kept-limit"
             )
+        for amount in ("items", "bytes"):
+            self._check_limit(f"limit_{amount}", f"server_limit_{amount}")
         for name in ("http_token", "http_password", "http_host"):
             if getattr(self, name) and self.http is None:
                 msg = f"--{name.replace('_', '-')} needs --http HOST:PORT"
@@ -184,3 +186,12 @@ class Options(RelaySettings):
             option = needing[0]
             msg = f"{option} needs --cluster nats://HOST:PORT"
             raise UsageError(msg)
+
+    def _check_limit(self, name: str, above: str) -> None:
+        """Check that a limit of one connection is not above that of all, if both are chosen."""
+        one, together = getattr(self, name), getattr(self, above)
+        if None in (one, together) or one == getattr(DEFAULTS, name) or one <= together:
+            return
+        option, other = (f"--{each.replace('_', '-')}" for each in (name, above))
+        msg = f"{option} {one} is above {other} {together}, and never reached: lower it"
+        raise UsageError(msg)

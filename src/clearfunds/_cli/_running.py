@@ -1,10 +1,13 @@
 """Running a command's asynchronous part, and its lines on stdout."""
 
 import json
+import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, TypeVarTuple, cast
 
 import trio
+
+from clearfunds.sockets import trouble_with_file
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -30,6 +33,13 @@ def alone(error: BaseException) -> BaseException | None:
         return error
     group = cast("BaseExceptionGroup[BaseException]", error)
     return alone(group.exceptions[0]) if len(group.exceptions) == 1 else None
+
+
+def sentence_of(error: Exception) -> str:
+    """Return the sentence about an error; the system's own have numbers and quotes in them."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return trouble_with_file(os.fsdecode(error.filename), error)
+    return str(error)
 
 
 def tell(**line: object) -> None:

@@ -5,6 +5,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from clearfunds.sockets import trouble_with_file
+
 from ._errors import UsageError
 
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
@@ -22,8 +24,7 @@ def read_secret(file: Path) -> bytes:
             _refuse_others(file, os.fstat(opened.fileno()).st_mode)
             return opened.read()
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+        raise UsageError(trouble_with_file(file, error)) from error
 
 
 def check_secret(file: Path) -> None:
@@ -35,8 +36,7 @@ def check_secret(file: Path) -> None:
     try:
         mode = file.stat().st_mode
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+        raise UsageError(trouble_with_file(file, error)) from error
     _refuse_others(file, mode)
 
 

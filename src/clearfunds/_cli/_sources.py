@@ -23,6 +23,8 @@ from typing import Any, Final, cast
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict, Env
 
+from clearfunds.sockets import trouble_with_file
+
 from ._errors import UsageError
 
 PREFIX: Final = "CLEARFUNDS_"
@@ -52,10 +54,11 @@ def read_file(file: Path, commands: list[str]) -> dict[str, Any]:
     try:
         tables = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
-    except ValueError as error:  # Not UTF-8, or not TOML.
-        msg = f"{file}: {error}"
+        raise UsageError(trouble_with_file(file, error)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not in UTF-8: save it in that") from error
+    except ValueError as error:
+        msg = f"{file} is not TOML: {error}; correct it there"
         raise UsageError(msg) from error
     for key in tables:
         if key not in commands:

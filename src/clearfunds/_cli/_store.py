@@ -162,7 +162,7 @@ def _as_text(shown: dict[str, Any]) -> str:
 
 def _found(directory: Path) -> Path:
     if not directory.is_dir():
-        msg = f"{directory} is no directory"
+        msg = f"{directory} is no directory: give the one that `clearfunds relay --store` has"
         raise CommandFailedError(msg)
     return directory
 

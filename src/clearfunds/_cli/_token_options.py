@@ -7,6 +7,7 @@ import attrs
 from cyclopts import Group, Parameter
 
 from clearfunds.access import TokenKeyError, Tokens
+from clearfunds.sockets import trouble_with_file
 
 from ._errors import CommandFailedError, UsageError
 from ._secret_file import check_secret
@@ -47,8 +48,7 @@ class TokenOptions:
             if not tokens.is_public:
                 check_secret(file)
         except OSError as error:
-            msg = f"{file}: {error.strerror}"
-            raise UsageError(msg) from error
+            raise UsageError(trouble_with_file(file, error)) from error
         except TokenKeyError as error:
             msg = f"{file}: {error}"
             raise UsageError(msg) from error

@@ -45,12 +45,20 @@ def _share_or_size(_: object, tokens: Sequence[Token]) -> float:
     text = tokens[0].value
     if re.fullmatch(r"0?\.[0-9]+|1(\.0*)?", text):
         return float(text)
+    if re.fullmatch(r"[1-9][0-9]?%?|100%?", text):
+        # So few bytes are nothing: it is meant as a percentage.
+        msg = f'"{text}" is a percentage, or too few bytes: write {_share(text)} for the share.'
+        raise ValueError(msg)
     with suppress(ValueError):
         size = parse_size(text)
         if size > 1:
             return size
     msg = f'"{text}" is neither a fraction of the memory or disk ("0.6") nor a size ("512MiB").'
     raise ValueError(msg)
+
+
+def _share(percentage: str) -> str:
+    return f"{int(percentage.removesuffix('%')) / 100:g}"
 
 
 def _or_none(

@@ -9,6 +9,8 @@ from typing import Annotated
 import attrs
 from cyclopts import Group, Parameter
 
+from clearfunds.sockets import trouble_with_file
+
 from ._client_tls import ClientTls
 from ._errors import UsageError
 from ._page import Visitor
@@ -73,5 +75,4 @@ def _first_line(file: Path) -> str:
     try:
         return file.read_text(errors="replace").partition("\n")[0].strip()
     except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+        raise UsageError(trouble_with_file(file, error)) from error

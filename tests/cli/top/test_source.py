@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from clearfunds._cli._errors import UsageError
-from clearfunds._cli._top._source import Source, pause_after
+from clearfunds._cli._page import pages_url
+from clearfunds._cli._top._source import pause_after
 
 if TYPE_CHECKING:
     from clearfunds.pages._top_json import TopPage
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     ],
 )
 def test_where_it_looks(text: str, url: str) -> None:
-    assert Source.parse(text) == Source(url)
+    assert pages_url(text) == url
 
 
 @pytest.mark.parametrize("text", ["", "ftp://here", "here:0x1", "http://[::1", "here/page", "/x"])
 def test_where_it_cannot_look(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is not http://HOST:PORT"):
-        Source.parse(text)
+    with pytest.raises(UsageError, match=r"write http://HOST:PORT"):
+        pages_url(text)
 
 
 @pytest.mark.parametrize(

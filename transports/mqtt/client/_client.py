@@ -644,7 +644,7 @@ class MqttClient:
             await self._say_why(exc)
             self._end(f"the server broke the protocol: {exc}", exc)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-            self._end("the connection broke", exc)
+            self._end("the connection broke; the server's log may say why", exc)
         else:
             if self._disconnected:
                 # The server may have read DISCONNECT and closed before the writer learns that its
@@ -662,7 +662,7 @@ class MqttClient:
         try:
             await self._send.run(self._stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-            self._end("the connection broke", exc)
+            self._end("the connection broke; the server's log may say why", exc)
 
     async def _say_why(self, fault: RemoteProtocolError) -> None:
         """Send the server a DISCONNECT with the reason, in MQTT 5 [MQTT-4.13.1-1]."""

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ....sockets import TransportError
 from ..codec._packets import ConnectReturnCode, Disconnect
 from ..codec._reasons import Reason, in_words
+
+_LOGIN: Final = "check the user name and the password"
+_VERSION: Final = "try another MQTT version"
+_IDENTIFIER: Final = "give another client identifier"
+_LATER: Final = "try again later"
+
+_ADVICE: Final = {
+    "UNACCEPTABLE_PROTOCOL_LEVEL": _VERSION,
+    "UNSUPPORTED_PROTOCOL_VERSION": _VERSION,
+    "IDENTIFIER_REJECTED": _IDENTIFIER,
+    "CLIENT_IDENTIFIER_NOT_VALID": _IDENTIFIER,
+    "BAD_USER_NAME_OR_PASSWORD": _LOGIN,
+    "NOT_AUTHORIZED": _LOGIN,
+    "SERVER_UNAVAILABLE": _LATER,
+    "SERVER_BUSY": _LATER,
+}
+"""What to do about a refusal, by the name of its code."""
 
 
 class ConnectionLostError(TransportError):
@@ -41,7 +60,8 @@ class ConnectRefusedError(TransportError):
             why = f"{return_code.name.lower().replace('_', ' ')} ({return_code.value})"
         if server_reference:
             why += f'; use "{server_reference}"'
-        super().__init__(f"the server refused the connection: {why}")
+        advice = _ADVICE.get(return_code.name, "the server's log may say more")
+        super().__init__(f"the server refused the connection: {why}; {advice}")
         self.return_code = return_code
         self.reason_string = reason_string
         self.server_reference = server_reference

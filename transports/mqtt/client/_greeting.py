@@ -52,7 +52,7 @@ async def greet(stream: trio.abc.Stream, connection: Connection, hello: bytes) -
     if packet is None:
         raise ConnectionLostError(
             "the server closed the connection instead of answering CONNECT; it may not speak MQTT "
-            f"{_NAMES[connection.version]}, or may refuse this client"
+            f"{_NAMES[connection.version]}, or only with TLS (mqtts://), or may refuse this client"
         )
     assert isinstance(packet, ConnAck)  # the connection lets nothing else pass first
     if not packet.return_code:

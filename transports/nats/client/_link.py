@@ -113,7 +113,8 @@ async def connect(address: ServerAddress, wishes: Wishes) -> Link:
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise
-    raise TransportError(f"it did not answer within {wishes.connect_timeout:g} s")
+    msg = f"it did not answer within {wishes.connect_timeout:g} s; is it a NATS server?"
+    raise TransportError(msg)
 
 
 async def _encrypted(stream: SocketStream, address: ServerAddress, wishes: Wishes) -> SocketStream:

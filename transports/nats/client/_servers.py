@@ -20,6 +20,9 @@ LONGEST_PAUSE: Final = 2.0
 failures, which is the `ReconnectWait` of nats.go."""
 
 
+_WRITE: Final = "write nats://HOST:PORT or tls://HOST:PORT"
+
+
 @attrs.frozen
 class ServerAddress:
     """A server's address.
@@ -56,11 +59,9 @@ class ServerAddress:
             parts = urlsplit(text)
             port = parts.port
         except ValueError as error:
-            raise LocalProtocolError(f"{url!r} is no address of a NATS server: {error}") from error
+            raise LocalProtocolError(f"{url!r} is no address of a NATS server: {_WRITE}") from error
         if parts.scheme not in ("nats", "tls") or not parts.hostname or parts.path not in ("", "/"):
-            raise LocalProtocolError(
-                f"{url!r} is no address of a NATS server: write nats://HOST:PORT or tls://HOST:PORT"
-            )
+            raise LocalProtocolError(f"{url!r} is no address of a NATS server: {_WRITE}")
         login = None
         if parts.password is not None:
             login = Login(user=unquote(parts.username or ""), password=unquote(parts.password))

@@ -12,11 +12,12 @@ from cyclopts.validators import Number
 
 from clearfunds.pages import Access
 from clearfunds.relay._pages import PagesAddress
+from clearfunds.sockets import trouble_with_file
 from clearfunds.transports import ListenURLError
 
 from .._errors import CommandFailedError, UsageError
 from .._logging import configure_logging
-from .._running import run_async
+from .._running import run_async, sentence_of
 from .._types import Count, OptionalText
 from ._course import Course, run_course
 from ._ending import Ending, with_hang_up
@@ -99,7 +100,7 @@ def up(
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise CommandFailedError(str(error)) from error
+            raise CommandFailedError(sentence_of(error)) from error
 
 
 def _address(http: str | None) -> PagesAddress | None:
@@ -124,7 +125,7 @@ def _store(directory: Path | None) -> Generator[Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        msg = f"--directory {directory}: {error.strerror}"
+        msg = f"--directory {trouble_with_file(directory, error)}"
         raise CommandFailedError(msg) from error
     yield directory
 

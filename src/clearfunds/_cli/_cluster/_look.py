@@ -94,8 +94,6 @@ async def _ask(member: Member) -> Answer:
             url = f"{http}/metrics"
             metrics = await fetch_text(url, visitor=visitor, most=_ANSWER_BYTES)
             return attrs.evolve(answer, ledger=ledger, metrics=metrics)
-        except OSError as error:
-            fault = f"no connection: {error.strerror or error}"
         except CommandFailedError as error:
             fault = str(error)
     return attrs.evolve(answer, fault=fault)

@@ -12,7 +12,7 @@ from clearfunds.pages._exposition import CONTENT_TYPE
 from clearfunds.pages._files import FOLDER, HEADERS, SHARED_FILES, read_files
 from clearfunds.pages._json import compact
 from clearfunds.relay._pages import PagesAddress
-from clearfunds.sockets import ServerTls
+from clearfunds.sockets import ServerTls, trouble_with_listening
 
 from .._errors import CommandFailedError
 from ._exposition import merge
@@ -83,7 +83,8 @@ async def serve_cluster_pages(
     try:
         listeners = await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
-        msg = f"cannot serve the page on {address.host}:{address.port}: {error.strerror or error}"
+        why = trouble_with_listening(error)
+        msg = f"cannot serve the page on {address.host}:{address.port}: {why}"
         raise CommandFailedError(msg) from error
     serve = partial(
         serve_http,

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from clearfunds import Profile
+from clearfunds.perf import PerfError, check_files
 from clearfunds.transports import ProfileWord
 from clearfunds.transports.mqtt import open_mqtt
 
@@ -100,6 +101,10 @@ def demo(
     subscriber got all of its messages, in order and unchanged, but for those that profile live
     dropped for the slow one, and the relay's books balance.
     """
+    try:
+        check_files([picture])
+    except PerfError as error:
+        raise CommandFailedError(f"--picture: {error}") from error
     return run_client(_demo, load_flights(days), pause, profile, limit_items, picture)
 
 

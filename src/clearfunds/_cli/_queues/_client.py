@@ -15,25 +15,36 @@ from pamqp import base, commands, exceptions, frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader, ProtocolHeader
 
-from clearfunds.sockets import trouble
+from clearfunds.sockets import trouble, trouble_with_connecting
 
 from .._errors import CommandFailedError, UsageError
 from .._printable import printable
 
 PORT: Final = 5672
 SECURE_PORT: Final = 5671
+_PLAIN: Final = ("amqp", "amqp+tcp")
+_SECURE: Final = ("amqps", "amqp+tls")
 SECONDS: Final = 20.0
 """Seconds for one answer."""
 CHUNK: Final = 64 << 10
 FRAME_OVERHEAD: Final = 8
 CHANNEL: Final = 1
+_WHICH: Final = "is that its port for AMQP?"
+
+_ADVICE: Final = {
+    403: "check the user and the password in --url, and what that user may do",
+    404: "check the name: `clearfunds queues list` has the queues",
+    405: "that queue belongs to another connection alone",
+    530: "check the virtual host at the end of --url",
+}
+"""What to do about a reply code of AMQP 0-9-1."""
 
 T = TypeVar("T", bound=base.Frame)
 
 
 @attrs.frozen
 class Place:
-    """Where a broker is: a parsed `amqp://USER:PASSWORD@HOST:PORT/VHOST`."""
+    """The address of a broker: a parsed `amqp://USER:PASSWORD@HOST:PORT/VHOST`."""
 
     host: str
     port: int
@@ -44,16 +55,19 @@ class Place:
 
     @classmethod
     def parse(cls, uri: str) -> Place:
-        """Parse a URI; by default the user is `guest`, and the virtual host `/`, as for clients.
+        """Parse a URL; by default the user is `guest`, and the virtual host `/`, as for clients.
+
+        `amqp+tcp` and `amqp+tls`, as a relay has them, are `amqp` and `amqps`; `HOST` and
+        `HOST:PORT` are without TLS.
 
         Raises:
             UsageError: It is none.
         """
         try:
-            parts = urlsplit(uri)
-            if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+            parts = urlsplit(uri if "://" in uri else f"amqp://{uri}")
+            if parts.scheme not in (*_PLAIN, *_SECURE) or not parts.hostname:
                 raise ValueError
-            is_secure = parts.scheme == "amqps"
+            is_secure = parts.scheme in _SECURE
             return cls(
                 parts.hostname,
                 parts.port or (SECURE_PORT if is_secure else PORT),
@@ -63,7 +77,7 @@ class Place:
                 is_secure,
             )
         except ValueError:
-            msg = "--amqp takes a URI amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://"
+            msg = "--url takes amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps:// for TLS"
             raise UsageError(msg) from None
 
 
@@ -194,7 +208,8 @@ class Client:
             if isinstance(found, wanted):
                 return found
             if isinstance(found, commands.Connection.Close | commands.Channel.Close):
-                msg = f"the broker refuses: {printable(str(found.reply_text))}"
+                advice = _ADVICE.get(found.reply_code or 0, "its log says more")
+                msg = f"the broker refuses: {printable(str(found.reply_text))}; {advice}"
                 raise CommandFailedError(msg)
             if isinstance(found, commands.Basic.Return):
                 raise CommandFailedError("the queue to move to has gone")
@@ -214,10 +229,10 @@ class Client:
             except exceptions.UnmarshalingException:
                 pass
             except (ValueError, KeyError) as exc:
-                raise CommandFailedError(f"the broker does not speak AMQP 0-9-1: {exc}") from exc
+                raise CommandFailedError(f"the broker does not speak AMQP 0-9-1; {_WHICH}") from exc
             else:
                 if isinstance(found, ProtocolHeader):
-                    raise CommandFailedError("the broker does not speak AMQP 0-9-1")
+                    raise CommandFailedError(f"the broker does not speak AMQP 0-9-1; {_WHICH}")
                 del self._received[:size]
                 if type(found).__name__ != "Heartbeat":
                     return found
@@ -225,7 +240,7 @@ class Client:
             with trio.move_on_after(SECONDS) as waiting:
                 data = await self._stream.receive_some(CHUNK)
                 if not data:
-                    raise CommandFailedError("the broker has closed the connection")
+                    raise CommandFailedError(f"the broker has closed the connection; {_WHICH}")
                 self._received += data
             if waiting.cancelled_caught:
                 raise CommandFailedError(f"the broker does not answer within {SECONDS:g} s")
@@ -246,8 +261,10 @@ async def open_client(place: Place, context: ssl.SSLContext | None) -> AsyncGene
             )
         else:
             opened = await trio.open_tcp_stream(place.host, place.port)
+    except UnicodeError as exc:
+        raise CommandFailedError(f"{place.host} is no name of a host: check it") from exc
     except OSError as exc:
-        raise CommandFailedError(f"{where}: no connection: {exc.strerror or exc}") from exc
+        raise CommandFailedError(f"cannot reach {where}: {trouble_with_connecting(exc)}") from exc
     async with opened as stream:
         client = Client(stream)
         try:

@@ -11,26 +11,34 @@ from rich.text import Text
 
 from .._client_tls import ClientTls
 from .._errors import CommandFailedError, UsageError
-from .._page import PageStatusError, Visitor, fetch_json
+from .._page import DEFAULT_URL, PageStatusError, Visitor, fetch_json, pages_url
 from .._printable import printable
 from .._running import run_async
 from .._tables import table
+from .._types import Count
 from .._visitor_options import VisitorOptions
 from ._client import Place, open_client
 
 _NOT_FOUND: Final = 404
 
-Url = Annotated[str, Parameter(help="URL of the relay's pages, http://HOST:PORT.")]
+Url = Annotated[
+    str | None,
+    Parameter(
+        name="--url",
+        show_default=False,
+        help=f"URL of the relay's pages, http://HOST:PORT [default: {DEFAULT_URL}].",
+    ),
+]
 Name = Annotated[str, Parameter(help="Name of the queue.")]
 Host = Annotated[str | None, Parameter(help="Virtual host; without it, all.", show_default=False)]
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, not a table.")]
 Uri = Annotated[
     str,
     Parameter(
-        name="--amqp",
+        name=["--url", "--amqp"],
         env_var="CLEARFUNDS_AMQP",
-        help="The broker, amqp://USER:PASSWORD@HOST:PORT/VHOST; amqps:// with TLS. A password is "
-        "safer in the environment.",
+        help="URL of the broker, amqp://USER:PASSWORD@HOST:PORT/VHOST; amqps:// with TLS. A "
+        "password is safer in the environment.",
     ),
 ]
 _LOCAL: Final = "amqp://127.0.0.1:5672"
@@ -43,8 +51,7 @@ queues = App(
 
 @queues.command(name="list")
 def list_(
-    url: Url,
-    /,
+    url: Url = None,
     *,
     host: Host = None,
     as_json: AsJson = False,
@@ -55,7 +62,7 @@ def list_(
     "in RAM" are messages in memory. "at rest" are messages that are stored, which no publisher owes
     for. "busy" are consumers whose prefetch is used up: if all are, more consumers would help.
     """
-    rows = run_async(partial(_fetch, url, visitor.visitor(url)))
+    rows = _rows(url, visitor)
     found = [row for row in rows if host is None or row["host"] == host]
     if as_json:
         print(json.dumps(found, indent=2))
@@ -88,19 +95,26 @@ def list_(
 
 @queues.command
 def show(
-    url: Url,
-    name: Name,
-    /,
-    *,
+    *words: Annotated[
+        str,
+        Parameter(name="NAME", help="Name of the queue. The URL may stand before it."),
+    ],
+    url: Url = None,
     host: Annotated[str, Parameter(help="Virtual host.")] = "/",
     as_json: AsJson = False,
     visitor: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Show everything about one queue."""
-    rows = run_async(partial(_fetch, url, visitor.visitor(url)))
+    if not 1 <= len(words) <= 2 or (url is not None and len(words) == 2):
+        raise UsageError("give the name of one queue: clearfunds queues show --url URL NAME")
+    *before, name = words
+    rows = _rows(before[0] if before else url, visitor)
     found = [row for row in rows if (row["host"], row["name"]) == (host, name)]
     if not found:
-        msg = f"there is no queue {printable(name)} in virtual host {printable(host)}"
+        msg = (
+            f"there is no queue {printable(name)} in virtual host {printable(host)}: "
+            "`clearfunds queues list` has those that are there"
+        )
         raise CommandFailedError(msg)
     (row,) = found
     if as_json:
@@ -156,7 +170,7 @@ def move(
     /,
     *,
     most: Annotated[
-        int | None,
+        Count | None,
         Parameter(
             name="--count", show_default=False, help="Messages to move at most [default: all]."
         ),
@@ -171,8 +185,6 @@ def move(
     """
     if name == to:
         raise UsageError("the two queues have to be different ones")
-    if most is not None and most < 1:
-        raise UsageError("--count takes a number from 1 on")
     print(run_async(partial(_move, Place.parse(amqp), name, to, most, tls)))
     return 0
 
@@ -182,9 +194,13 @@ def _name(row: dict[str, Any]) -> str:
     return name if row["host"] == "/" else f"{printable(row['host'])}/{name}"
 
 
+def _rows(text: str | None, visitor: VisitorOptions) -> list[dict[str, Any]]:
+    """Fetch what a relay says of its queues."""
+    url = pages_url(text or DEFAULT_URL)
+    return run_async(partial(_fetch, url, visitor.visitor(url)))
+
+
 async def _fetch(url: str, visitor: Visitor) -> list[dict[str, Any]]:
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"{url!r} is no URL of a relay's pages: write http://HOST:PORT")
     try:
         page = await fetch_json(urljoin(f"{url}/", "queues.json"), visitor=visitor)
     except PageStatusError as error:
@@ -192,8 +208,6 @@ async def _fetch(url: str, visitor: Visitor) -> list[dict[str, Any]]:
             raise
         msg = f"{url} serves no AMQP: start the relay with --listen amqp+tcp://HOST:PORT"
         raise CommandFailedError(msg) from error
-    except OSError as error:
-        raise CommandFailedError(f"{url}: no connection: {error.strerror or error}") from error
     try:
         rows: list[dict[str, Any]] = page["queues"]
     except (KeyError, TypeError) as error:

@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 from rich.live import Live
 
 from .._errors import CommandFailedError
+from .._page import DEFAULT_URL
 from .._running import run_async
 from .._types import Count, Seconds
 from .._visitor_options import VisitorOptions
@@ -25,7 +26,7 @@ from ._outputs import (
     plain_console,
     terminal_console,
 )
-from ._source import DEFAULT_URL, Source, pause_after
+from ._source import Source, pause_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable

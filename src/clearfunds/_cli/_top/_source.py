@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import attrs
 
 from clearfunds.accounts.watch._core_shares import TOP_SHARE
 
-from .._errors import CommandFailedError, UsageError
-from .._page import Visitor, fetch_json
+from .._errors import CommandFailedError
+from .._page import Visitor, fetch_json, pages_url
 
 if TYPE_CHECKING:
     from clearfunds.pages._top_json import TopPage
 
     from .._visitor_options import VisitorOptions
-
-DEFAULT_URL: Final = "http://127.0.0.1:9100"
-
-_DEFAULT_PORT: Final = 9100
-# As in the examples; the ports of Prometheus's exporters begin there.
 
 
 @attrs.frozen
@@ -28,7 +22,7 @@ class Source:
     """A relay's pages."""
 
     url: str
-    """Their common beginning, as `http://127.0.0.1:9100`."""
+    """Their common beginning; see `pages_url`."""
     visitor: Visitor = attrs.field(factory=Visitor)
     """The login for them."""
 
@@ -39,31 +33,8 @@ class Source:
         Raises:
             UsageError: One of them is invalid.
         """
-        source = cls.parse(text)
-        return attrs.evolve(source, visitor=login.visitor(source.url))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `http://HOST:PORT`, `https://HOST:PORT`, `HOST:PORT` or `HOST`.
-
-        The path of a worker's pages may follow, `/NAME/` (`clearfunds relay --workers`).
-
-        Raises:
-            UsageError: It is none of these.
-        """
-        try:
-            parts = urlsplit(text if "://" in text else f"http://{text}")
-            path = parts.path.rstrip("/")
-            plain = (not path or parts.path.endswith("/")) and not (
-                parts.query or parts.fragment or parts.username
-            )
-            if parts.scheme in ("http", "https") and parts.hostname and plain:
-                host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-                return cls(f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORT}{path}")
-        except ValueError:  # An invalid port, or a bracket that is not closed.
-            pass
-        msg = f'"{text}" is not http://HOST:PORT, https://HOST:PORT, HOST:PORT or HOST'
-        raise UsageError(msg)
+        url = pages_url(text)
+        return cls(url, login.visitor(url))
 
     async def look(self, top: int, by: str) -> TopPage:
         """Fetch the page, with the first `top` rows of everything.
@@ -72,14 +43,7 @@ class Source:
             CommandFailedError: There is none; one line has the reason.
         """
         url = f"{self.url}/ledger.json?top={top}&by={by}"
-        try:
-            page: Any = await fetch_json(url, visitor=self.visitor)
-        except OSError as error:
-            msg = (
-                f"cannot reach {self.url}: {error.strerror or error} (start the relay with "
-                "--http HOST:PORT)"
-            )
-            raise CommandFailedError(msg) from error
+        page: Any = await fetch_json(url, visitor=self.visitor)
         if not isinstance(page, dict) or not {"waits", "more", "busy_ms"} <= page.keys():
             msg = f"{url} is not a page of a relay of this version"
             raise CommandFailedError(msg)

@@ -13,9 +13,10 @@ from cyclopts.validators import Number
 from rich.text import Text
 
 from .._errors import CommandFailedError
+from .._page import DEFAULT_URL
 from .._running import run_async
 from .._top._outputs import plain_console, terminal_console
-from .._top._source import DEFAULT_URL, Source
+from .._top._source import Source
 from .._types import Count, Seconds
 from .._visitor_options import VisitorOptions
 from ._source import TracePage, fetch_traces

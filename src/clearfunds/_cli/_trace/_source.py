@@ -45,12 +45,6 @@ async def fetch_traces(
         page: Any = await fetch_json(
             f"{url}?{urlencode(fields)}", wait + SPARE_SECONDS, source.visitor
         )
-    except OSError as error:
-        msg = (
-            f"cannot reach {relay}: {error.strerror or error} (a relay shows its books with "
-            "--http HOST:PORT)"
-        )
-        raise CommandFailedError(msg) from error
     except PageStatusError as error:
         if error.status == 404 and error.sentence.startswith("There is no page"):
             msg = f"{url} is not a page of this relay; is it of an older version?"
