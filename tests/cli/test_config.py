@@ -173,10 +173,10 @@ def test_what_is_shown_is_a_file_of_the_same_options(
     settle: Settle,
 ) -> None:
     file = write(tmp_path, RELAY)
-    out = shown(capsys, "--config", str(file), "--reuse-port", "--server-limit-items", "3")
+    out = shown(capsys, "--config", str(file), "--reuse-port", "--server-limit-items", "5000")
     assert tomllib.loads(out)["relay"]["reuse_port"] is True
     given = settle(toml=out)
-    assert given == settle("--reuse-port", "--server-limit-items", "3", toml=RELAY)
+    assert given == settle("--reuse-port", "--server-limit-items", "5000", toml=RELAY)
     # So is the file with all comments taken for options: nothing is missing in it.
     whole = "\n".join(
         line.removeprefix("# ")

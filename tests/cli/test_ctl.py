@@ -114,9 +114,11 @@ async def test_where_nobody_listens_and_where_no_token_is_given(
     status, line = await Operator(clearfunds, nowhere, token_file).refused("disconnect", "x")
     assert status == 1
     assert line.startswith(f"clearfunds ctl: cannot reach {nowhere}: ")
-    status, line = await Operator(clearfunds, "somewhere", token_file).refused("disconnect", "x")
+    status, line = await Operator(clearfunds, "ftp://somewhere", token_file).refused(
+        "disconnect", "x"
+    )
     assert status == 2
-    assert "somewhere is not the URL of a relay's pages" in line
+    assert '"ftp://somewhere" is no URL of a relay\'s pages' in line
     relay = start_relay("--listen", ANYWHERE, "--http", "127.0.0.1:0")
     http = relay.ready()[-1]["http"]
     status, line = await Operator(clearfunds, http, token_file).refused("disconnect", "x")
@@ -150,7 +152,7 @@ async def test_workers_are_asked_together(
             1,
             "404: No client nobody is connected.",
         )
-        below = Operator(clearfunds, f"{workers.http}/{worker}", token_file)
+        below = Operator(clearfunds, f"{workers.http}/{worker}/", token_file)
         done = await below.do("disconnect", "archive")
         assert done == f"{worker}: disconnected: {name}\n"
         assert await archive.next() is None

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
 from clearfunds.access._publication_policies import OverLimitWord
 from clearfunds.access._subscription_policies import ProfileWord, StuckWord
 
-from ._errors import CommandFailedError, UsageError
+from ._errors import UsageError
 from ._logging import LogLevel
-from ._page import send_json
+from ._page import DEFAULT_URL, URL_VARIABLE, pages_url, send_json
 from ._printable import printable
 from ._running import run_async
 from ._types import NO_LIMIT, NewCount, NewSize, OptionalSeconds
@@ -21,7 +21,7 @@ from ._visitor_options import VisitorOptions
 Url = Annotated[
     str,
     Parameter(
-        env_var="CLEARFUNDS_URL",
+        env_var=URL_VARIABLE,
         help="URL of the relay's pages, http://HOST:PORT; it was started with --http-token.",
     ),
 ]
@@ -40,7 +40,7 @@ def disconnect(
     ],
     /,
     *,
-    url: Url,
+    url: Url = DEFAULT_URL,
     visitor: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Disconnect a client. It may connect again: change the passwords or the ACL to prevent that.
@@ -62,7 +62,7 @@ def limit(
         NewSize,
         Parameter(name="--bytes", help="Outstanding bytes; none: no limit.", show_default=False),
     ] = None,
-    url: Url,
+    url: Url = DEFAULT_URL,
     visitor: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Set the limit (high-water mark) of a client, of `tenant/NAME`, or of `server`: all together.
@@ -86,7 +86,7 @@ def weight(
     weight: Annotated[float, Parameter(help="Its weight beside other tenants, such as 2.")],
     /,
     *,
-    url: Url,
+    url: Url = DEFAULT_URL,
     visitor: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Set the weight of a tenant: its share where tenants compete for the server's limit."""
@@ -105,7 +105,7 @@ def policy(
         OptionalSeconds,
         Parameter(help="Slow-consumer timeout; without it, the relay's.", show_default=False),
     ] = None,
-    url: Url,
+    url: Url = DEFAULT_URL,
     visitor: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Set what happens to messages to a client that is a slow consumer."""
@@ -121,7 +121,7 @@ def over_limit(
     policy: Annotated[OverLimitWord, Parameter(help="The policy, as for --publication-policy.")],
     /,
     *,
-    url: Url,
+    url: Url = DEFAULT_URL,
     visitor: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Set what happens to publications of a client above its limit."""
@@ -137,7 +137,7 @@ def log_level(
         OptionalSeconds,
         Parameter(help="For so long, a day at most; without it, for good.", show_default=False),
     ] = None,
-    url: Url,
+    url: Url = DEFAULT_URL,
     visitor: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Set the level of the relay's log."""
@@ -151,17 +151,9 @@ def _change(url: str, visitor: VisitorOptions, name: str, fields: Mapping[str, A
 def _do(
     url: str, visitor: VisitorOptions, method: str, path: str, fields: Mapping[str, Any]
 ) -> int:
-    base = url.rstrip("/")
-    parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or parts.hostname is None:
-        msg = f"{printable(url)} is not the URL of a relay's pages, http://HOST:PORT"
-        raise UsageError(msg)
-    send = partial(send_json, f"{base}{path}", method, fields, visitor.visitor(url))
-    try:
-        done = run_async(send)
-    except OSError as error:
-        msg = f"cannot reach {base}: {error}"
-        raise CommandFailedError(msg) from error
+    base = pages_url(url)
+    send = partial(send_json, f"{base}{path}", method, fields, visitor.visitor(base))
+    done = run_async(send)
     for line in _lines(done):
         print(printable(line))
     return 1 if done.get("failed") else 0

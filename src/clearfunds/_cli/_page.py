@@ -29,6 +29,9 @@ _BYTES_MAX: Final = 64 << 20
 
 DEFAULT_URL: Final = "http://127.0.0.1:9100"
 
+URL_VARIABLE: Final = "CLEARFUNDS_URL"
+"""The environment variable with the URL of the pages, for all commands that ask for them."""
+
 _DEFAULT_PORT: Final = 9100
 # As in the examples; the ports of Prometheus's exporters begin there.
 

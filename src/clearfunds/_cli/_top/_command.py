@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 from rich.live import Live
 
 from .._errors import CommandFailedError
-from .._page import DEFAULT_URL
+from .._page import DEFAULT_URL, URL_VARIABLE
 from .._running import run_async
 from .._types import Count, Seconds
 from .._visitor_options import VisitorOptions
@@ -41,7 +41,10 @@ _ROWS_MAX: Final = 100
 
 def top(
     url: Annotated[
-        str, Parameter(group=_TOP, help="URL of the relay's pages, as in its --http.")
+        str,
+        Parameter(
+            group=_TOP, env_var=URL_VARIABLE, help="URL of the relay's pages, as in its --http."
+        ),
     ] = DEFAULT_URL,
     *,
     interval: Annotated[
