@@ -635,7 +635,7 @@ OTHERS: Final = (
     Mistake(
         "unknown level to set", "ctl log-level loud", 2, '"loud" for LEVEL', '"debug", "info"',
     ),
-    Mistake("configuration that is not there", "config check c.toml", 1, "c.toml", "check"),
+    Mistake("nothing to check", "config check c.toml", 1, "c.toml", "check"),
     Mistake(
         "mistake in a checked configuration", "config check c.toml", 1, "limit_itms",
         "limit-items", files={"c.toml": "[relay]\nlimit_itms = 5\n"},
