@@ -52,7 +52,7 @@ def dashboards() -> dict[str, dict[str, Any]]:
 def put_in(text: str, *, interval: str = "4s", span: str = "30s") -> str:
     """Do for a query what Grafana does: put in the variables, everything chosen."""
     text = text.replace("$__rate_interval", interval).replace("$__range", span)
-    text = re.sub(r"\$(instance|account|holder)\b", ".*", text)
+    text = re.sub(r"\$(job|instance|account|holder)\b", ".*", text)
     assert "$" not in text, text
     return text
 
