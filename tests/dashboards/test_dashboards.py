@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -15,13 +14,12 @@ from typing import Any, Final
 import promql_parser
 import pytest
 import trio
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
 from clearfunds.access import Tenant
 from clearfunds.transports.mqtt import PubAck
-from dashboards._files import FOLDER, generated
+from dashboards._files import FOLDER, generated, plain
 from dashboards._rules import ALERTS, RECORDINGS
 from tests.dashboards.queries import (
     RECORDED,
@@ -144,12 +142,7 @@ def test_check_says_what_is_stale(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", dashboards())
 def test_a_dashboard_survives_the_round_trip_through_grafanas_own_types(name: str) -> None:
     committed = dashboards()[name]
-    again = Dashboard.from_json(committed)
-    assert _plain(again) == committed
-
-
-def _plain(model: Any) -> Any:
-    return json.loads(json.dumps(model, cls=JSONEncoder))
+    assert plain(Dashboard.from_json(committed)) == committed
 
 
 # -- the layout -----------------------------------------------------------------------------------
