@@ -184,6 +184,12 @@ class Tab:
         await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         await self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
+    async def click(self, x: float, y: float) -> None:
+        """Click somewhere, in CSS pixels from the left and from the top."""
+        place: dict[str, Any] = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        await self.call("Input.dispatchMouseEvent", type="mousePressed", **place)
+        await self.call("Input.dispatchMouseEvent", type="mouseReleased", **place)
+
     async def accessibility(self) -> list[Seen]:
         """Return what assistive software is told of the page, from the top down."""
         await self.call("Accessibility.enable")
