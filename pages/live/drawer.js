@@ -166,7 +166,7 @@ function showHolder(row) {
     ["Holds", `${both(row)}, in ${number(row.loans)} ${row.loans === 1 ? "loan" : "loans"}`],
     ["Oldest", row.items ? duration(row.oldest_seconds) : null],
     ["No progress", row.items ? duration(row.idle_seconds) : null],
-    ["Blocks", row.waiting ? `${blocked(row)}, for ${number(row.waited_items)} items` : "nobody"],
+    ["Blocks", row.waiting ? `${blocked(row)}: ${number(row.waited_items)} items` : "nobody"],
     ["Next", row.waited_items ? prospect(row)[0] : null],
     ["Why", row.why],
     ["Policy", row.policy ?? "none"],

@@ -29,6 +29,10 @@ MESSAGE_BYTES: Final = 64 << 20
 # A screenshot is one message.
 
 
+LIVE: Final = "document.querySelector('#link')?.dataset.state === 'live'"
+"""Whether the live page is there."""
+
+
 @attrs.define(eq=False)
 class Browser:
     """A running browser. What its pages complain of is in `complaints`."""
@@ -227,6 +231,20 @@ class Tab:
     async def close(self) -> None:
         """Close it."""
         await self.browser.call("Target.closeTarget", targetId=self.target)
+
+
+async def text_of(tab: Tab, selector: str) -> str:
+    """What stands there, as a person reads it."""
+    text = await tab.evaluate(f"document.querySelector({selector!r}).innerText")
+    assert isinstance(text, str)
+    # Some of its spaces do not break.
+    return " ".join(text.split())
+
+
+async def shows(tab: Tab, selector: str, text: str) -> None:
+    """Wait until something stands there."""
+    shown = f"document.querySelector({selector!r}).innerText.replace(/\\s+/g, ' ')"
+    await tab.until(f"{shown}.includes({text!r})")
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from clearfunds.pages import Pages, serve_http
 from clearfunds.pages._history import Names, Point
 from clearfunds.pages._live import LivePage
 from clearfunds.testing import Box
-from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
+from tests.pages.chromium import CHROMIUM, LIVE, WHY_NOT, browsing, shows, text_of
 from tests.ports import lasting_port
 from tests.relay.brokers import Broker
 from tests.transports.mqtt.users import user_line
@@ -32,21 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
 SMALL = 32768
-LIVE = "document.querySelector('#link').dataset.state === 'live'"
-
-
-async def text_of(tab: Tab, selector: str) -> str:
-    """What stands there, as a person reads it."""
-    text = await tab.evaluate(f"document.querySelector({selector!r}).innerText")
-    assert isinstance(text, str)
-    # Some of its spaces do not break.
-    return " ".join(text.split())
-
-
-async def shows(tab: Tab, selector: str, text: str) -> None:
-    """Wait until something stands there."""
-    shown = f"document.querySelector({selector!r}).innerText.replace(/\\s+/g, ' ')"
-    await tab.until(f"{shown}.includes({text!r})")
 
 
 async def publish(pub: BareClient) -> None:
@@ -285,7 +270,7 @@ async def test_the_page_by_keyboard_on_a_phone_and_with_names_that_are_markup() 
             assert "10 items" in await text_of(tab, "#about-account")
             assert "holder" in await text_of(tab, "#debtors")
             await tab.press("Escape", 27)
-            await tab.until("!document.querySelector('#drawer').open")
+            await tab.until("opened === null")
             # Samples have come and gone meanwhile; the focus is still there.
             assert await tab.evaluate("document.activeElement.firstChild.title") == name
             assert await tab.evaluate("document.activeElement.closest('#accounts') !== null")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from .._printable import printable
@@ -33,8 +34,10 @@ _RELIEF: Final = {
 }
 # The effect of a policy on the messages of a slow consumer: in a word, and in a sentence.
 
-_MINUTES_FROM: Final = 600.0
-_HOURS_FROM: Final = 36_000.0
+_UNITS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+# The seconds of a unit and its name, and of the next smaller one.
+
+_MINUTES_FROM: Final = 99.95
 _KIB_FROM: Final = 10_000
 # Below it, the number itself is as short.
 
@@ -61,12 +64,13 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration."""
+    """Write a duration as the live page does: `12.3 s`, `4 min 10 s`, `2 h 5 min`, `3 d 1 h`."""
     if seconds < _MINUTES_FROM:
         return f"{seconds:.1f} s"
-    if seconds < _HOURS_FROM:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h"
+    whole = math.floor(seconds + 0.5)
+    unit, name, below, part = next(each for each in _UNITS if whole >= each[0])
+    rest = whole % unit // below
+    return f"{whole // unit} {name} {rest} {part}" if rest else f"{whole // unit} {name}"
 
 
 def one_of(names: list[str], number: int) -> str:
