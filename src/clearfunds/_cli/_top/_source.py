@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import attrs
 
@@ -65,13 +65,16 @@ class Source:
         msg = f'"{text}" is not http://HOST:PORT, https://HOST:PORT, HOST:PORT or HOST'
         raise UsageError(msg)
 
-    async def look(self, top: int, by: str) -> TopPage:
+    async def look(self, top: int, by: str, name: str = "") -> TopPage:
         """Fetch the page, with the first `top` rows of everything.
+
+        Only accounts and holders with `name` in their names, if it is not empty.
 
         Raises:
             CommandFailedError: There is none; one line has the reason.
         """
-        url = f"{self.url}/ledger.json?top={top}&by={by}"
+        part = f"&name={quote(name)}" if name else ""
+        url = f"{self.url}/ledger.json?top={top}&by={by}{part}"
         try:
             page: Any = await fetch_json(url, visitor=self.visitor)
         except OSError as error:

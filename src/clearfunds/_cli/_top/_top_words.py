@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clearfunds.pages._top_json import TopPage
 
 STILL_SECONDS: Final = 1.0
-# Seconds without progress after which a holder "has taken nothing" (as `accounts.RING_SECONDS`).
+# Seconds without progress after which a holder "has made no progress" (as `accounts.RING_SECONDS`).
 
 _ALARMS: Final = {
     "memory": "memory is short",
@@ -27,10 +27,10 @@ _ALARMS: Final = {
 }
 
 _RELIEF: Final = {
-    "drop_oldest": ("drops", "what is old is dropped"),
-    "drop_newest": ("drops", "what comes is dropped"),
-    "conflate": ("drops", "all but the latest of each topic is dropped"),
-    "spill": ("spills", "what it has not taken is put aside"),
+    "drop_oldest": ("drops", "drops what is old"),
+    "drop_newest": ("drops", "drops what comes"),
+    "conflate": ("drops", "keeps the latest of each topic alone"),
+    "spill": ("spills", "has its backlog put aside"),
 }
 # The effect of a policy on the messages of a slow consumer: in a word, and in a sentence.
 
@@ -165,7 +165,7 @@ def what_next(holder: HolderRow) -> str:
     if holder["idle_seconds"] < STILL_SECONDS:
         return "makes progress"
     if holder["policy"] == "disconnect" and holder["left_seconds"] is not None:
-        word = "ended" if holder["away"] else "cut"
+        word = "ended" if holder["away"] else "cut off"
         return f"{word} in {duration(holder['left_seconds'])}"
     if holder["policy"] in _RELIEF and holder["left_seconds"] is not None:
         return f"{_RELIEF[holder['policy']][0]} in {duration(holder['left_seconds'])}"
@@ -265,7 +265,7 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
         at = size(low or 0) if _in_bytes(wait) else items_of(low or 0)
         return f"makes progress; at {at} {'they go' if several else 'it goes'} on"
     idle = duration(holder["idle_seconds"])
-    still = f"has {'let go of' if holder['away'] else 'taken'} nothing for {idle}"
+    still = f"has made no progress for {idle}"
     if holder["away"]:
         still += ", its client is away"
     left = holder["left_seconds"]
@@ -279,10 +279,10 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
     else:
         then = f"; {who} {'have' if several else 'has'} to wait for others then"
     if relief is not None:
-        return f"{still}; {relief[1]} {when} unless it reads{then}"
+        return f"{still}; it {relief[1]} {when} unless it reads{then}"
     if holder["away"]:
         return f"{still}; its session is ended {when} unless it comes back{then}"
-    return f"{still}; it is disconnected {when} unless it reads{then}"
+    return f"{still}; it is cut off {when} unless it reads{then}"
 
 
 def totals(page: TopPage) -> str:
