@@ -74,9 +74,11 @@ function facts(section, all) {
     (item, [, text]) => write(item.lastChild, text));
 }
 
+const dates = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" }); // 2026-11-28 10:12:03
+
 function when(time) {
   const ago = Date.now() / 1000 - time;
-  return `${new Date(time * 1000).toLocaleString()}, ${duration(Math.max(0, Math.round(ago)))} ago`;
+  return `${dates.format(new Date(time * 1000))}, ${duration(Math.max(0, Math.round(ago)))} ago`;
 }
 
 function showClient(client) {

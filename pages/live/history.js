@@ -337,7 +337,9 @@ function showTiles(state) {
 
   const room = Math.max(0, state.point[5]);
   write($("room"), percent(room));
-  write($("room-unit"), state.tightest.length ? `at ${shortName(state.tightest[0].name)}` : "everywhere");
+  // Those that wait have none left, and are not among the tightest.
+  const where = !room && state.waits.length ? state.waits[0].at : state.tightest[0]?.name;
+  write($("room-unit"), where ? `at ${shortName(where)}` : "everywhere");
   sparkline($("room-line"), all.map((p) => [p[0], Math.max(0, p[5])]), now, { most: 1, describe: percent, gap, span });
 
   write($("waiting"), number(totals.waiting));

@@ -728,7 +728,7 @@ new ResizeObserver((entries) => {
     showThen();
   }
   width = now;
-}).observe($("find"));
+}).observe($("verdict"));
 
 write($("where"), location.host);
 watch();

@@ -160,7 +160,7 @@ async def test_without_accounts_nothing_is_empty() -> None:
         visible = """[...document.querySelectorAll("main > *, .columns .card")]
           .filter((each) => each.checkVisibility()).map((each) => each.id)"""
         assert [each for each in await tab.evaluate(visible) if each] == [
-            *("verdict", "spoken", "history-card", "nobody", "legend")
+            *("verdict", "spoken", "nobody", "history-card", "legend")
         ]
         # As soon as there is one, it is there.
         account, box = ledger.open("pub"), Box(ledger, "sub")
