@@ -134,6 +134,22 @@ LISTENING: Final = (
     ),
     _of_relay("pages without a port", "--http 127.0.0.1", 2, "'127.0.0.1'", "write host:port"),
     _of_relay(
+        "pages for everybody", "--http 0.0.0.0:0", 2, "the pages on 0.0.0.0 would be open",
+        "say that it is meant so (--http-open)",
+    ),
+    _of_relay(
+        "pages of workers for everybody", "--workers 2 --http [::]:0", 2,
+        "the pages on :: would be open", "give --http-token FILE",
+    ),
+    Mistake(
+        "page of a cluster for everybody", "cluster up --http 0.0.0.0:0", 2,
+        "the pages on 0.0.0.0 would be open", "use 127.0.0.1",
+    ),
+    _of_relay(
+        "pages open to everybody, and none", "--http-open", 2, "--http-open needs",
+        "--http HOST:PORT",
+    ),
+    _of_relay(
         "workers share a socket", "--workers 2 --listen mqtt+unix:///tmp/x", 2,
         "cannot share mqtt+unix:///tmp/x", "give it to another relay",
     ),

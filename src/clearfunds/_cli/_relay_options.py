@@ -167,7 +167,7 @@ class Options(RelaySettings):
             )
         for amount in ("items", "bytes"):
             self._check_limit(f"limit_{amount}", f"server_limit_{amount}")
-        for name in ("http_token", "http_password", "http_host"):
+        for name in ("http_token", "http_password", "http_host", "http_open"):
             if getattr(self, name) and self.http is None:
                 msg = f"--{name.replace('_', '-')} needs --http HOST:PORT"
                 raise UsageError(msg)

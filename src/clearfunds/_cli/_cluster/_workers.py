@@ -38,7 +38,7 @@ from .._config import PREFIX
 from .._errors import CommandFailedError, UsageError
 from .._page import Visitor
 from .._reloading import Arguments, Configuration, reload_files, reloads_of
-from .._running import run_async, tell
+from .._running import run_async, sentence_of, tell
 from .._service import Service
 from ._course import Course, run_course
 from ._ending import SIGNALS, Ending
@@ -131,7 +131,7 @@ def run_workers(plan: Plan) -> int:
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise CommandFailedError(str(error)) from error
+            raise CommandFailedError(sentence_of(error)) from error
 
 
 def _check_that_it_is_shared(url: ListenURL) -> None:
