@@ -332,7 +332,7 @@ OPTIONS: Final = (
     ),
     _of_relay(
         "limit of a user above its tenant's", "--tenant a,user=*,items=10,user-items=20", 2,
-        "tenant a: user_items of 20", "lower it, or raise items",
+        "tenant a: user_items 20 is above items 10", "lower it",
     ),
     _of_relay(
         "tenant of nobody", "--tenant a", 2, "no client belongs to tenant a",
@@ -472,7 +472,7 @@ PUBLISHING: Final = (
     Mistake("no payload", "pub -t a -f nowhere", 2, "nowhere: No such file", "check the path"),
     Mistake("two payloads", "pub -t a -f x -m x", 2, "--message and --file", "exclude each other"),
     Mistake("unknown QoS", "pub -t a -m x --qos 3", 2, '"3" for --qos', "Choose from: 0, 1, 2"),
-    Mistake("page as a server", "pub -t a -m x --url http://127.0.0.1", 2, '"http://', "mqtt+tcp://"),
+    Mistake("page as a server", "pub -t a -m x --url http://127.0.0.1", 2, '"http://', "write mqtt://"),
 )  # fmt: skip
 
 SUBSCRIBING: Final = (
