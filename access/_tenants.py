@@ -313,8 +313,6 @@ class TenantRules:
                 msg = f"tenants {self._default.name} and {entry.name} cannot both be the default"
                 raise ValueError(msg)
             self._default = self.tenants[entry.name]
-        for tenant in self.tenants.values():
-            _check_users(tenant)
         conditional = {entry.name for entry in entries if entry.is_conditional}
         for name, tenant in self.tenants.items():
             if name not in conditional and tenant is not self._default:
@@ -392,19 +390,6 @@ class TenantRules:
             found = Membership(tenant, [self._entries[place] for place in by_topic])
             self._memberships[key] = found
         return found
-
-
-def _check_users(tenant: Tenant) -> None:
-    """Raise ValueError if a limit of one user is above that of all together."""
-    for of_user in _OF_USERS:
-        of_all = of_user.removeprefix("user_")
-        one, together = getattr(tenant, of_user), getattr(tenant, of_all)
-        if one is not None and together is not None and one > together:
-            msg = (
-                f"tenant {tenant.name}: {of_user} of {one} is never reached, since {of_all} is "
-                f"{together}: lower it, or raise {of_all}"
-            )
-            raise ValueError(msg)
 
 
 def _joined(known: Tenant, entry: Tenant) -> Tenant:

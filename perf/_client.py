@@ -21,7 +21,7 @@ from ..transports.mqtt.client._errors import why_disconnected
 from ..transports.mqtt.codec._frames import DISCONNECT
 from ._connect import KEEP_ALIVE, connect
 from ._errors import PerfError
-from ._scenario import Scenario, server_of, user_of
+from ._scenario import Scenario, server_of
 from ._tls import tls_of
 
 if TYPE_CHECKING:
@@ -118,16 +118,17 @@ class Client(abc.ABC):
         Raises:
             PerfError: The connection failed.
         """
-        host, port = server_of(self.scenario.uri)
+        server = server_of(self.scenario.uri)
+        password = None if server.password is None else server.password.encode()
         opened = await connect(
-            host,
-            port,
+            server.host,
+            server.port,
             self.client_id,
             self.filters(),
             receive_buffer=self.receive_buffer(),
             version=self.scenario.version,
             prefetch=self.prefetch(),
-            user=user_of(self.scenario.uri),
+            user=(server.username, password),
             tls=self._tls,
         )
         self._sock, self.granted = opened.sock, opened.granted

@@ -13,9 +13,10 @@ import attrs
 
 from ..sockets import trouble_with_file
 from ..transports import parse_size
+from ..transports.mqtt import without_password
 from ._errors import ScenarioError
 from ._profile import Profile
-from ._scenario import TLS_FILES, Scenario, parse_stalls, shown
+from ._scenario import TLS_FILES, Scenario, parse_stalls
 from ._sizes import Sizes
 
 MAX_RUNS: Final = 1_000
@@ -87,7 +88,7 @@ def _value(name: str, given: object) -> Any:
 def _told(name: str, given: object) -> str:
     """Return a value for the name of a run, without a password or a folder: reports show it."""
     if name == "uri":
-        return shown(str(given))
+        return without_password(str(given))
     return Path(str(given)).name if name in TLS_FILES else str(given)
 
 
@@ -103,12 +104,14 @@ def scenarios_of(table: Mapping[str, object]) -> list[Scenario]:
     values: dict[str, list[object]] = {}
     varied: list[str] = []
     for key, given in table.items():
-        name = key.replace("-", "_")
+        name = "uri" if key == "url" else key.replace("-", "_")
         if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1)
             instead = f"; did you mean {close[0]}?" if close else ""
             msg = f"a scenario has no field {key}{instead}"
             raise ScenarioError(msg)
+        if name in values:
+            raise ScenarioError(f"{key} is given twice, by another spelling: give it once")
         if isinstance(given, list):
             if not cast("list[object]", given):
                 msg = f"{key} = []: a list has a run for each of its values"

@@ -22,9 +22,9 @@ from clearfunds._html import (
     text,
 )
 
+from ..transports.mqtt import without_password
 from ._latency import PERCENTILES, Latencies
 from ._result import Result, Sample, SubscriberResult
-from ._scenario import shown
 from ._summary import of_those_due, rate
 
 SHOWN: Final = 50
@@ -194,7 +194,7 @@ def _section(result: Result) -> str:
     ]
     parts.append(_curve_plot(drawn))
     parts.append(_subscribers(result))
-    about = f"{', '.join(what)}; {shown(scenario.uri)}"
+    about = f"{', '.join(what)}; {without_password(scenario.uri)}"
     return section(text(scenario.name), text(about), "".join(parts))
 
 

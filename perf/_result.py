@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import attrs
 
+from ..transports.mqtt import without_password
 from ._latency import Latencies, Marks
-from ._scenario import TLS_FILES, Scenario, shown
+from ._scenario import TLS_FILES, Scenario
 
 BUSY: Final = 0.9
 """Share of a core: a process of the generator that is busier sets the pace itself."""
@@ -311,7 +312,7 @@ class Result:
         scenario = attrs.asdict(
             self.scenario, filter=lambda attribute, _: attribute.name not in left_out
         )
-        scenario["uri"] = shown(self.scenario.uri)
+        scenario["uri"] = without_password(self.scenario.uri)
         scenario["tls"] = self.scenario.tls
         rate, size = self.scenario.rate, self.scenario.size
         scenario["rate"] = None if rate is None else attrs.asdict(rate)

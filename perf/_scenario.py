@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from typing import Any, Final, Literal
-from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from ..transports.mqtt import MQTT_PORT, MQTT_TLS_PORT
+from ..transports.mqtt import MqttAddress, without_password
 from ._errors import ScenarioError
 from ._profile import Profile
 from ._sizes import Sizes
@@ -25,8 +24,6 @@ MAX_RECEIVE_BUFFER: Final = (1 << 31) - 1
 
 MAX_CLIENTS: Final = 50_000
 """For each kind: a process has some 28,000 ports to one address, and several processes as many."""
-
-_WITH_TLS: Final = ("mqtts", "mqtt+tls")
 
 _STALL: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?):([0-9]+(?:\.[0-9]+)?)")
 
@@ -61,48 +58,19 @@ def parse_stalls(text: str) -> tuple[Stall, ...]:
     return tuple(found)
 
 
-def server_of(uri: str) -> tuple[str, int]:
-    """Return host and port of `mqtt://user:password@host:port`, without a user or with one.
-
-    `mqtts` and `mqtt+tls` are `mqtt` with TLS.
+def server_of(uri: str) -> MqttAddress:
+    """Return the server's address; see `MqttAddress.parse`.
 
     Raises:
-        ScenarioError: It is no such URI.
+        ScenarioError: It is none, or the path of a socket: a load goes over TCP.
     """
     try:
-        parts = urlsplit(uri)
-        port = parts.port
+        address = MqttAddress.parse(uri)
     except ValueError as error:
-        msg = f'"{shown(uri)}": {error}'
-        raise ScenarioError(msg) from error
-    known = parts.scheme in ("mqtt", "mqtt+tcp", *_WITH_TLS)
-    if not known or not parts.hostname or parts.path.strip("/"):
-        msg = f'"{shown(uri)}" is not mqtt://HOST:PORT or mqtts://HOST:PORT'
-        raise ScenarioError(msg)
-    if parts.password is not None and not parts.username:
-        raise ScenarioError("a password, and no user name before it [MQTT-3.1.2-22]")
-    if port is None:
-        port = MQTT_TLS_PORT if is_secure(uri) else MQTT_PORT
-    return parts.hostname, port
-
-
-def is_secure(uri: str) -> bool:
-    """Whether it is a URI for TLS."""
-    return urlsplit(uri).scheme in _WITH_TLS
-
-
-def user_of(uri: str) -> tuple[str | None, bytes | None]:
-    """Return user name and password of `mqtt://user:password@host`; both may be None."""
-    parts = urlsplit(uri)
-    user = None if parts.username is None else unquote(parts.username)
-    return user, None if parts.password is None else unquote(parts.password).encode()
-
-
-def shown(uri: str) -> str:
-    """Return a URI without its password."""
-    user, at, rest = uri.rpartition("@")
-    name, _, password = user.rpartition(":")
-    return f"{name}:...@{rest}" if at and "//" in name and password else uri
+        raise ScenarioError(str(error)) from error
+    if address.path:
+        raise ScenarioError(f'"{uri}" is a Unix socket: give mqtt://HOST:PORT or mqtts://HOST:PORT')
+    return address
 
 
 def _not_negative(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
@@ -138,7 +106,8 @@ class Scenario:
     name: str = "perf"
     """Its name in the reports."""
     uri: str = DEFAULT_URI
-    """The server: `mqtt://host:port`, or `mqtt://user:password@host:port`; `mqtts` with TLS."""
+    """The server: `mqtt://host:port`, or `mqtt://user:password@host:port`; `mqtts` with TLS; or
+    `host:port`."""
     tls_ca: str | None = None
     """File with the certificates of the authorities trusted to sign the server's; None: the
     system's."""
@@ -241,7 +210,8 @@ class Scenario:
     def _check_tls(self) -> None:
         given = [name for name in TLS_FIELDS if getattr(self, name)]
         if given and not self.tls:
-            msg = f"{given[0]} needs TLS, and {shown(self.uri)} does not use it: give mqtts://HOST:PORT"
+            uri = without_password(self.uri)
+            msg = f"{given[0]} needs TLS, and {uri} does not use it: give mqtts://HOST:PORT"
             raise ScenarioError(msg)
 
     def _check_prefetch(self) -> None:
@@ -265,7 +235,7 @@ class Scenario:
     @property
     def tls(self) -> bool:
         """Whether connections are encrypted."""
-        return is_secure(self.uri)
+        return server_of(self.uri).tls
 
     @property
     def version(self) -> Literal["3.1.1", "5"]:

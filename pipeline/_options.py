@@ -21,8 +21,8 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 2
 """Units as in Spark's own sizes: `64m` is 64 MiB."""
 
 ADDRESS = (
-    "relay", "host", "port", "timeoutSeconds", "user", "password", "tls", "ca", "certificate",
-    "key",
+    "url", "relay", "host", "port", "timeoutSeconds", "user", "password", "tls", "ca",
+    "certificate", "key",
 )  # fmt: skip
 """Options for the relay's address and the user's credentials, for reading and writing."""
 
@@ -145,28 +145,31 @@ class Options:
     def address(self) -> tuple[str, int, bool]:
         """Return the relay's host and port, and whether to use TLS.
 
-        They come from the option `relay`, or from `host` and `port`.
+        They come from the option `url`, or `relay`, which is the same, or from `host` and `port`.
         """
-        text = self.text("relay")
+        name = "url" if self.has("url") else "relay"
+        text = self.text(name)
         tls = self.boolean("tls", False)
         if text is None:
             port = self.integer("port", 1, 65_535)
             if port is None:
                 raise OptionError(
-                    "where is the relay? Give the option 'relay' as HOST:PORT, or 'host' and "
+                    "where is the relay? Give the option 'url' as HOST:PORT, or 'host' and "
                     "'port': those of its listener 'subscribe+tcp' or 'subscribe+tls'"
                 )
             return self.text("host") or "127.0.0.1", port, tls
+        if self.has("url") and self.has("relay"):
+            raise OptionError("the options 'url' and 'relay' are the same: give one of them")
         if self.has("host") or self.has("port"):
-            raise OptionError("give the option 'relay', or 'host' and 'port', not both")
+            raise OptionError(f"give the option {name!r}, or 'host' and 'port', not both")
         scheme = TLS_URL if tls else PLAIN_URL
         try:
             host, found, secure = parse_url(text if "://" in text else f"{scheme}://{text}")
         except ValueError:
             example = f"{PLAIN_URL}://[::1]:7700 or {TLS_URL}://relay.example:7701"
-            raise _wrong("relay", text, f"HOST:PORT, as 127.0.0.1:7700, {example}") from None
+            raise _wrong(name, text, f"HOST:PORT, as 127.0.0.1:7700, {example}") from None
         if self.has("tls") and tls != secure:
-            raise OptionError(f"the option 'relay' is {text!r}, and 'tls' says otherwise")
+            raise OptionError(f"the option {name!r} is {text!r}, and 'tls' says otherwise")
         return host, found, secure
 
     def reach(self) -> tuple[str, int, Access]:

@@ -80,10 +80,31 @@ def check_pages(settings: RelaySettings) -> None:
     """
     if settings.http is None:
         return
-    if PagesAddress.parse(settings.http).secure and settings.tls is None:
+    where = PagesAddress.parse(settings.http)
+    if settings.http_token is None and settings.http_password is None and not settings.http_open:
+        refuse_to_be_open(where, "give --http-token FILE or --http-password FILE")
+    if where.secure and settings.tls is None:
         msg = (
             f"cannot serve pages on {settings.http!r}: https needs a certificate: "
             "give --tls-certificate and --tls-key"
+        )
+        raise ListenURLError(msg)
+
+
+def refuse_to_be_open(where: PagesAddress, remedy: str) -> None:
+    """Refuse an address that other machines reach, for pages that everybody may read.
+
+    Args:
+        where: The address.
+        remedy: What to do, unless everybody may.
+
+    Raises:
+        ListenURLError: Other machines reach it.
+    """
+    if not _is_loopback(where.host):
+        msg = (
+            f"the pages on {where.host} would be open to everybody who reaches it: {remedy}, or "
+            "use 127.0.0.1, or say that it is meant so (--http-open)"
         )
         raise ListenURLError(msg)
 
@@ -135,15 +156,13 @@ def access_of(settings: RelaySettings, where: PagesAddress) -> Access:
 
 
 def _warn(where: PagesAddress, access: Access) -> None:
-    """Warn of everything that anybody who can reach the pages can see."""
-    if _is_loopback(where.host):
+    """Warn of everything that anybody between the pages and their readers can see.
+
+    Pages that ask for no login are as open as the operator has said (`--http-open`).
+    """
+    if _is_loopback(where.host) or not access.asks or where.secure:
         return
-    if not access.asks:
-        why = "every client there can read all names, topics and figures: give --http-token FILE"
-    elif not where.secure:
-        why = "tokens and passwords cross the network in clear: serve them with TLS (--http https:)"
-    else:
-        return
+    why = "tokens and passwords cross the network in clear: serve them with TLS (--http https:)"
     logger.warning(
         "the pages are on %s, which is not this machine's own, and %s",
         where.host,

@@ -25,6 +25,9 @@ class PagesSettings:
     http_password: "Authenticator | None" = attrs.field(default=None, repr=False)
     """Password file, in mosquitto_passwd's format. The same pages then require a login; with
     --http-token, either works. Reloaded at SIGHUP."""
+    http_open: bool = False
+    """Serve the pages to everybody who reaches them, without a token or password, on an address
+    that other machines reach, too. Needed for that, so that it does not happen by accident."""
     http_host: tuple[str, ...] = ()
     """Host name of the pages, for browsers and scrapers, besides addresses, localhost and this
     machine's own name; *: any name. Repeatable."""

@@ -3,6 +3,7 @@
 from ._certificates import CertificateError as CertificateError
 from ._certificates import Certificates as Certificates
 from ._certificates import common_name as common_name
+from ._certificates import out_of_date as out_of_date
 from ._certificates import said as said
 from ._errors import TransportError as TransportError
 from ._handshake import shake_hands as shake_hands

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,10 @@ from ._remedies import trouble_with_file
 
 OLDEST: Final = ssl.TLSVersion.TLSv1_2
 """Older versions must not be used any more [RFC 8996]."""
+
+
+NOT_VALID_NOW: Final = (9, 10)
+"""X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED of openssl/x509_vfy.h; Python has no names."""
 
 
 class CertificateError(TransportError, ValueError):
@@ -135,6 +140,34 @@ def said(error: ssl.SSLError) -> str:
     if not error.reason:
         return "OpenSSL does not say why"
     return error.reason.replace("_", " ").lower()
+
+
+def out_of_date(context: ssl.SSLContext, chain: str | Path) -> str | None:
+    """Return OpenSSL's words if a server's own certificate is not valid now; None if it is.
+
+    Python reads no dates of a certificate, but a client that trusts it checks them: here one that
+    shakes hands with the server in memory.
+
+    Args:
+        context: The server's context.
+        chain: The file that its certificate is from.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(back, there)
+    answering = context.wrap_bio(there, back, server_side=True)
+    try:
+        client.load_verify_locations(chain)
+        for each in (asking, answering, asking):
+            with suppress(ssl.SSLWantReadError):
+                each.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message if error.verify_code in NOT_VALID_NOW else None
+    except ssl.SSLError:
+        return None  # Another reason, which a real client will have a better sentence about.
+    return None
 
 
 def common_name(certificate: dict[str, Any]) -> str | None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from ._certificates import said
+from ._certificates import NOT_VALID_NOW, said
 
-# X509_V_ERR_* of openssl/x509_vfy.h; Python has no names for them.
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
+# X509_V_ERR_* of openssl/x509_vfy.h, as `NOT_VALID_NOW`.
 _OTHER_NAME: Final = 62
 _OTHER_ADDRESS: Final = 64
 
@@ -51,7 +49,7 @@ def trouble(error: ssl.SSLError) -> str:
         code = error.verify_code
         if code in (_OTHER_NAME, _OTHER_ADDRESS):
             return f"its certificate is for another name ({why}); connect by a name that it has"
-        if code in (_NOT_YET_VALID, _EXPIRED):
+        if code in NOT_VALID_NOW:
             return f"its certificate is not valid now ({why}); or this machine's clock is wrong"
         return (
             f"its certificate is not trusted ({why}); give the certificate of its authority: "

@@ -84,7 +84,8 @@ class ListenerSettings:
     """Admit clients without a user name, too; with --passwords or --jwt-key."""
     http: Text | None = None
     """HTTP address, HOST:PORT, for the live page, /metrics, /ledger.json, /healthz and /readyz;
-    https://HOST:PORT: the same with TLS (--tls-certificate); none: no HTTP."""
+    https://HOST:PORT: the same with TLS (--tls-certificate); none: no HTTP. An address that other
+    machines reach needs --http-token, --http-password or --http-open."""
 
 
 @attrs.frozen(kw_only=True, slots=False)

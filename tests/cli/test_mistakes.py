@@ -20,7 +20,7 @@ import pytest
 
 from tests import forks
 from tests.ports import lasting_port
-from tests.transports.certificates import papers_in
+from tests.transports.certificates import Papers, papers_in
 
 from .conftest import RelayUnderTest
 
@@ -133,6 +133,22 @@ LISTENING: Final = (
         "mqtt+unix://mqtt.sock", "write mqtt+unix:///absolute/path",
     ),
     _of_relay("pages without a port", "--http 127.0.0.1", 2, "'127.0.0.1'", "write host:port"),
+    _of_relay(
+        "pages for everybody", "--http 0.0.0.0:0", 2, "the pages on 0.0.0.0 would be open",
+        "say that it is meant so (--http-open)",
+    ),
+    _of_relay(
+        "pages of workers for everybody", "--workers 2 --http [::]:0", 2,
+        "the pages on :: would be open", "give --http-token FILE",
+    ),
+    Mistake(
+        "page of a cluster for everybody", "cluster up --http 0.0.0.0:0", 2,
+        "the pages on 0.0.0.0 would be open", "use 127.0.0.1",
+    ),
+    _of_relay(
+        "pages open to everybody, and none", "--http-open", 2, "--http-open needs",
+        "--http HOST:PORT",
+    ),
     _of_relay(
         "workers share a socket", "--workers 2 --listen mqtt+unix:///tmp/x", 2,
         "cannot share mqtt+unix:///tmp/x", "give it to another relay",
@@ -267,6 +283,10 @@ CONFIGURATION: Final = (
         "is not a whole number",
     ),
     _of_file(
+        "true for a number", "[relay]\nlimit_items = true\n", '[limit_items]: "true"',
+        "is not a whole number",
+    ),
+    _of_file(
         "date for seconds", "[relay]\npatience = 2026-01-01\n", "[patience]",
         "is not a number of seconds",
     ),
@@ -316,7 +336,7 @@ OPTIONS: Final = (
     ),
     _of_relay(
         "limit of a user above its tenant's", "--tenant a,user=*,items=10,user-items=20", 2,
-        "tenant a: user_items of 20", "lower it, or raise items",
+        "tenant a: user_items 20 is above items 10", "lower it",
     ),
     _of_relay(
         "tenant of nobody", "--tenant a", 2, "no client belongs to tenant a",
@@ -456,7 +476,7 @@ PUBLISHING: Final = (
     Mistake("no payload", "pub -t a -f nowhere", 2, "nowhere: No such file", "check the path"),
     Mistake("two payloads", "pub -t a -f x -m x", 2, "--message and --file", "exclude each other"),
     Mistake("unknown QoS", "pub -t a -m x --qos 3", 2, '"3" for --qos', "Choose from: 0, 1, 2"),
-    Mistake("page as a server", "pub -t a -m x --url http://127.0.0.1", 2, '"http://', "mqtt+tcp://"),
+    Mistake("page as a server", "pub -t a -m x --url http://127.0.0.1", 2, '"http://', "write mqtt://"),
 )  # fmt: skip
 
 SUBSCRIBING: Final = (
@@ -679,12 +699,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundi
     (folder / "token").chmod(0o600)
     found = {name: str(place) for name, place in places.items()}
     assert not forks.clearfunds("passwd", found["passwords"], "anna", stdin="secret\n").returncode
-    yesterday = datetime.now(UTC) - timedelta(days=1)
-    expired = papers.authority.issue_cert(
-        "127.0.0.1", not_before=yesterday - timedelta(days=9), not_after=yesterday
-    )
-    expired.private_key_and_cert_chain_pem.write_to_path(folder / "expired.pem")
-    (folder / "expired.pem").chmod(0o600)
+    _write_expired(papers, folder / "expired.pem")
     first = _relay(
         *(f"--listen={name}://127.0.0.1:0" for name in ("mqtt+tcp", "mqtt+tls", "amqp+tcp")),
         *("--http=127.0.0.1:0", "--http-token", found["token"], "--store", found["store"]),
@@ -692,7 +707,8 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundi
         *("--passwords", found["passwords"]),
     )
     second = _relay("--listen=mqtts://127.0.0.1:0", "--tls-certificate", f"{folder}/expired.pem")
-    with first as urls, second as (of_expired,), socket.create_server(("127.0.0.1", 0)) as taken:
+    with first as relay, second as old, socket.create_server(("127.0.0.1", 0)) as taken:
+        urls, (of_expired,) = _urls(relay), _urls(old)
         mqtt, mqtts, amqp, http = urls
         ports = [url.rpartition(":")[2] for url in urls]
         yield {
@@ -710,14 +726,29 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundi
         }
 
 
+def _write_expired(papers: Papers, chain: Path) -> None:
+    """Write a certificate that was valid until yesterday, and its key."""
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    expired = papers.authority.issue_cert(
+        "127.0.0.1", not_before=yesterday - timedelta(days=9), not_after=yesterday
+    )
+    expired.private_key_and_cert_chain_pem.write_to_path(chain)
+    chain.chmod(0o600)
+
+
 @contextmanager
-def _relay(*options: str) -> Generator[list[str]]:
-    """Run a relay for the length of a block; inside, its URLs."""
+def _relay(*options: str) -> Generator[RelayUnderTest]:
+    """Run a relay for the length of a block."""
     relay = RelayUnderTest(options)
     try:
-        yield [str(url) for line in relay.ready() for url in line.values()]
+        yield relay
     finally:
         relay.close()
+
+
+def _urls(relay: RelayUnderTest) -> list[str]:
+    """Wait until a relay is ready; return its URLs."""
+    return [str(url) for line in relay.ready() for url in line.values()]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.title)
@@ -757,6 +788,18 @@ def test_without_a_command_there_is_help_and_each_command_has_a_mistake(
     assert "relay" in commands
     assert {each.command.split()[0] for each in MISTAKES} >= {*commands}
     assert len({each.title for each in MISTAKES}) == len(MISTAKES) >= 60
+
+
+def test_a_relay_with_an_expired_certificate_says_so(tmp_path: Path) -> None:
+    chain = tmp_path / "expired.pem"
+    _write_expired(papers_in(tmp_path), chain)
+    with _relay("--listen=mqtts://127.0.0.1:0", f"--tls-certificate={chain}") as relay:
+        relay.ready()
+    (told,) = (line for line in relay.log if " WARNING " in line)
+    assert told.endswith(
+        f" WARNING clearfunds.relay: {chain}: certificate has expired: clients will refuse it; "
+        "give one that is valid, and send SIGHUP\n"
+    )
 
 
 def test_a_port_for_the_superuser(complaint: Clearfunds, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_tokens_and_passwords_are_read_again_at_sighup(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--http", "0.0.0.0:0"), "every client there can read"),
+        (("--http", "0.0.0.0:0", "--http-open"), ""),
         (("--http", "0.0.0.0:0", "--http-token", "FILE"), "cross the network in clear"),
         (("--http", "127.0.0.1:0"), ""),
         (("--http", "localhost:0", "--http-token", "FILE"), ""),

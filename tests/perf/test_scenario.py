@@ -16,15 +16,16 @@ from clearfunds.perf import (
     read_scenarios,
     scenarios_of,
 )
-from clearfunds.perf._scenario import server_of, shown, user_of
+from clearfunds.perf._scenario import server_of
+from clearfunds.transports.mqtt import MqttAddress, without_password
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"uri": "http://127.0.0.1"}, "is not mqtt://HOST:PORT"),
+        ({"uri": "http://127.0.0.1"}, "write mqtt://HOST:PORT"),
         ({"uri": "mqtt://127.0.0.1:x"}, "mqtt://127.0.0.1:x"),
-        ({"uri": "mqtt://:secret@127.0.0.1"}, "no user name"),
+        ({"uri": "mqtt://:secret@127.0.0.1"}, "is no address"),
         ({"publishers": 0, "subscribers": 0}, "nothing to do"),
         ({"publishers": -1}, "publishers is -1"),
         ({"publishers": 60_000}, "more than 50000"),
@@ -60,13 +61,10 @@ def test_what_cannot_be(given: dict[str, Any], said: str) -> None:
 
 def test_a_password_is_used_and_not_shown() -> None:
     uri = "mqtt://%C3%B6:a%40b@127.0.0.1:1884"
-    assert server_of(uri) == ("127.0.0.1", 1884)
-    assert user_of(uri) == ("ö", b"a@b")
-    assert shown(uri) == "mqtt://%C3%B6:...@127.0.0.1:1884"
-    assert user_of("mqtt://me@host") == ("me", None)
-    assert user_of("mqtt://host") == (None, None)
-    for each in ("mqtt://me@host", "mqtt://host:1883", "mqtt://[::1]:1883"):
-        assert shown(each) == each
+    assert server_of(uri) == MqttAddress("127.0.0.1", 1884, username="ö", password="a@b")
+    assert without_password(uri) == "mqtt://%C3%B6:...@127.0.0.1:1884"
+    for each in ("mqtt://me@host", "mqtt://host:1883", "mqtt://[::1]:1883", "me@host", "host:1"):
+        assert without_password(each) == each
     with pytest.raises(ScenarioError) as caught:
         Scenario(uri="http://me:secret@host")
     assert "secret" not in str(caught.value)
@@ -190,3 +188,13 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_too_many_runs() -> None:
     with pytest.raises(ScenarioError, match="more than 1000 runs"):
         scenarios_of({"subscribers": list(range(1, 101)), "publishers": list(range(1, 101))})
+
+
+def test_a_server_has_two_spellings() -> None:
+    for key in ("url", "uri"):
+        (scenario,) = scenarios_of({key: "relay.example:1884"})
+        assert server_of(scenario.uri) == MqttAddress("relay.example", 1884)
+    with pytest.raises(ScenarioError, match="given twice"):
+        scenarios_of({"url": "a", "uri": "b"})
+    with pytest.raises(ScenarioError, match="is a Unix socket"):
+        scenarios_of({"url": "mqtt+unix:///run/relay"})

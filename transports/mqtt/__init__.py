@@ -5,6 +5,8 @@
 
 from .._need_data import NEED_DATA as NEED_DATA
 from .._need_data import NeedData as NeedData
+from .client._address import MqttAddress as MqttAddress
+from .client._address import without_password as without_password
 from .client._client import MqttClient as MqttClient
 from .client._client import MqttClientStatistics as MqttClientStatistics
 from .client._errors import ConnectionLostError as ConnectionLostError

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, TypeVar, TypeVarTuple
-from urllib.parse import urlsplit
 
 import attrs
 import trio
@@ -11,7 +10,7 @@ from cyclopts import Group, Parameter
 
 from clearfunds.sockets import trouble_with_connecting
 from clearfunds.transports import LocalProtocolError, TransportError
-from clearfunds.transports.mqtt import MQTT_PORT, MQTT_TLS_PORT, MqttClient, open_mqtt
+from clearfunds.transports.mqtt import MqttAddress, MqttClient, open_mqtt, without_password
 
 from ._client_tls import ClientTls
 from ._errors import CommandFailedError, UsageError
@@ -23,48 +22,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-@attrs.frozen
-class Target:
-    """The address of a relay, or of any MQTT server: host and port, or the path of a socket."""
-
-    host: str = ""
-    """The host's name or address; empty with `path`."""
-    port: int = MQTT_PORT
-    """The TCP port."""
-    path: str = ""
-    """The path of a Unix socket."""
-    tls: bool = False
-    """Whether the connection is encrypted."""
-
-    @classmethod
-    def parse(cls, text: str) -> "Target":
-        """Read `HOST`, `HOST:PORT`, or a URL with `mqtt`, `mqtt+tcp`, `mqtts` or `mqtt+tls`.
-
-        Or `mqtt+unix:///PATH`. The default port is the one registered for MQTT.
-
-        Raises:
-            UsageError: It is none of these.
-        """
-        try:
-            parts = urlsplit(text if "://" in text else f"mqtt://{text}")
-            if parts.scheme == "mqtt+unix" and not parts.netloc and parts.path:
-                return cls(path=parts.path)
-            plain = parts.path in ("", "/") and not (
-                parts.query or parts.fragment or parts.username
-            )
-            if parts.scheme in ("mqtt", "mqtt+tcp") and parts.hostname and plain:
-                return cls(host=parts.hostname, port=parts.port or MQTT_PORT)
-            if parts.scheme in ("mqtts", "mqtt+tls") and parts.hostname and plain:
-                return cls(host=parts.hostname, port=parts.port or MQTT_TLS_PORT, tls=True)
-        except ValueError:  # An invalid port, or a bracket that is not closed.
-            pass
-        msg = (
-            f'"{text}" is not HOST, HOST:PORT, mqtt+tcp://HOST:PORT, mqtt+tls://HOST:PORT or '
-            "mqtt+unix:///PATH"
-        )
-        raise UsageError(msg)
-
-
 @Parameter(name="*", group=Group("Connection", sort_key=5))
 @attrs.frozen
 class ClientOptions:
@@ -74,17 +31,17 @@ class ClientOptions:
         str,
         Parameter(
             name=["--url", "-u"],
-            help="Server address: HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH; with "
-            "TLS mqtt+tls://HOST:PORT or mqtts://HOST (port 8883).",
+            help="Server: mqtt://HOST:PORT, mqtts://HOST:PORT with TLS (port 8883), HOST:PORT or "
+            "mqtt+unix:///PATH; USER:PASSWORD@ may stand in front of the host.",
         ),
-    ] = "mqtt+tcp://127.0.0.1:1883"
+    ] = "mqtt://127.0.0.1:1883"
     client_id: Annotated[
         str,
         Parameter(
             name=["--client-id", "-i"], help="Client identifier; empty: chosen by the relay."
         ),
     ] = ""
-    username: Annotated[str | None, Parameter(help="User name.")] = None
+    username: Annotated[str | None, Parameter(help="User name; goes before one in the URL.")] = None
     password: Annotated[
         str | None,
         Parameter(help="Password; safer in the environment, where `ps` does not show it."),
@@ -126,9 +83,12 @@ async def connected(
         session_expiry: See there.
     """
     version = version_of(options.mqtt, needs_5)
-    target = Target.parse(options.url)
+    try:
+        target = MqttAddress.parse(options.url)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if not target.tls:
-        options.tls.refuse_without_tls(options.url)
+        options.tls.refuse_without_tls(without_password(options.url))
     if target.path:
         try:
             where: trio.SocketStream | str = await trio.open_unix_socket(target.path)
@@ -146,8 +106,8 @@ async def connected(
         client_id=options.client_id,
         clean_session=clean_session,
         manual_ack=manual_ack,
-        username=options.username,
-        password=options.password,
+        username=target.username if options.username is None else options.username,
+        password=target.password if options.password is None else options.password,
         keep_alive=options.keep_alive,
         tls=options.tls.context() if target.tls else None,
     ) as client:

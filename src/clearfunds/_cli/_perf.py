@@ -78,7 +78,7 @@ class Load:
             name=["--url", "--uri", "-u"],
             show_default=False,
             help="Server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT; mqtts:// with TLS "
-            f"(port 8883) [default: {DEFAULTS.uri}].",
+            f"(port 8883); HOST:PORT [default: {DEFAULTS.uri}].",
         ),
     ] = None
     mqtt: Annotated[

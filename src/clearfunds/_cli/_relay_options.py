@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from clearfunds.access import AccountLimit, AccountRate, BearerTokens, Tenant, TokenFileError
+from clearfunds.access._tenants import TenantRules
 from clearfunds.access.acl import Acl, AclFileError
 from clearfunds.relay import RelaySettings
 from clearfunds.relay._persistence import REPLICATED
@@ -167,7 +168,9 @@ class Options(RelaySettings):
             )
         for amount in ("items", "bytes"):
             self._check_limit(f"limit_{amount}", f"server_limit_{amount}")
-        for name in ("http_token", "http_password", "http_host"):
+        for tenant in TenantRules(self.tenant).tenants.values():
+            _check_users(tenant)
+        for name in ("http_token", "http_password", "http_host", "http_open"):
             if getattr(self, name) and self.http is None:
                 msg = f"--{name.replace('_', '-')} needs --http HOST:PORT"
                 raise UsageError(msg)
@@ -195,3 +198,19 @@ class Options(RelaySettings):
         option, other = (f"--{each.replace('_', '-')}" for each in (name, above))
         msg = f"{option} {one} is above {other} {together}, and never reached: lower it"
         raise UsageError(msg)
+
+
+def _check_users(tenant: Tenant) -> None:
+    """Check that no limit of one user is above that of all. (By hand, a relay takes any.)
+
+    Raises:
+        UsageError: One is.
+    """
+    for of_all in ("items", "bytes", "rate", "rate_bytes"):
+        one, together = getattr(tenant, f"user_{of_all}"), getattr(tenant, of_all)
+        if one is not None and together is not None and one > together:
+            msg = (
+                f"tenant {tenant.name}: user_{of_all} {one:g} is above {of_all} {together:g}, and "
+                "never reached: lower it"
+            )
+            raise UsageError(msg)

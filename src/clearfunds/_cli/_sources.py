@@ -76,6 +76,8 @@ def _with_tables_as_text(table: Any) -> Any:
 
 
 def _tables_as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()  # As TOML has it, for messages.
     if not isinstance(value, list):
         return value
     each: list[Any] = cast("Any", value)

@@ -1,5 +1,6 @@
 """The certificates of a relay, as options."""
 
+import logging
 import ssl
 from pathlib import Path
 from typing import Annotated
@@ -7,10 +8,12 @@ from typing import Annotated
 import attrs
 from cyclopts import Group, Parameter
 
-from clearfunds.sockets import Certificates, ServerTls
+from clearfunds.sockets import Certificates, ServerTls, out_of_date
 
 from ._errors import UsageError
 from ._secret_file import check_secret
+
+log = logging.getLogger("clearfunds.relay")
 
 
 @Parameter(name="*", group=Group("TLS", sort_key=1))
@@ -57,14 +60,23 @@ class Tls:
                     msg = f"{name} needs --tls-certificate FILE"
                     raise UsageError(msg)
             return None
-        certificates = Certificates(
-            chain=self.tls_certificate, key=self.tls_key, trusted=self.tls_client_ca
-        )
-        key = self.tls_certificate if self.tls_key is None else self.tls_key
+        chain = self.tls_certificate
+        certificates = Certificates(chain=chain, key=self.tls_key, trusted=self.tls_client_ca)
+        key = chain if self.tls_key is None else self.tls_key
+        told: str | None = None
 
         def make() -> ssl.SSLContext:
+            nonlocal told
             context = certificates.for_server()
             check_secret(key)
+            before, told = told, out_of_date(context, chain)
+            if told is not None and told != before:
+                log.warning(
+                    "%s: %s: clients will refuse it; give one that is valid, and send SIGHUP",
+                    chain,
+                    told,
+                    extra={"event": "certificate_out_of_date", "file": str(chain)},
+                )
             return context
 
         return ServerTls(make)

@@ -74,6 +74,13 @@ def test_who_reads_and_by_what_way() -> None:
     assert stream_options(apart).access == Access(tls=True)
 
 
+@pytest.mark.parametrize("text", ["relay.example:7700", "subscribe+tcp://relay.example:7700"])
+@pytest.mark.parametrize("name", ["url", "URL", "relay"])
+def test_the_relay_by_its_url(name: str, text: str) -> None:
+    options = stream_options({name: text, "subscription": "s"})
+    assert (options.host, options.port) == ("relay.example", 7700)
+
+
 def test_filters_with_commas() -> None:
     assert stream_options({**LEAST, "subscribe": ' ["a,b", "c"]'}).filters == ("a,b", "c")
 
@@ -83,6 +90,8 @@ def test_filters_with_commas() -> None:
     [
         ({"relay": None}, "where is the relay?"),
         ({"relay": "7700"}, "the option 'relay' is HOST:PORT"),
+        ({"relay": None, "url": "7700"}, "the option 'url' is HOST:PORT"),
+        ({"url": "a:1"}, "the options 'url' and 'relay' are the same"),
         ({"relay": "http://a:1"}, "the option 'relay' is HOST:PORT"),
         ({"relay": "a:99999"}, "the option 'relay' is HOST:PORT"),
         ({"relay": "a:1/x"}, "the option 'relay' is HOST:PORT"),

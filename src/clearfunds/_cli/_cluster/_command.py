@@ -11,7 +11,7 @@ from cyclopts import App, Group, Parameter
 from cyclopts.validators import Number
 
 from clearfunds.pages import Access
-from clearfunds.relay._pages import PagesAddress
+from clearfunds.relay._pages import PagesAddress, refuse_to_be_open
 from clearfunds.sockets import trouble_with_file
 from clearfunds.transports import ListenURLError
 
@@ -69,6 +69,16 @@ def up(
             help="Address of the cluster's page, HOST:PORT (port 0: any free); none: no page.",
         ),
     ] = "127.0.0.1:8080",
+    http_open: Annotated[
+        bool,
+        Parameter(
+            group=_CLUSTER,
+            negative=(),
+            show_default=False,
+            help="Serve that page to everybody who reaches it, on an address that other machines "
+            "reach, too.",
+        ),
+    ] = False,
     directory: Annotated[
         Path | None,
         Parameter(
@@ -91,7 +101,7 @@ def up(
     if port and port + relays - 1 > _PORTS_MAX:
         msg = f"--port {port} leaves no port below {_PORTS_MAX + 1} for {relays} relays"
         raise UsageError(msg)
-    address = _address(http)
+    address = _address(http, http_open=http_open)
     configure_logging("warning")
     find_nats_server()
     with _store(directory) as store:
@@ -103,11 +113,13 @@ def up(
             raise CommandFailedError(sentence_of(error)) from error
 
 
-def _address(http: str | None) -> PagesAddress | None:
+def _address(http: str | None, *, http_open: bool) -> PagesAddress | None:
     if http is None:
         return None
     try:
         address = PagesAddress.parse(http)
+        if not http_open:
+            refuse_to_be_open(address, "it has no logins")
     except ListenURLError as error:
         raise UsageError(f"--http: {error}") from error
     if address.secure:

@@ -37,7 +37,7 @@ from .._child import program_command
 from .._errors import CommandFailedError, UsageError
 from .._page import Visitor
 from .._reloading import Arguments, Configuration, reload_files, reloads_of
-from .._running import run_async, tell
+from .._running import run_async, sentence_of, tell
 from .._service import Service
 from .._sources import PREFIX
 from ._course import Course, run_course
@@ -132,7 +132,7 @@ def run_workers(plan: Plan) -> int:
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise CommandFailedError(str(error)) from error
+            raise CommandFailedError(sentence_of(error)) from error
 
 
 def _check_that_it_is_shared(url: ListenURL) -> None:

@@ -15,9 +15,9 @@ from rich.live import Live
 from clearfunds import Profile
 from clearfunds.perf import PerfError, check_files
 from clearfunds.transports import ProfileWord
-from clearfunds.transports.mqtt import open_mqtt
+from clearfunds.transports.mqtt import MqttAddress, open_mqtt
 
-from .._client import Target, run_client
+from .._client import run_client
 from .._errors import CommandFailedError
 from .._page import fetch_json
 from .._types import Count, Seconds
@@ -166,7 +166,7 @@ async def _run(
     picture: Path | None,
 ) -> LedgerView | None:
     """Publish everything and wait until it is delivered; return the ledger of that moment."""
-    target = Target.parse(relay.mqtt)
+    target = MqttAddress.parse(relay.mqtt)
     async with trio.open_nursery() as nursery:
         for subscriber in progress.subscribers:
             qos = 0 if subscriber.name != SLOW or progress.profile is Profile.LIVE else 1
@@ -197,7 +197,7 @@ async def _run(
 
 async def _subscribe(
     subscriber: Subscriber,
-    target: Target,
+    target: MqttAddress,
     pause: float,
     qos: int,
     *,
