@@ -41,7 +41,7 @@ BROWSERS_MAX: Final = 16
 
 RETRY_MILLISECONDS: Final = 2000
 
-SCRIPTS: Final = ("tools", "history", "drawer", "page")
+SCRIPTS: Final = ("tools", "history", "drawer", "actions", "page")
 """The scripts of the page, in the order in which they need each other."""
 
 _FILES: Final = {
@@ -125,6 +125,7 @@ class LivePage:
         ledger: The books.
         beside: Paths of further pages of this server, of which it shows some.
         clients: Knows the clients, if the program has any.
+        can_change: Whether its forms can change anything: the server has actions and a token.
 
     Attributes:
         history: The last hour, for new browsers, while `History.watch` runs.
@@ -133,10 +134,16 @@ class LivePage:
     """
 
     def __init__(
-        self, ledger: Ledger, beside: Iterable[str] = (), clients: Clients | None = None
+        self,
+        ledger: Ledger,
+        beside: Iterable[str] = (),
+        clients: Clients | None = None,
+        *,
+        can_change: bool = False,
     ) -> None:
         self._ledger = ledger
         self._clients = clients
+        self._can_change = can_change
         ledger.timelines.keep()
         self._beside = sorted(beside)
         self.history = History(ledger)
@@ -174,7 +181,8 @@ class LivePage:
             return Response.sentence(400, "Name one, as in ?name=mqtt:1883/-/pub.")
         # No 404 if there is none: browsers report that as an error of the page.
         found = await about(self._ledger, names[0], Pace(), self._clients)
-        return Response(_encode(found).encode(), content_type="application/json", headers=HEADERS)
+        text = _encode({**found, "can_change": self._can_change})
+        return Response(text.encode(), content_type="application/json", headers=HEADERS)
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         yield retry(RETRY_MILLISECONDS) + event("history", _encode(self.history.brief()))

@@ -80,6 +80,7 @@ class Pages:
         whose: The program that they are about, in a sentence.
         more: Further pages, by path.
         clients: Knows the clients, for the drawer of the live page.
+        can_change: Whether the drawer has forms that change the server: it has actions and a token.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Pages:
         whose: str = "The relay",
         more: Mapping[str, Handler] | None = None,
         clients: Clients | None = None,
+        can_change: bool = False,
     ) -> None:
         self._ledger = ledger
         self._more = more or {}
@@ -112,7 +114,7 @@ class Pages:
         self._one_scrape = Lock()
         self._long_pages: set[_LongPage] = set()
         self._state = "starting"
-        self._live = LivePage(ledger, self._more, clients)
+        self._live = LivePage(ledger, self._more, clients, can_change=can_change)
         self._trace = TracePage(ledger)
 
     async def watch(self) -> None:

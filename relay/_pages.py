@@ -220,6 +220,7 @@ def _pages(relay: Relay) -> Pages:
         ),
         more=_more(relay),
         clients=partial(facts_of, relay),
+        can_change=relay.adjusting is not None and relay.settings.http_token is not None,
     )
 
 
