@@ -128,7 +128,7 @@ function showAccount(row) {
     ["Standing state", both(row.standing)],
     ["Under", row.parent ?? "nobody"],
   ]);
-  parts("debtors", "holder", row.holders, row.debt.items ? left(row.holders_more, "holders") : "Nobody has any debt of its.");
+  parts("debtors", "holder", row.holders, left(row.holders_more, "holders"));
 
   // The stretch that still goes on is on nobody's account yet: it is the present holder's.
   const blame = Object.entries(row.blame).map(([name, value]) => ({ name, value, now: false }));

@@ -141,7 +141,7 @@ async def test_a_part_of_a_name_finds_it_among_all(
         await look_for("nobody")
         await shows(tab, "#found", "No account and no holder has that in its name.")
         await look_for("")
-        await shows(tab, "#found", "Of accounts and holders")
+        await shows(tab, "#found", "Among all accounts and holders")
         await shows(tab, "#accounts-more", "and 988 more accounts")
     for box in boxes:
         box.settle_all()
