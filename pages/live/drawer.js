@@ -26,7 +26,7 @@ function openDrawer(name) {
   drawer.dataset.name = name;
   drawer.scrollTop = 0;
   $("drawer-h").replaceChildren(nameOf(name, true));
-  write($("drawer-kind"), "All about");
+  write($("drawer-kind"), "Details");
   write($("drawer-note"), "");
   $("drawer-actions").replaceChildren();
   $("drawer-actions").hidden = true;
@@ -204,8 +204,14 @@ function lostWords(each) {
 function showTimeline(timeline, known) {
   $("about-timeline").hidden = !known && !timeline.length;
   const now = Date.now() / 1000;
-  // By when it happened: that does not change from one answer to the next.
-  rows($("timeline"), timeline.length ? timeline : [null], (each) => (each ? `${each.what} ${each.whom} ${each.times} ${each.dropped_items} ${each.stored_items} ${Math.round((now - each.ago_seconds) / 2)}` : "none"),
+  // Known by what it is, and which one of those; figures in it grow, and what has the focus stays.
+  const counts = new Map();
+  const keys = new Map(timeline.toReversed().map((each) => {
+    const what = JSON.stringify([each.what, each.whom, each.times, each.dropped_items, each.stored_items]);
+    counts.set(what, (counts.get(what) ?? 0) + 1);
+    return [each, `${what} ${counts.get(what)}`];
+  }));
+  rows($("timeline"), timeline.length ? timeline : [null], (each) => keys.get(each) ?? "none",
     (each) => {
       if (!each) return el("li", { class: "empty" }, "Nothing has happened to it that is noted here: it has not come or gone, waited, or made others wait.");
       const time = new Date((now - each.ago_seconds) * 1000);

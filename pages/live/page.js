@@ -578,7 +578,7 @@ async function seek() {
     }
   } catch {
     seekAt = performance.now() + 2000;
-    if (part === sought) write($("found"), "The server does not say.");
+    if (part === sought) write($("found"), "The server does not answer.");
   } finally {
     seeking = false;
   }

@@ -154,7 +154,7 @@ async def test_without_accounts_nothing_is_empty() -> None:
       .map((card) => card.id)"""
     ledger = Ledger()
     async with page_of(ledger, width=390) as tab:
-        await shows(tab, "#nobody", "Nobody has an account yet")
+        await shows(tab, "#nobody", "No accounts yet")
         await shows(tab, "#then", "No reader has waited in this time.")
         assert await tab.evaluate(empty) == []
         visible = """[...document.querySelectorAll("main > *, .columns .card")]
