@@ -1,9 +1,9 @@
 // The live page: the drawer, with all about one name: as a client, an account and a holder.
 //
-// Buttons that do something to it go into #drawer-actions. The drawer tells of itself: its
-// `data-name` is the whole name, and after each answer of the server it gets an event `about`, with
-// the answer of /live/about as its `detail`. What was in #drawer-actions is removed when another
-// name is opened.
+// Buttons that do something to it go into #drawer-actions, which is hidden while it is empty. After
+// each answer of the server #drawer gets an event `about` with the answer of /live/about as its
+// `detail`; the whole name is in there, and in the `data-name` of the drawer. When another name is
+// opened, #drawer-actions is emptied.
 "use strict";
 
 const ABOUT_SECONDS = 1; // between two questions, at least
@@ -45,6 +45,7 @@ async function askAbout() {
     if (name === opened) {
       pause = Math.max(ABOUT_SECONDS * 900, about.busy_ms / ABOUT_SHARE);
       write($("drawer-note"), "");
+      $("drawer").dataset.name = about.name;
       showAbout(about);
       $("drawer").dispatchEvent(new CustomEvent("about", { detail: about }));
     }
