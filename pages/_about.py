@@ -1,10 +1,10 @@
 """Everything about one name, for the drawer of the live page: as a client, an account, a holder.
 
-    {"account": ..., "holder": ..., "client": ..., "timeline": [...], "busy_ms": 1.2}
+    {"name": ..., "account": ..., "holder": ..., "client": ..., "timeline": [...], "busy_ms": 1.2}
 
-Each is null, or empty, where there is none of that name. For a holder the walk is over its loans
-and over the readers that wait, for an account that owes over all loans. It goes in steps; a browser
-asks less often if it takes long (`busy_ms`).
+The name is the whole one. Each is null, or empty, where there is none of that name. For a holder
+the walk is over its loans and over the readers that wait, for an account that owes over all loans.
+It goes in steps; a browser asks less often if it takes long (`busy_ms`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ async def about(
         name = holders[0].name
     now = ledger.clock()
     return {
+        "name": name,
         "account": None if account is None else await _account(ledger, account, pace),
         "holder": None if not holders else await _holder(ledger, name, holders, pace),
         "client": None if clients is None else clients(name),

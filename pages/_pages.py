@@ -62,8 +62,8 @@ class Pages:
     - `/ledger.json?top=N&by=debt|waited|held|waiting&name=PART`: who waits on whom, the first N
       accounts and holders, of all or of those with that name, and the number of others; of bounded
       size and cost (see `Survey`).
-    - `/history.json`: an hour of totals, of the top accounts and holders, and of the holders that
-      readers waited on (see `History`).
+    - `/history.json`: an hour of totals, of the top accounts and holders, and of who waited on
+      which holders (see `History`).
     - `/trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N`: everything that
       the next events of some accounts cause, loan by loan, to the outcomes (see `_trace_page.py`).
     - `/healthz`: 200 while the loop turns.

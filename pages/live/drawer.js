@@ -1,9 +1,9 @@
 // The live page: the drawer, with all about one name: as a client, an account and a holder.
 //
-// Buttons that do something to it go into #drawer-actions. The drawer tells of itself: its
-// `data-name` is the whole name, and after each answer of the server it gets an event `about`, with
-// the answer of /live/about as its `detail`. What was in #drawer-actions is removed when another
-// name is opened.
+// Buttons that do something to it go into #drawer-actions, which is hidden while it is empty. After
+// each answer of the server #drawer gets an event `about` with the answer of /live/about as its
+// `detail`; the whole name is in there, and in the `data-name` of the drawer. When another name is
+// opened, #drawer-actions is emptied.
 "use strict";
 
 const ABOUT_SECONDS = 1; // between two questions, at least
@@ -26,7 +26,7 @@ function openDrawer(name) {
   drawer.dataset.name = name;
   drawer.scrollTop = 0;
   $("drawer-h").replaceChildren(nameOf(name, true));
-  write($("drawer-kind"), "All about");
+  write($("drawer-kind"), "Details");
   write($("drawer-note"), "");
   $("drawer-actions").replaceChildren();
   $("drawer-actions").hidden = true;
@@ -45,6 +45,7 @@ async function askAbout() {
     if (name === opened) {
       pause = Math.max(ABOUT_SECONDS * 900, about.busy_ms / ABOUT_SHARE);
       write($("drawer-note"), "");
+      $("drawer").dataset.name = about.name;
       showAbout(about);
       $("drawer").dispatchEvent(new CustomEvent("about", { detail: about }));
     }
@@ -128,7 +129,7 @@ function showAccount(row) {
     ["Standing state", both(row.standing)],
     ["Under", row.parent ?? "nobody"],
   ]);
-  parts("debtors", "holder", row.holders, row.debt.items ? left(row.holders_more, "holders") : "Nobody has any debt of its.");
+  parts("debtors", "holder", row.holders, left(row.holders_more, "holders"));
 
   // The stretch that still goes on is on nobody's account yet: it is the present holder's.
   const blame = Object.entries(row.blame).map(([name, value]) => ({ name, value, now: false }));
@@ -204,8 +205,14 @@ function lostWords(each) {
 function showTimeline(timeline, known) {
   $("about-timeline").hidden = !known && !timeline.length;
   const now = Date.now() / 1000;
-  // By when it happened: that does not change from one answer to the next.
-  rows($("timeline"), timeline.length ? timeline : [null], (each) => (each ? `${each.what} ${each.whom} ${each.times} ${each.dropped_items} ${each.stored_items} ${Math.round((now - each.ago_seconds) / 2)}` : "none"),
+  // Known by what it is, and which one of those; figures in it grow, and what has the focus stays.
+  const counts = new Map();
+  const keys = new Map(timeline.toReversed().map((each) => {
+    const what = JSON.stringify([each.what, each.whom, each.times, each.dropped_items, each.stored_items]);
+    counts.set(what, (counts.get(what) ?? 0) + 1);
+    return [each, `${what} ${counts.get(what)}`];
+  }));
+  rows($("timeline"), timeline.length ? timeline : [null], (each) => keys.get(each) ?? "none",
     (each) => {
       if (!each) return el("li", { class: "empty" }, "Nothing has happened to it that is noted here: it has not come or gone, waited, or made others wait.");
       const time = new Date((now - each.ago_seconds) * 1000);

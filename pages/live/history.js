@@ -153,7 +153,7 @@ function showThen() {
   if (found === null) {
     const waited = lastWait();
     const was = waited === null ? "No reader has waited in this time. " : `Readers last waited ${duration(Math.max(0, Math.round(latest.time - waited[0])))} ago${waited[WAITED_ON].length ? `, on ${waited[WAITED_ON].map(([name]) => shortName(name)).join(", ")}` : ""}. `;
-    write($("then"), chosen !== null ? "Nothing was kept of that time." : `${latest.totals.waiting ? "" : was}Look back to see who owed, held and waited then.`);
+    write($("then"), chosen !== null ? "There are no data of that time." : `${latest.totals.waiting ? "" : was}Look back to see who owed, held and waited then.`);
     return;
   }
   const [time, debt, waiting, lists] = found;

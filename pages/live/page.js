@@ -578,7 +578,7 @@ async function seek() {
     }
   } catch {
     seekAt = performance.now() + 2000;
-    if (part === sought) write($("found"), "The server does not say.");
+    if (part === sought) write($("found"), "The server does not answer.");
   } finally {
     seeking = false;
   }
@@ -586,7 +586,7 @@ async function seek() {
 }
 
 function showFound() {
-  if (!sought) write($("found"), `Of accounts and holders${matchMedia("(hover: hover)").matches ? "; press / to get here" : ""}.`);
+  if (!sought) write($("found"), `Among all accounts and holders${matchMedia("(hover: hover)").matches ? "; press / to get here" : ""}.`);
   else if (found === null) write($("found"), "Looking \u2026");
   else {
     const count = (rows, more, what) => `${number(rows.length + more)} ${rows.length + more === 1 ? what : `${what}s`}`;

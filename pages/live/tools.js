@@ -46,9 +46,9 @@ function nameOf(name, whole = false) {
   return el("bdi", { class: whole ? "name whole" : "name", title: name }, first ? el("i", {}, first) : null, first ? el("wbr") : null, el("span", { class: "last" }, shown));
 }
 
-// The same as a button that opens the drawer. One listener for all of them is in drawer.js.
+// The same as a button that opens the drawer: one listener for all of them is in drawer.js.
 function opener(name) {
-  return el("button", { class: "open", type: "button", title: `All about ${name}`, "data-open": name }, nameOf(name));
+  return el("button", { class: "open", type: "button", title: `Details of ${name}`, "data-open": name }, nameOf(name));
 }
 
 // Rows are known by a key, so that what is focused or pointed at stays where it is.

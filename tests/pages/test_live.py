@@ -26,6 +26,7 @@ from clearfunds.accounts import (
 from clearfunds.accounts.watch._core_shares import LIVE_SHARE
 from clearfunds.dataspace import Mailbox
 from clearfunds.pages import Pages, Request
+from clearfunds.pages._about import about
 from clearfunds.pages._cooperative import STRETCH_SECONDS_MAX, Pace
 from clearfunds.pages._events import EventStream, event, retry
 from clearfunds.pages._live import BROWSERS_MAX, SCRIPTS, LivePage, Sampler
@@ -433,6 +434,7 @@ async def test_very_long_names_are_cut_and_their_statements_found() -> None:
     assert shown.endswith("\u2026")
     assert seen["holders"][0]["name"] == shown
     assert (await statement(LivePage(ledger), shown))["name"] == name
+    assert (await about(ledger, shown, Pace()))["name"] == name
 
 
 async def test_odd_names_go_through() -> None:
@@ -771,7 +773,13 @@ async def test_the_drawer_has_everything_about_one_name() -> None:
     assert (empty["items"], empty["debtors"], empty["left_seconds"]) == (0, [], None)
     nobody = await ask("nobody")
     assert nobody.pop("busy_ms") < 1000
-    assert nobody == {"account": None, "holder": None, "client": None, "timeline": []}
+    assert nobody == {
+        "name": "nobody",
+        "account": None,
+        "holder": None,
+        "client": None,
+        "timeline": [],
+    }
 
 
 async def test_only_so_many_browsers_watch_at_once() -> None:

@@ -98,8 +98,14 @@ async def test_the_culprits_and_those_that_wait_longest_come_first(
         assert await text_of(tab, "#accounts-more") == "and 988 more accounts"
         assert await text_of(tab, "#holders-more") == "and 38 more holders"
         assert "more accounts that owe; and 34 more holders" in await text_of(tab, "#matrix-more")
-    for box in boxes:
-        box.settle_all()
+        # The page goes on with the history that the relay gave it.
+        for box in boxes:
+            box.settle_all()
+        await shows(tab, "#then", "Readers last waited ")
+        last = await text_of(tab, "#then")
+        assert re.match(r"Readers last waited \d+\.\d s ago, on sub-49\.", last)
+        waited = await tab.evaluate("lastWait()[WAITED].map(([name]) => name)")
+        assert sorted(waited) == ["mqtt/-/pub-0", "mqtt/-/pub-1", "mqtt/-/pub-2"]
 
 
 async def test_a_part_of_a_name_finds_it_among_all(
@@ -141,7 +147,7 @@ async def test_a_part_of_a_name_finds_it_among_all(
         await look_for("nobody")
         await shows(tab, "#found", "No account and no holder has that in its name.")
         await look_for("")
-        await shows(tab, "#found", "Of accounts and holders")
+        await shows(tab, "#found", "Among all accounts and holders")
         await shows(tab, "#accounts-more", "and 988 more accounts")
     for box in boxes:
         box.settle_all()
@@ -154,7 +160,7 @@ async def test_without_accounts_nothing_is_empty() -> None:
       .map((card) => card.id)"""
     ledger = Ledger()
     async with page_of(ledger, width=390) as tab:
-        await shows(tab, "#nobody", "Nobody has an account yet")
+        await shows(tab, "#nobody", "No accounts yet")
         await shows(tab, "#then", "No reader has waited in this time.")
         assert await tab.evaluate(empty) == []
         visible = """[...document.querySelectorAll("main > *, .columns .card")]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from clearfunds._cli._top._choice import NAME_MAX, ORDERS, SORTS, Choice
+from clearfunds._cli._top._choice import LEGEND, NAME_MAX, ORDERS, SORTS, Choice
 from clearfunds._cli._top._keys import BACKSPACE, CLEAR, ENTER, ESCAPE, keys_in
 
 
@@ -61,3 +64,13 @@ def test_a_name_is_typed_corrected_and_left() -> None:
     assert typed(choice, "/", *("b" * (NAME_MAX + 5)), ENTER) == "a" + "b" * (NAME_MAX - 1)
     assert typed(choice, ESCAPE) == ""
     assert choice.typing is None
+
+
+def test_the_help_has_words_of_the_glossary() -> None:
+    glossary = Path(__file__).parents[3] / "docs" / "glossary.md"
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", glossary.read_text(), re.MULTILINE)
+    usual = {word: theirs.split("; ") for ours, theirs in rows for word in ours.split(", ")}
+    said = {word: words for word, words in LEGEND if word not in ("waited on", "next")}
+    assert len(said) > 4
+    for word, words in said.items():
+        assert any(each in words for each in usual[word]), word

@@ -87,7 +87,8 @@ class Choice:
 
 HELP: Final = (
     ("q", "quit (Ctrl-C does, too)"),
-    ("s, S", f"sort: {'; '.join(f'{each}: {words}' for each, words in ORDERS.items())}"),
+    ("s, S", "the next order of rows, or the one before:"),
+    *[("", f"{each}: {words}") for each, words in ORDERS.items()],
     ("/", "find: a part of the names of accounts and holders, or a pattern (* ? [ab])"),
     ("Esc", "find no more"),
     ("?, h", "this help; any key leads back"),
@@ -100,6 +101,6 @@ LEGEND: Final = (
     ("waits", "backpressure: it is not read until its debt is below the lower mark"),
     ("holder", "slow consumer, queue, send buffer: whatever has items charged to somebody"),
     ("waited on", "how many of its items accounts wait for"),
-    ("no progress", "how long a holder has taken nothing"),
+    ("no progress", "stall: how long a holder has taken nothing"),
     ("next", "what happens to a holder when its patience ends, by its policy"),
 )

@@ -39,8 +39,8 @@ _WIDE: Final = 110
 
 _NAME_MIN: Final = 12
 
-_NEXT: Final = 20
-# The longest: "cut off in 9 min 59 s".
+_NEXT: Final = 22
+# As long as "cut off in 59 min 59 s".
 
 _WAITS_SHARE: Final = 4
 # Share of the lines for the table of waits: a fourth.
