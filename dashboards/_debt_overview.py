@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from ._panels import HERE, Board, Query, Row, added, board, heat, lines, number, quantiles, rows_of
+from ._panels import (
+    FIRING,
+    HERE,
+    Board,
+    Query,
+    Row,
+    added,
+    board,
+    heat,
+    lines,
+    number,
+    quantiles,
+    rows_of,
+)
 
 _RATE = "[$__rate_interval]"
 _WRITTEN_OFF = f'clearfunds_repaid_items_total{{outcome="written_off",{HERE}}}'
@@ -74,9 +87,7 @@ _NOW = [
     number(
         "Alerts",
         "How many of the alerts of clearfunds.rules.yml fire now?",
-        Query(
-            f'count(ALERTS{{alertname=~"Clearfunds.*",alertstate="firing",{HERE}}}) or vector(0)'
-        ),
+        Query(f"count({FIRING}) or vector(0)"),
         orange=1,
         span=4,
     ),

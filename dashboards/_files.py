@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from ._debt_overview import debt_overview
 from ._panels import Board
@@ -42,7 +43,23 @@ def generated() -> dict[str, str]:
 
 def dashboard_json(board: Board) -> str:
     """Write a dashboard as Grafana imports it."""
-    return json.dumps(board.model, cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(plain(board.model), indent=2, ensure_ascii=False) + "\n"
+
+
+def plain(model: Dashboard) -> dict[str, Any]:
+    """Return a dashboard as JSON has it, of Grafana's schema.
+
+    The SDK writes defaults that no variable but an interval has, and a footer of tables that
+    Grafana 12 has no more.
+    """
+    made: dict[str, Any] = json.loads(json.dumps(model, cls=JSONEncoder))
+    for variable in made["templating"]["list"]:
+        for name in ("auto", "auto_min", "auto_count"):
+            variable.pop(name, None)
+    for panel in made["panels"]:
+        if panel["type"] == "table":
+            panel.get("options", {}).pop("footer", None)
+    return made
 
 
 def _panel_table(board: Board) -> str:

@@ -18,6 +18,7 @@ from grafana_foundation_sdk.builders import (
     prometheus,
     stat,
     table,
+    text,
     timeseries,
 )
 from grafana_foundation_sdk.cog.builder import Builder
@@ -25,10 +26,13 @@ from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
+from grafana_foundation_sdk.models import text as text_models
 
 DATASOURCE: Final = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-HERE: Final = 'instance=~"$instance"'
-"""The matcher of all queries: the relays chosen."""
+HERE: Final = 'job=~"$job(-detailed)?",instance=~"$instance"'
+"""The matchers of all queries, for the relays chosen. A job of its own scrapes detailed pages."""
+FIRING: Final = 'ALERTS{alertname=~"Clearfunds.*",alertstate="firing",instance=~"$instance"}'
+"""Our alerts that fire, not all of which have a job."""
 
 GREEN, ORANGE, RED = "green", "orange", "red"
 
@@ -108,17 +112,20 @@ def board(
         .with_variable(
             dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
         )
+        .with_variable(_several("job", "Job", "label_values(clearfunds_build_info, job)"))
         .with_variable(
-            dashboard.QueryVariable("instance")
-            .label("Relay")
-            .datasource(DATASOURCE)
-            .query("label_values(clearfunds_build_info, instance)")
-            .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-            .sort(models.VariableSort.ALPHABETICAL_ASC)
-            .multi(True)
-            .include_all(True)
-            .all_value(".*")
-            .current(models.VariableOption(text="All", value="$__all"))
+            _several(
+                "instance",
+                "Relay",
+                'label_values(clearfunds_build_info{job=~"$job"}, instance)',
+            )
+        )
+        .with_variable(
+            _values(
+                "live",
+                "Live page",
+                f"label_values(clearfunds_build_info{{{HERE}}}, instance)",
+            )
         )
         .annotation(
             dashboard.AnnotationQuery()
@@ -126,7 +133,7 @@ def board(
             .datasource(DATASOURCE)
             .enable(True)
             .icon_color(RED)
-            .expr(f'ALERTS{{alertname=~"Clearfunds.*",alertstate="firing",{HERE}}}')
+            .expr(FIRING)
         )
         .link(
             dashboard.DashboardLink("clearfunds")
@@ -136,6 +143,14 @@ def board(
             .include_vars(True)
             .keep_time(True)
         )
+        .link(
+            dashboard.DashboardLink("Live page")
+            .type(models.DashboardLinkType.LINK)
+            .icon("external link")
+            .tooltip("The relay's own page: who waits for whom now")
+            .url(_LIVE)
+            .target_blank(True)
+        )
     )
     for name in patterns:
         builder.with_variable(
@@ -143,7 +158,7 @@ def board(
             .label(f"{name.capitalize()} (regular expression)")
             .default_value(".*")
         )
-    for row in rows:
+    for row in (*rows, Row("The live page", [_live()])):
         builder.with_row(dashboard.Row(row.title))
         for panel in row.panels:
             builder.with_panel(panel)
@@ -154,6 +169,29 @@ def board(
         answer = None if isinstance(each, models.RowPanel) else each.description
         answers.append((each.title or "", answer))
     return Board(uid, built, answers)
+
+
+def _values(name: str, label: str, query: str) -> dashboard.QueryVariable:
+    """Make a variable with the values that Prometheus has for a label."""
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .datasource(DATASOURCE)
+        .query(query)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+    )
+
+
+def _several(name: str, label: str, query: str) -> dashboard.QueryVariable:
+    """Make such a variable of which several values may be chosen, and all are at first."""
+    return (
+        _values(name, label, query)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(models.VariableOption(text="All", value="$__all"))
+    )
 
 
 def quantiles(histogram: str) -> tuple[Query, ...]:
@@ -370,6 +408,25 @@ def heat(title: str, answer: str, query: Query, *, unit: str, span: int = 12) ->
         .show_legend()
     )
     return _finish(panel, title, answer, [query], as_heatmap=True)
+
+
+_LIVE: Final = "http://${live}/"
+
+
+def _live() -> Panel:
+    """Return a text with links to the live page."""
+    return (
+        text.Panel()
+        .title("${live}")
+        .description("Who waits for whom at this moment, and what happens next?")
+        .span(24)
+        .height(3)
+        .mode(text_models.TextMode.MARKDOWN)
+        .content(
+            f"The relay's own page, a second old: [{_LIVE}]({_LIVE}), or with TLS"
+            " [https://${live}/](https://${live}/). The address is the one that Prometheus scrapes."
+        )
+    )
 
 
 # -- parts of them --------------------------------------------------------------------------------

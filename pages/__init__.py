@@ -6,7 +6,9 @@ Needs h11, of the extra `relay`; only the relay and the command line import this
 from ._about import ClientFacts as ClientFacts
 from ._about import Clients as Clients
 from ._access import Access as Access
+from ._messages import Action as Action
 from ._messages import Handler as Handler
+from ._messages import Operator as Operator
 from ._messages import Request as Request
 from ._messages import Response as Response
 from ._pages import Pages as Pages

@@ -1,9 +1,10 @@
 """Everything about one name, for the drawer of the live page: as a client, an account, a holder.
 
-    {"account": ..., "holder": ..., "client": ..., "timeline": [...]}
+    {"account": ..., "holder": ..., "client": ..., "timeline": [...], "busy_ms": 1.2}
 
-Each is null, or empty, where there is none of that name. The walk is over the loans of that one
-holder, and over the readers that wait; it goes in steps.
+Each is null, or empty, where there is none of that name. For a holder the walk is over its loans
+and over the readers that wait, for an account that owes over all loans. It goes in steps; a browser
+asks less often if it takes long (`busy_ms`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 from ..accounts.watch._timelines import Happening
-from ._holdings import BREATH_EVERY, Hands, cells_of
+from ._holdings import BREATH_EVERY, Everybody, Hands, cells_of
 from ._ledger_json import account_row
 from ._survey import holder_row_of, is_clipped
 
 if TYPE_CHECKING:
     from ..accounts import Account, Holder, Ledger
     from ._cooperative import Pace
+    from ._holdings import Cell
 
 DEBTORS_MAX: Final = 20
-"""Accounts whose items a holder has, those with the most first."""
+"""Accounts whose items a holder has, those with the most first; and holders of an account's."""
 
 
 class ClientFacts(TypedDict):
@@ -56,10 +58,11 @@ async def about(
         name = holders[0].name
     now = ledger.clock()
     return {
-        "account": None if account is None else account_row(account.statistics()),
+        "account": None if account is None else await _account(ledger, account, pace),
         "holder": None if not holders else await _holder(ledger, name, holders, pace),
         "client": None if clients is None else clients(name),
         "timeline": [_row(each, now) for each in ledger.timelines.of(name, now)],
+        "busy_ms": round(pace.busy_seconds * 1e3, 2),
     }
 
 
@@ -83,22 +86,39 @@ async def _holders_of(ledger: Ledger, name: str, pace: Pace) -> list[Holder]:
     return found
 
 
+async def _account(ledger: Ledger, account: Account, pace: Pace) -> dict[str, Any]:
+    row = account_row(account.statistics())
+    found: list[tuple[str, Cell]] = []
+    # What a level owes is the debt of those below it.
+    if account.debt_items and not account.below:
+        for hands in await Everybody.of(ledger, pace):
+            cells = await cells_of(hands, ledger, pace, {account.name})
+            found += [(hands.name, cell) for cell in cells.values()]
+    found.sort(key=lambda each: -each[1].items)
+    row["holders"] = _parts("holder", found, ledger.clock())
+    row["holders_more"] = max(0, len(found) - DEBTORS_MAX)
+    return row
+
+
 async def _holder(ledger: Ledger, name: str, holders: list[Holder], pace: Pace) -> dict[str, Any]:
     row: dict[str, Any] = {**await holder_row_of(ledger, name, holders, pace)}
     cells = await cells_of(Hands(name, holders[0].kind, holders), ledger, pace)
-    now = ledger.clock()
     largest = sorted(cells.items(), key=lambda each: -each[1].items)
-    row["debtors"] = [
+    row["debtors"] = _parts("account", largest, ledger.clock())
+    row["debtors_more"] = max(0, len(largest) - DEBTORS_MAX)
+    return row
+
+
+def _parts(what: str, found: list[tuple[str, Cell]], now: float) -> list[dict[str, Any]]:
+    return [
         {
-            "account": debtor,
+            what: name,
             "items": cell.items,
             "bytes": cell.bytes,
             "oldest_seconds": round(now - cell.opened, 2),
         }
-        for debtor, cell in largest[:DEBTORS_MAX]
+        for name, cell in found[:DEBTORS_MAX]
     ]
-    row["debtors_more"] = max(0, len(largest) - DEBTORS_MAX)
-    return row
 
 
 def _row(each: Happening, now: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 1. `Access.open_pages` are for everybody. They say that the relay is alive, and nothing about peers.
 2. All others require a token or a password, if there are any: as `Authorization: Bearer TOKEN`, or
    as `Basic` with a user's name and password, or with any name and a token: a browser can send
-   only that.
+   only that. Requests that change something require a token as `Bearer`.
 3. A web page may make a browser that can connect read these pages, under a name of its own
    (DNS rebinding, see `_hosts.py`). So the name in the browser's request has to be this machine's,
    or one of `Access.hosts`.
@@ -60,6 +60,11 @@ class Verdict:
     """The user; `NOBODY` if it is unknown, or does not matter."""
     refusal: Response | None = None
     """The answer, if it is not a page."""
+    token: int = 0
+    """The position, from 1, of the token that was sent as `Bearer`; 0: none was.
+
+    Only that may change something: browsers send what they have for `Basic` by themselves, also
+    for the pages of others."""
 
 
 def _names(given: Iterable[str]) -> frozenset[str]:
@@ -130,8 +135,9 @@ class Access:
             name, secret = "", rest
         else:
             name, secret = _user_and_password(rest) if scheme.lower() == b"basic" else ("", b"")
-        if self.tokens is not None and self.tokens.check(secret):
-            return Verdict(TOKEN)
+        position = 0 if self.tokens is None else self.tokens.find(secret)
+        if position:
+            return Verdict(TOKEN, token=position if scheme.lower() == b"bearer" else 0)
         if await self._knows(name, secret, given, address):
             return Verdict(name)
         seconds = self._attempts.seconds_to_wait(address)

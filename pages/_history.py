@@ -2,12 +2,13 @@
 
 They are kept whether or not anybody watches, so that the page shows what led to a wait to the
 person who opens it because of an alert. The top accounts and holders are looked for every five
-seconds; while readers wait, also the holders that they wait on. Limits on the cost for the relay:
+seconds; while readers wait, also those that wait and the holders that they wait on. Limits on the
+cost for the relay:
 1. Nothing is read while nothing is owed and nothing moves.
 2. Each of the two walks takes at most `HISTORY_SHARE` of a core. With many accounts or loans the
    points are farther apart, and go back farther.
-3. Their number is bounded, and so is the length of names: 1.5 MiB with names of 24 characters of
-   which none comes twice, 2.2 MiB with the longest.
+3. Their number is bounded, and so is the length of names: 1.6 MiB with names of 24 characters of
+   which none comes twice, 2.9 MiB with the longest.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class Names(NamedTuple):
     blockers: _Rows = ()
     """The holders that readers waited on, those that stood still first, and the items that they
     waited for."""
+    waiters: _Rows = ()
+    """The accounts whose readers waited, and for how many seconds, the longest first."""
 
 
 class Step(NamedTuple):
@@ -101,6 +104,7 @@ class Step(NamedTuple):
     the others."""
     holders: _Rows = ()
     blockers: _Rows = ()
+    waiters: _Rows = ()
 
     def with_point(self, point: Point) -> Step:
         """Return the step with one more point in it."""
@@ -120,6 +124,7 @@ class Step(NamedTuple):
             accounts=names.accounts[:BLOCKERS],
             holders=names.holders[:BLOCKERS],
             blockers=names.blockers[:BLOCKERS],
+            waiters=names.waiters[:BLOCKERS],
         )
 
 
@@ -201,11 +206,14 @@ class History:
             return Names(point.time, (), ())
         tops = await run_paced(tops_in_steps(self._ledger), pace)
         blockers: _Rows = ()
+        waiters: _Rows = ()
         if point.waiting:
-            seen = await survey(self._ledger, pace, Most(1, BLOCKERS))
-            rows = [row for row in seen["holders"] if row["waited_items"]]
-            blockers = tuple([(row["name"], row["waited_items"]) for row in rows])
-        return Names(_now(), _clipped(tops.debtors), _clipped(tops.holders), blockers)
+            seen = await survey(self._ledger, pace, Most(BLOCKERS, BLOCKERS))
+            held = [row for row in seen["holders"] if row["waited_items"]]
+            blockers = tuple([(row["name"], row["waited_items"]) for row in held])
+            wait = [row for row in seen["accounts"] if row["waiting"]]
+            waiters = tuple([(row["name"], round(row["waiting_seconds"])) for row in wait])
+        return Names(_now(), _clipped(tops.debtors), _clipped(tops.holders), blockers, waiters)
 
     def brief(self) -> dict[str, Any]:
         """Return all of it for the live page: each name stands once, rows have its place."""
@@ -214,14 +222,12 @@ class History:
         def rows(found: _Rows) -> list[tuple[int, int]]:
             return [(places.setdefault(name, len(places)), items) for name, items in found]
 
-        tops = [
-            (each.time, rows(each.accounts), rows(each.holders), rows(each.blockers))
-            for each in self.names
-        ]
-        hour = [
-            (*each[:6], rows(each.accounts), rows(each.holders), rows(each.blockers))
-            for each in self.hour
-        ]
+        def lists(each: Names | Step) -> list[list[tuple[int, int]]]:
+            found = (each.accounts, each.holders, each.blockers, each.waiters)
+            return [rows(every) for every in found]
+
+        tops = [(each.time, *lists(each)) for each in self.names]
+        hour = [(*each[:6], *lists(each)) for each in self.hour]
         return {"points": list(self.points), "tops": tops, "hour": hour, "names": list(places)}
 
 
@@ -278,6 +284,7 @@ def _named(each: Names | Step) -> dict[str, list[dict[str, Any]]]:
         "accounts": [{"name": name, "debt_items": items} for name, items in each.accounts],
         "holders": [{"name": name, "items": items} for name, items in each.holders],
         "blockers": [{"name": name, "waited_items": items} for name, items in each.blockers],
+        "waiters": [{"name": name, "waiting_seconds": time} for name, time in each.waiters],
     }
 
 

@@ -41,10 +41,13 @@ BROWSERS_MAX: Final = 16
 
 RETRY_MILLISECONDS: Final = 2000
 
+SCRIPTS: Final = ("tools", "history", "drawer", "page")
+"""The scripts of the page, in the order in which they need each other."""
+
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     **SHARED_FILES,
-    "/live/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{f"/live/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
 
 

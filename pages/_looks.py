@@ -31,6 +31,9 @@ TEXT_MAX: Final = 200
 NO_PAGE: Final = "a page that is not there"
 """Stands for all unknown paths: otherwise each would be new."""
 
+A_CHANGE: Final = "a change"
+"""Stands for the paths of all requests that change something: they have names of accounts."""
+
 
 @attrs.frozen
 class Look:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
@@ -13,18 +14,28 @@ QUERY_FIELDS_MAX = 32
 """Fields read in one query string; our own pages know fewer than ten."""
 
 
+LOOKING: Final = ("GET", "HEAD")
+"""Methods that look at a page."""
+
+CHANGING: Final = ("POST", "PATCH")
+"""Methods that change something."""
+
+
 @attrs.frozen
 class Request:
-    """A GET or HEAD request whose head has been read and checked."""
+    """A request that has been read and checked."""
 
     method: str
-    """`GET` or `HEAD`. A handler may treat both alike: the server omits the body."""
+    """One of `LOOKING`, which a handler may treat alike, as the server omits the body; or one of
+    `CHANGING`."""
     path: str
     """The path, percent-decoded, without the query string."""
     query: Mapping[str, tuple[str, ...]]
     """The values of each field of the query string, in order."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """The header fields in order, names in lower case."""
+    body: bytes = attrs.field(default=b"", repr=False)
+    """The body; only a request that changes something has one."""
 
     @classmethod
     def parse(
@@ -92,3 +103,20 @@ class Response:
 
 Handler = Callable[[Request], Awaitable[Response]]
 """Makes one page. An exception is logged and answered 500."""
+
+
+@attrs.frozen
+class Operator:
+    """The sender of a request that changes something: the holder of a token."""
+
+    token: int
+    """The position of its token in the file, from 1."""
+    peer: str
+    """Its address with the port, for people."""
+
+    def __str__(self) -> str:
+        return f"{self.peer} (token {self.token})"
+
+
+Action = Callable[[Request, Operator], Awaitable[Response]]
+"""Carries out the requests that change something, at all paths; an exception as of `Handler`."""

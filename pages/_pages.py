@@ -22,7 +22,7 @@ from ._history import write_history
 from ._ledger_json import write_ledger
 from ._live import LivePage
 from ._loop_lag import LoopLag
-from ._messages import Handler, Request, Response
+from ._messages import Action, Handler, Request, Response
 from ._process import ProcessFigures
 from ._server import HttpLimits, serve_http
 from ._top_json import TopQuery, write_top
@@ -227,6 +227,7 @@ async def serve_pages(
     *,
     limits: HttpLimits | None = None,
     access: Access | None = None,
+    actions: Action | None = None,
     tls: ServerTls | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -248,6 +249,7 @@ async def serve_pages(
                 listeners=listeners,
                 limits=limits,
                 access=access,
+                actions=actions,
                 tls=tls,
             )
             urls: list[str] = await nursery.start(serve)

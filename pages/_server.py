@@ -13,7 +13,8 @@ Rules:
    it (`_room.py`): pages for everybody are always available.
 3. One task a connection, in the server's own nursery, and a second only while an endless answer is
    sent, to notice that the peer has gone; nothing outlives `serve_http`.
-4. Only GET and HEAD, and no request has a body: pages are read-only.
+4. Pages are looked at with GET and HEAD, which have no body. POST and PATCH change something: they
+   need a token as `Bearer`, and have a body of at most `HttpLimits.body_bytes`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ import trio
 from ..access._addresses import network
 from ..sockets import said
 from ._access import NOBODY, Access
-from ._looks import NO_PAGE, Look, Looks
-from ._messages import Handler, Request, Response
+from ._looks import A_CHANGE, NO_PAGE, Look, Looks
+from ._messages import CHANGING, LOOKING, Action, Handler, Operator, Request, Response
 from ._room import Room, Waits
 
 if TYPE_CHECKING:
@@ -87,8 +88,11 @@ class HttpLimits:
     (`Access.open_pages`)."""
     head_bytes: int = attrs.field(default=16384, validator=attrs.validators.ge(256))
     """Request line and header fields together (h11's own default, as nginx's 4 x 8 KiB)."""
+    body_bytes: int = attrs.field(default=16384, validator=attrs.validators.ge(0))
+    """The body of a request that changes something (a JSON object with a handful of fields)."""
     head_seconds: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
-    """From a connection's opening, or a later request's first byte, to the end of its head."""
+    """From a connection's opening, or a later request's first byte, to the end of its head, and of
+    its body."""
     idle_seconds: float = attrs.field(default=75.0, validator=attrs.validators.gt(0))
     """Between requests (nginx's keepalive_timeout; longer than Prometheus's scrape interval)."""
     write_seconds: float = attrs.field(default=20.0, validator=attrs.validators.gt(0))
@@ -105,6 +109,7 @@ async def serve_http(
     listeners: Sequence[trio.SocketListener] | None = None,
     limits: HttpLimits | None = None,
     access: Access | None = None,
+    actions: Action | None = None,
     tls: ServerTls | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -119,6 +124,7 @@ async def serve_http(
             end.
         limits: limits on peers.
         access: authentication, and allowed host names; None: everybody may look.
+        actions: carries out requests that change something; None: nothing can be changed.
         tls: the TLS context for connections; None: no encryption. No certificate is asked for.
         task_status: is given the URL of each socket, as `http://127.0.0.1:39464`.
 
@@ -130,7 +136,7 @@ async def serve_http(
     if listeners is None:
         listeners = await trio.open_tcp_listeners(port, host=host)
     chosen = limits if limits is not None else HttpLimits()
-    server = _Server(handlers, chosen, access, tls)
+    server = _Server(handlers, chosen, access, tls, actions)
     urls = [_url(listener, secure=tls is not None) for listener in listeners]
     try:
         async with trio.open_nursery() as nursery:
@@ -181,6 +187,11 @@ def _url(listener: trio.SocketListener, *, secure: bool) -> str:
     return f"{scheme}+unix://{address}"
 
 
+_NEEDS_TOKENS: Final = Response.sentence(
+    403, "Nothing can be changed here without a token: start the relay with --http-token FILE."
+)
+
+
 class _RefusedError(Exception):
     """The request is answered with a sentence, and then the connection ends."""
 
@@ -203,8 +214,10 @@ class _Server:
         limits: HttpLimits,
         access: Access | None,
         tls: ServerTls | None,
+        actions: Action | None,
     ) -> None:
         self.handlers = handlers
+        self.actions = actions
         self.limits = limits
         self.access = access
         self.tls = tls
@@ -252,10 +265,11 @@ class _Server:
                 extra={"event": "refused", "peer": peer, "connections": len(self.room)},
             )
 
-    async def answer(self, request: Request, address: str) -> tuple[str, Response]:
-        """Return the user who asks for a page, and the answer."""
+    async def answer(self, request: Request, address: str, peer: str) -> tuple[str, Response]:
+        """Return the user who sends a request, and the answer."""
         access = self.access
-        if access is not None and request.path in access.open_pages:
+        changes = request.method in CHANGING
+        if access is not None and request.path in access.open_pages and not changes:
             return NOBODY, await self._page(request)
         if self.requests >= self.limits.requests:
             sentence = "Too many requests at once; try again."
@@ -268,9 +282,25 @@ class _Server:
                 user = verdict.user
                 if verdict.refusal is not None:
                     return user, verdict.refusal
-            return user, await self._page(request)
+                if changes:
+                    return user, await self._act(request, verdict.token, peer)
+            return user, _NEEDS_TOKENS if changes else await self._page(request)
         finally:
             self.requests -= 1
+
+    async def _act(self, request: Request, token: int, peer: str) -> Response:
+        assert self.access is not None
+        if self.access.tokens is None:
+            return _NEEDS_TOKENS
+        if not token:
+            sentence = "A change needs `Authorization: Bearer TOKEN`; no password will do."
+            return Response.sentence(403, sentence)
+        assert self.actions is not None
+        try:
+            return await self.actions(request, Operator(token, peer))
+        except Exception:
+            log.exception("HTTP: %s %s failed", request.method, request.path)
+            return Response.sentence(500, "This could not be done; the log says why.")
 
     async def _page(self, request: Request) -> Response:
         handler = self.handlers.get(request.path)
@@ -289,7 +319,12 @@ class _Server:
         """Log an answer, except for pages without data about peers."""
         if self.access is None or request.path in self.access.open_pages:
             return
-        path = request.path if request.path in self.handlers else NO_PAGE
+        if request.method in CHANGING:
+            if response.status < 400:
+                return  # The action itself has been logged.
+            path = A_CHANGE
+        else:
+            path = request.path if request.path in self.handlers else NO_PAGE
         reason = ""
         if response.status >= 400 and isinstance(response.body, bytes) and path is not NO_PAGE:
             reason = response.body.decode(errors="replace").strip()
@@ -348,7 +383,7 @@ class _Session:
                 return
             if request is None:
                 return
-            user, response = await self._server.answer(request, self.address)
+            user, response = await self._server.answer(request, self.address, self.peer)
             self._server.note(self, user, request, response)
             await self._send_response(response, request)
             self._answered = True
@@ -396,15 +431,39 @@ class _Session:
                         self._h11.receive_data(bytes(data))
                         continue
                     if isinstance(event, h11.Request):
-                        return self._check(event)
+                        request = self._check(event)
+                        if request.method in CHANGING:
+                            request = attrs.evolve(request, body=await self._read_body())
+                        return request
                 except h11.RemoteProtocolError as error:
                     raise self._refusal(error) from error
                 return None  # h11.ConnectionClosed: nothing else comes before a request.
         if begun:
             raise _RefusedError(
-                408, f"The request's head did not come within {limits.head_seconds:g} seconds."
+                408, f"The request did not come within {limits.head_seconds:g} seconds."
             )
         return None
+
+    async def _read_body(self) -> bytes:
+        """Read the body of a request.
+
+        Raises:
+            _RefusedError: it is too long.
+            h11.RemoteProtocolError: it breaks off.
+        """
+        if self._h11.they_are_waiting_for_100_continue:
+            await self._send(self._frame(h11.InformationalResponse(status_code=100, headers=[])))
+        body, most = bytearray(), self._limits.body_bytes
+        while True:
+            event = self._h11.next_event()
+            if event is h11.NEED_DATA:
+                self._h11.receive_data(bytes(await self._stream.receive_some(RECEIVE_BYTES)))
+            elif isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > most:
+                    raise _RefusedError(413, f"The request's body is larger than {most} bytes.")
+            else:
+                return bytes(body)
 
     def _refusal(self, error: h11.RemoteProtocolError) -> _RefusedError:
         if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
@@ -418,13 +477,15 @@ class _Session:
     def _check(self, event: h11.Request) -> Request:
         """Refuse a head that asks for something no page does; otherwise parse its target."""
         method = event.method.decode("ascii")
-        if method not in ("GET", "HEAD"):
+        known = (*LOOKING, *CHANGING) if self._server.actions is not None else LOOKING
+        if method not in known:
             raise _RefusedError(
                 405,
-                f"The method is {method[:20]}; pages can only be looked at, with GET or HEAD.",
-                ("Allow", "GET, HEAD"),
+                f"The method is {method[:20]}; pages can be looked at, with GET or HEAD"
+                + (", and changes made with POST or PATCH." if known is not LOOKING else "."),
+                ("Allow", ", ".join(known)),
             )
-        if not isinstance(self._h11.next_event(), h11.EndOfMessage):
+        if method in LOOKING and not isinstance(self._h11.next_event(), h11.EndOfMessage):
             raise _RefusedError(400, "The request has a body; a GET or HEAD request takes none.")
         try:
             return Request.parse(method, event.target.decode("ascii"), tuple(event.headers))
@@ -534,7 +595,9 @@ class _Session:
         if gone:
             raise trio.BrokenResourceError
 
-    def _frame(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> bytes:
+    def _frame(
+        self, event: h11.Response | h11.InformationalResponse | h11.Data | h11.EndOfMessage
+    ) -> bytes:
         return self._h11.send(event) or b""
 
     async def _send(self, data: bytes) -> None:

@@ -8,9 +8,12 @@ Rules of this file:
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import attrs
 
@@ -26,6 +29,7 @@ from ._relay import SERVER_ACCOUNT, check_relay
 from ._settings import RelaySettings
 
 if TYPE_CHECKING:
+    from ..accounts import Account
     from ._relay import Relay
 
 BY_HAND_MAX: Final = 10_000
@@ -36,6 +40,20 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 class AdjustError(Exception):
     """A change that is refused; the message says why, and what is possible."""
+
+
+class UnknownNameError(AdjustError):
+    """There is no account of that name."""
+
+
+class Kept(enum.Enum):
+    """The type of `KEPT`."""
+
+    KEPT = enum.auto()
+
+
+KEPT: Final = Kept.KEPT
+"""Stands for an amount that stays as it is."""
 
 
 @attrs.frozen
@@ -140,30 +158,61 @@ class Adjusting:
 
     # -- by hand --------------------------------------------------------------------------------
 
-    def set_limit(self, name: str, *, items: int | None, nbytes: int | None) -> None:
+    @contextmanager
+    def together(self) -> Generator[None]:
+        """Make several changes by hand as one: if one of them is refused, so are all.
+
+        Raises:
+            AdjustError: As the one that is refused.
+        """
+        all_by_hand: list[dict[Any, Any]] = [
+            self._limits,
+            self._server,
+            self._tenants,
+            self._publication_policies,
+            self._subscription_policies,
+        ]
+        before = [dict(each) for each in all_by_hand]
+        try:
+            yield
+        except AdjustError:
+            for by_hand, old in zip(all_by_hand, before, strict=True):
+                by_hand.clear()
+                by_hand.update(old)
+            self._apply(self._configured)
+            raise
+
+    def set_limit(
+        self, name: str, *, items: int | Kept | None = KEPT, nbytes: int | Kept | None = KEPT
+    ) -> None:
         """Set the high-water mark of an account.
 
         Args:
             name: The account of a connection, as `mqtt:1883/press/ticker`; of a tenant, as
                 `tenant/press`; or `server`, of all connections together.
-            items: Outstanding events; None: no limit.
-            nbytes: Their bytes; None: no limit.
+            items: Outstanding events; None: no limit; `KEPT`: as it is.
+            nbytes: Their bytes; likewise.
 
         Raises:
             AdjustError: There is no such account, or no such limit.
         """
         for unit, amount in (("items", items), ("bytes", nbytes)):
-            if amount is not None and amount < 1:
+            if isinstance(amount, int) and amount < 1:
                 msg = f"a limit must be at least 1, or none for no limit; not {amount} {unit}"
                 raise AdjustError(msg)
         if name == SERVER_ACCOUNT:
             limit = {"server_limit_items": items, "server_limit_bytes": nbytes}
-            self._set(self._server, limit)
+            self._set(self._server, _given(limit))
         elif name.startswith(TENANT_PREFIX):
-            self._set_tenant(name, {"items": items, "bytes": nbytes})
+            self._set_tenant(name, _given({"items": items, "bytes": nbytes}))
         else:
-            self._check_connection(name)
-            self._set(self._limits, {name: AccountLimit(exactly(name), items, nbytes)})
+            now = self._account_of_connection(name).limit
+            fixed = AccountLimit(
+                exactly(name),
+                now.items if isinstance(items, Kept) else items,
+                now.bytes if isinstance(nbytes, Kept) else nbytes,
+            )
+            self._set(self._limits, {name: fixed})
 
     def set_weight(self, name: str, weight: float) -> None:
         """Set the weight of a tenant's account, as `tenant/press`, beside other tenants'.
@@ -195,6 +244,12 @@ class Adjusting:
         """Set the least level of the relay's log, until the relay ends or it is configured anew."""
         logging.getLogger("clearfunds").setLevel(level.upper())
 
+    @property
+    def log_level(self) -> LogLevel:
+        """The least level of the relay's log."""
+        number = logging.getLogger("clearfunds").getEffectiveLevel()
+        return cast("LogLevel", logging.getLevelName(number).lower())
+
     def _set_tenant(self, name: str, amounts: dict[str, Any]) -> None:
         tenant = name.removeprefix(TENANT_PREFIX)
         known = dict.fromkeys(each.name for each in self._configured.tenant)
@@ -207,17 +262,20 @@ class Adjusting:
                 else ""
             )
             msg = f"there is no tenant with the account {name}{hint}; tenants: {tenants}"
-            raise AdjustError(msg)
+            raise UnknownNameError(msg)
         self._set(self._tenants, {tenant: {**self._tenants.get(tenant, {}), **amounts}})
 
-    def _check_connection(self, name: str) -> None:
-        sides = [] if self.relay is None else self.relay.adjustable_sides
-        if not any(session.name == name for side in sides for session in side.open):
-            msg = (
-                f"no client with the account {name} is connected; accounts with a limit of their "
-                f"own are those of connections, {TENANT_PREFIX}NAME and {SERVER_ACCOUNT}"
-            )
-            raise AdjustError(msg)
+    def _account_of_connection(self, name: str) -> Account:
+        for side in [] if self.relay is None else self.relay.adjustable_sides:
+            for session in side.open:
+                account: Account | None = session.account
+                if session.name == name and account is not None:
+                    return account
+        msg = (
+            f"no client with the account {name} is connected; accounts with a limit of their "
+            f"own are those of connections, {TENANT_PREFIX}NAME and {SERVER_ACCOUNT}"
+        )
+        raise UnknownNameError(msg)
 
     def _set(self, by_hand: dict[Any, Any], new: dict[Any, Any]) -> None:
         """Set something by hand, and put it into force; if it is refused, take it back."""
@@ -235,6 +293,10 @@ class Adjusting:
             by_hand.clear()
             by_hand.update(before)
             raise
+
+
+def _given(amounts: dict[str, int | Kept | None]) -> dict[str, int | None]:
+    return {name: each for name, each in amounts.items() if not isinstance(each, Kept)}
 
 
 def _reloadable(settings: RelaySettings) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ..accounts import Limit
 from ..sockets import trouble_with_listening
 from ..transports._input import INPUT_ACCOUNT
 from ..transports._listener import ListenError, ListenURLError
+from ..transports._one_error import one_error
 from ._clustering import page_of_hops
 
 if TYPE_CHECKING:
@@ -118,20 +119,24 @@ async def serve_relays_pages(
     """
     # Imported here: the pages need h11, which only the [relay] extra brings.
     from ..pages import HttpLimits, serve_pages
+    from ._actions import Actions
 
     settings, where = relay.settings, PagesAddress.parse(address)
     access = access_of(settings, where)
     relay.pages = _pages(relay)
     try:
-        await serve_pages(
-            relay.pages,
-            where.host,
-            where.port,
-            limits=HttpLimits(connections=settings.max_http_connections),
-            access=access,
-            tls=settings.tls if where.secure else None,
-            task_status=task_status,
-        )
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                await serve_pages(
+                    relay.pages,
+                    where.host,
+                    where.port,
+                    limits=HttpLimits(connections=settings.max_http_connections),
+                    access=access,
+                    actions=None if relay.adjusting is None else Actions(relay, nursery),
+                    tls=settings.tls if where.secure else None,
+                    task_status=task_status,
+                )
     except OSError as exc:
         msg = f"cannot serve pages on {address}: {trouble_with_listening(exc)}"
         raise ListenError(msg) from exc

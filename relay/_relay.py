@@ -148,6 +148,7 @@ class Relay:
         paces: How fast each listener accepts.
         loop_alarm: The alarm for a late event loop; None: it is not watched.
         pages: Its pages over HTTP, if it has any.
+        adjusting: Changes its settings while it runs; None: nobody does.
     """
 
     def __init__(
@@ -250,6 +251,7 @@ class Relay:
             None if lag is None else LoopAlarm(self.ledger, lag, self.paces, self._accounts)
         )
         self.pages: Pages | None = None
+        self.adjusting: Adjusting | None = None
         # The metrics of its cluster and its companion.
         self.collectors: list[Collector] = (
             [] if self.cluster is None else [collector_of(self.cluster)]
@@ -671,7 +673,7 @@ async def _serve(
                 relay.collectors.append(collector)
             try:
                 if adjusting is not None:
-                    adjusting.relay = relay
+                    adjusting.relay, relay.adjusting = relay, adjusting
                 async with nullcontext() if relay.cluster is None else relay.cluster.joined():
                     return await _run(relay, listeners, stop, task_status)
             finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ._errors import StoreExposedError, StoreFormatError, StoreLockedError
+from ._old_log import OLD_FILE
 
 _logger = logging.getLogger(__name__)
 
@@ -19,6 +20,12 @@ LOCK: Final = "clearfunds-store"
 
 MARK: Final = b"clearfunds store, format 2: an SQLite database\n"
 """Its content."""
+
+OLD_MARK: Final = b"clearfunds store, format 1\n"
+"""The mark of version 0.1.0."""
+
+OLD_FILES: Final = "format-1"
+"""The folder to which an upgrade puts the store that was there before."""
 
 DATABASE: Final = "messages.db"
 
@@ -31,10 +38,13 @@ class Directory:
 
     Attributes:
         where: Its path.
+        is_old: Whether it has a store of version 0.1.0, to be upgraded (`take`).
+        has_old_files: Whether it has files of that version.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.where = Path(directory)
+        self.is_old = self.has_old_files = False
         self._lock: int | None = None
 
     @property
@@ -49,8 +59,11 @@ class Directory:
         except OSError:
             return 0
 
-    def take(self) -> bool:
+    def take(self, *, upgrades: bool = False) -> bool:
         """Make the directory a store if it is empty or not there, and lock it.
+
+        Args:
+            upgrades: Whether the caller upgrades a store of version 0.1.0 (`is_old`).
 
         Returns:
             whether it is well: False if its database is gone, or empty, and was not before.
@@ -72,7 +85,11 @@ class Directory:
             raise StoreFormatError(msg)
         self._protect()
         mark = os.pread(self._locked(os.O_RDWR | os.O_CREAT), 4096, 0)
-        self._check(mark)
+        self._check(mark, upgrades=upgrades)
+        self.is_old = mark == OLD_MARK
+        self.has_old_files = any(map(OLD_FILE.fullmatch, there))
+        if self.is_old:
+            return True
         has_data = DATABASE in there and self.database.stat().st_size > 0
         if DATABASE not in there:
             # SQLite gives its other files the mode of this one.
@@ -134,7 +151,15 @@ class Directory:
         self._lock = lock
         return lock
 
-    def _check(self, mark: bytes) -> None:
+    def _check(self, mark: bytes, *, upgrades: bool = False) -> None:
+        if mark == OLD_MARK:
+            if upgrades:
+                return
+            msg = (
+                f"{self.where} is a store of version 0.1.0: start a relay with it once "
+                f"(clearfunds relay --store {self.where}), which upgrades it"
+            )
+            raise StoreFormatError(msg)
         # A process that was killed may have left a part of it.
         if mark.strip(b"\0") and not MARK.startswith(mark.rstrip(b"\0")):
             msg = (

@@ -41,6 +41,7 @@ from ._recovery import LOG_POSITION, NEXT_QUEUE, Recovered, put_in_order, recove
 from ._sentences import logger, trouble
 from ._settings import StoreSettings
 from ._statistics import StoreStatistics
+from ._upgrade import put_old_files_aside, upgrade
 from ._writer import Writer
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ class Store:
     ) -> Store:
         """Open the store in `directory`, making it if needed, and recover it.
 
-        Blocks for as long as counting the messages takes: some seconds for ten million.
+        Blocks for as long as counting the messages takes: some seconds for ten million. A store of
+        version 0.1.0 is upgraded first, which copies its messages.
 
         Args:
             directory: Its directory.
@@ -127,7 +129,11 @@ class Store:
         place = Directory(directory)
         db: sqlite3.Connection | None = None
         try:
-            is_well = place.take()
+            is_well = place.take(upgrades=True)
+            if place.is_old:
+                upgrade(place, cls.open)
+            elif place.has_old_files:
+                put_old_files_aside(place.where)
             if not has_sound_header(place.database):
                 raise corruption("its header is damaged")
             db = connect(place.database, vfs=vfs)

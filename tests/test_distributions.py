@@ -13,6 +13,9 @@ from pathlib import Path
 import attrs
 import pytest
 
+import release
+import setup
+
 ROOT = Path(__file__).parents[1]
 
 MAKE = """
@@ -23,30 +26,23 @@ build_meta.build_sdist(to)
 build_meta.build_wheel(to)
 """
 
-OURS = (
-    ".ci", "benchmarks", "container", "dashboards", "docs", "examples", "experiments", "systemd",
-    "tests",
-)  # fmt: skip
-"""Folders that only the source distribution has, as they are in the repository."""
-
 
 @attrs.frozen
 class Distributions:
     """What was made."""
 
     source: frozenset[str]
-    wheel: frozenset[str]
+    wheel: tuple[str, ...]
+    metadata: str
     said: str
 
 
 def tracked() -> list[str]:
     """Return the files in the repository."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if listing.returncode:
+    try:
+        return [name for name in release.tracked(ROOT) if (ROOT / name).exists()]
+    except release.ReleaseError:
         pytest.skip("not a git checkout")
-    return [name for name in listing.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
 @pytest.fixture(scope="module")
@@ -67,38 +63,62 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
         source = {name.partition("/")[2] for name in tar.getnames()}
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
-        names = files.namelist()
-    return Distributions(frozenset(source), frozenset(names), done.stdout + done.stderr)
+        names = tuple(files.namelist())
+        (about,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        metadata = files.read(about).decode()
+    return Distributions(frozenset(source), names, metadata, done.stdout + done.stderr)
 
 
 def test_they_are_made_without_a_warning(made: Distributions) -> None:
-    warnings = re.findall(r"^(?:warning:|.*(?:WARNING|Warning)\b).*$", made.said, re.MULTILINE)
-    # A pattern that excludes what is not there anyway is no fault.
-    assert not [line for line in warnings if "no previously-included files" not in line]
+    assert release.warnings(made.said) == []
 
 
 def test_the_source_distribution_is_complete(made: Distributions) -> None:
     """Tests, documentation, the change log and the Makefile: all to build and to test it."""
-    wanted = {
-        name for name in tracked()
-        if name.startswith(tuple(f"{folder}/" for folder in OURS)) or "/" not in name
-    }  # fmt: skip
-    assert wanted - made.source <= {".gitignore", "MANIFEST.in"}
+    assert release.source_faults(ROOT, made.source) == []
+    assert {"Makefile", "CHANGELOG.md", "tests/test_distributions.py", "docs/relay.md"} <= set(
+        made.source
+    )
 
 
 def test_the_wheel_is_the_package_and_nothing_else(made: Distributions) -> None:
+    assert release.wheel_faults(ROOT, made.wheel) == []
     tops = {name.partition("/")[0] for name in made.wheel}
-    info = next(top for top in tops if top.endswith(".dist-info"))
+    (info,) = [top for top in tops if top.endswith(".dist-info")]
     assert tops == {"clearfunds", "pyspark_clearfunds.py", info}
-    data = {name for name in made.wheel if not name.endswith(".py") and info not in name}
-    tree = ROOT / "src" / "clearfunds"
-    wanted = {tree / "py.typed", *tree.glob("demo_data/*.csv.gz"), tree / "demo_data" / "README.md"}
-    wanted |= {*tree.glob("pages/live/*"), *tree.glob("_cli/_cluster/page/*")}
-    assert data == {path.relative_to(tree.parent).as_posix() for path in wanted}
-    # Every module of the checkout is there.
-    modules = {
-        path.relative_to(tree.parent).as_posix()
-        for folder in (tree, *(path for path in tree.iterdir() if path.is_symlink()))
-        for path in folder.rglob("*.py")
+    assert not [name for name in made.wheel if "flights" in name and not name.endswith(".py")]
+
+
+def test_the_readme_of_an_index_has_no_relative_links(made: Distributions) -> None:
+    """As there is no `Source` yet, links to files are plain text."""
+    text = made.metadata.partition("\n\n")[2]
+    assert text.startswith("# clearfunds\n")
+    assert "Description-Content-Type: text/markdown\n" in made.metadata
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "A library for Trio, asyncio and FastAPI, and a relay" in text
+
+
+def test_with_a_source_the_readme_s_links_lead_there() -> None:
+    project = {"version": "1.2.3", "urls": {"Source": "https://example.org/clearfunds/"}}
+    home = "https://example.org/clearfunds"
+    cases = {
+        "[a](docs/a.md), [b\nc](docs/b.md#x)": (
+            f"[a]({home}/blob/v1.2.3/docs/a.md), [b\nc]({home}/blob/v1.2.3/docs/b.md#x)"
+        ),
+        "![picture](docs/live.png)": f"![picture]({home}/raw/v1.2.3/docs/live.png)",
+        "[above](#the-relay)": f"[above]({home}/blob/v1.2.3/README.md#the-relay)",
+        "[web](https://example.com/x), <https://example.com>": (
+            "[web](https://example.com/x), <https://example.com>"
+        ),
     }
-    assert modules - {"clearfunds/demo_data/cut.py"} <= made.wheel
+    assert {text: setup.readme(text, project) for text in cases} == cases
+    whole = setup.readme((ROOT / "README.md").read_text("utf-8"), project)
+    links = re.findall(r"\]\(([^)]*)\)", whole)
+    assert len(links) > 40
+    assert [link for link in links if not link.startswith("https://")] == []
+    # Each of them is a file.
+    for link in links:
+        if link.startswith(home):
+            path = re.sub(r"^.*?/v1\.2\.3/|#.*$", "", link)
+            assert (ROOT / path).exists(), link

@@ -24,7 +24,6 @@ LINKS = {
     "relay": "../../relay",
     "sockets": "../../sockets",
     "transports": "../../transports",
-    "demo_data": "../../examples/data",
 }
 
 

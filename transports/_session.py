@@ -582,6 +582,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         """End the connection from this side."""
         self._link.cut(why)
 
+    def expel(self, why: str) -> None:
+        """End the connection for the operator; a peer whose protocol has words for that is told."""
+        self.cut(why)
+
     def has(self, whose: object) -> bool:
         """Whether it is this connection's: itself, its account, what is held for its peer."""
         return whose is self or whose is self.outlet or self._is_of_peer(whose)

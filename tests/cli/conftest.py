@@ -18,6 +18,11 @@ from tests import forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from clearfunds.relay import RelaySettings
+
+    Settle = Callable[..., RelaySettings]
 
 SECONDS = 30
 """More than anything here takes on a busy machine; less than anyone waits for a hung test."""
@@ -153,3 +158,27 @@ def complaint(
         return subprocess.CompletedProcess(argv, status, told.out, told.err)
 
     return command
+
+
+@pytest.fixture
+def settle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settle:
+    """Return what turns a command line, an environment and a file into settings."""
+    found: list[RelaySettings] = []
+
+    def instead(_: object, settings: RelaySettings, __: object) -> int:
+        found.append(settings)
+        return 0
+
+    monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
+    # The collector is that of all tests to come.
+    monkeypatch.setattr("clearfunds._cli._relay._spare_the_collector", lambda: None)
+
+    def settle(*options: str, env: dict[str, str] | None = None, toml: str = "") -> RelaySettings:
+        for name, value in (env or {}).items():
+            monkeypatch.setenv(name, value)
+        file = tmp_path / "clearfunds.toml"
+        file.write_text(toml, "utf-8")
+        assert run(["relay", "--config", str(file), *options]) == 0
+        return found.pop()
+
+    return settle

@@ -165,6 +165,7 @@ FOLDERS = (
     "ranges",
     "pages",
     "relay",
+    "store",
     "pipeline/journal",
     "src/clearfunds/_cli",
 )

@@ -643,6 +643,23 @@ OTHERS: Final = (
         "user to delete", "passwd p anna --delete", 2, "p has no user 'anna'",
         "give one of those in it", files={"p": ""},
     ),
+    Mistake(
+        "client to disconnect where nobody listens", "ctl disconnect x --url 127.0.0.1:{free}", 1,
+        "cannot reach http://127.0.0.1:{free}: Connection refused", "--http HOST:PORT",
+    ),
+    Mistake("limit without an amount", "ctl limit x", 2, "give --items", "--bytes, or both"),
+    Mistake(
+        "limit of nothing", "ctl limit x --items 0", 2,
+        '"0" is not at least 1', "none for no limit",
+    ),
+    Mistake(
+        "unknown level to set", "ctl log-level loud", 2, '"loud" for LEVEL', '"debug", "info"',
+    ),
+    Mistake("nothing to check", "config check c.toml", 1, "c.toml", "check"),
+    Mistake(
+        "mistake in a checked configuration", "config check c.toml", 1, "limit_itms",
+        "limit-items", files={"c.toml": "[relay]\nlimit_itms = 5\n"},
+    ),
     Mistake("unknown shell", "completion powershell", 2, '"powershell" for SHELL', '"bash", "zsh"'),
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ class Configured:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             lines = [json.loads(line) for line in self.relay.log[before:]]
-            if lines and lines[-1].get("event") in ("reloaded", "not_reloaded"):
+            if lines and lines[-1].get("what") == "access control list":
                 return lines
             time.sleep(0.01)
         raise AssertionError(self.relay.log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -15,13 +14,12 @@ from typing import Any, Final
 import promql_parser
 import pytest
 import trio
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
 from clearfunds.access import Tenant
 from clearfunds.transports.mqtt import PubAck
-from dashboards._files import FOLDER, generated
+from dashboards._files import FOLDER, generated, plain
 from dashboards._rules import ALERTS, RECORDINGS
 from tests.dashboards.queries import (
     RECORDED,
@@ -144,12 +142,7 @@ def test_check_says_what_is_stale(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", dashboards())
 def test_a_dashboard_survives_the_round_trip_through_grafanas_own_types(name: str) -> None:
     committed = dashboards()[name]
-    again = Dashboard.from_json(committed)
-    assert _plain(again) == committed
-
-
-def _plain(model: Any) -> Any:
-    return json.loads(json.dumps(model, cls=JSONEncoder))
+    assert plain(Dashboard.from_json(committed)) == committed
 
 
 # -- the layout -----------------------------------------------------------------------------------
@@ -180,6 +173,9 @@ def test_every_panel_says_what_it_answers_and_whom_it_asks(name: str) -> None:
         if panel["type"] == "row":
             continue
         assert panel["description"].split(".")[0].endswith("?") or "?" in panel["description"]
+        if panel["type"] == "text":
+            assert "datasource" not in panel
+            continue
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         assert panel["targets"], panel["title"]
         for target in panel["targets"]:
@@ -230,7 +226,9 @@ def test_what_is_asked_for_is_in_the_documentation() -> None:
 @pytest.mark.parametrize("query", panel_queries(), ids=str)
 def test_a_panel_looks_only_at_the_relays_that_are_chosen(query: Asked) -> None:
     for selected in selectors(query.expr):
-        assert "instance" in selected.labels, selected.text
+        # Not every alert has a job.
+        wanted = {"instance"} if selected.metric == "ALERTS" else {"job", "instance"}
+        assert wanted <= selected.labels, selected.text
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
@@ -246,15 +244,34 @@ def test_counters_are_looked_at_as_rates_and_buckets_as_quantiles(query: Asked) 
             )
 
 
-def test_variables_ask_for_what_a_relay_has(exported: dict[str, frozenset[str]]) -> None:
-    asked = [
-        variable["query"]
-        for dashboard in dashboards().values()
-        for variable in dashboard["templating"]["list"]
-        if variable["type"] == "query"
-    ]
-    assert asked == ["label_values(clearfunds_build_info, instance)"] * 4
+@pytest.mark.parametrize("name", dashboards())
+def test_jobs_relays_and_a_live_page_can_be_chosen(
+    name: str, exported: dict[str, frozenset[str]]
+) -> None:
+    variables = {each["name"]: each for each in dashboards()[name]["templating"]["list"]}
+    asked = {one: each["query"] for one, each in variables.items() if each["type"] == "query"}
+    assert asked == {
+        "job": "label_values(clearfunds_build_info, job)",
+        "instance": 'label_values(clearfunds_build_info{job=~"$job"}, instance)',
+        "live": "label_values(clearfunds_build_info"
+        '{job=~"$job(-detailed)?",instance=~"$instance"}, instance)',
+    }
     assert "clearfunds_build_info" in exported
+    for several in ("job", "instance"):
+        assert variables[several]["multi"]
+        assert variables[several]["allValue"] == ".*"
+    assert not variables["live"]["multi"]
+
+
+@pytest.mark.parametrize("name", dashboards())
+def test_a_link_and_a_row_lead_to_the_live_page(name: str) -> None:
+    dashboard = dashboards()[name]
+    links = [link["url"] for link in dashboard["links"] if link["type"] == "link"]
+    assert links == ["http://${live}/"]
+    row, panel = dashboard["panels"][-2:]
+    assert (row["type"], row["title"]) == ("row", "The live page")
+    assert panel["type"] == "text"
+    assert "](http://${live}/)" in panel["options"]["content"]
 
 
 # -- the rules ------------------------------------------------------------------------------------

@@ -29,6 +29,10 @@ MESSAGE_BYTES: Final = 64 << 20
 # A screenshot is one message.
 
 
+LIVE: Final = "document.querySelector('#link')?.dataset.state === 'live'"
+"""Whether the live page is there."""
+
+
 @attrs.define(eq=False)
 class Browser:
     """A running browser. What its pages complain of is in `complaints`."""
@@ -184,6 +188,12 @@ class Tab:
         await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         await self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
+    async def click(self, x: float, y: float) -> None:
+        """Click somewhere, in CSS pixels from the left and from the top."""
+        place: dict[str, Any] = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        await self.call("Input.dispatchMouseEvent", type="mousePressed", **place)
+        await self.call("Input.dispatchMouseEvent", type="mouseReleased", **place)
+
     async def accessibility(self) -> list[Seen]:
         """Return what assistive software is told of the page, from the top down."""
         await self.call("Accessibility.enable")
@@ -221,6 +231,20 @@ class Tab:
     async def close(self) -> None:
         """Close it."""
         await self.browser.call("Target.closeTarget", targetId=self.target)
+
+
+async def text_of(tab: Tab, selector: str) -> str:
+    """What stands there, as a person reads it."""
+    text = await tab.evaluate(f"document.querySelector({selector!r}).innerText")
+    assert isinstance(text, str)
+    # Some of its spaces do not break.
+    return " ".join(text.split())
+
+
+async def shows(tab: Tab, selector: str, text: str) -> None:
+    """Wait until something stands there."""
+    shown = f"document.querySelector({selector!r}).innerText.replace(/\\s+/g, ' ')"
+    await tab.until(f"{shown}.includes({text!r})")
 
 
 @asynccontextmanager

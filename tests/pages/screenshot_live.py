@@ -1,7 +1,7 @@
 """Take pictures of the live page: `python -m tests.pages.screenshot_live FOLDER`.
 
 - A relay with three tenants, of which one has a subscriber that has stopped reading: live.png (a
-  desk, light), live-dark.png, live-phone.png, live-statement.png and live-calm.png.
+  desk, light), live-dark.png, live-phone.png, live-drawer.png and live-calm.png.
 - examples/slow_consumer.py, at two times: who-blocks-whom.png, who-blocks-whom-statement.png, and
   who-blocks-whom-after.png, when the subscriber has been cut off.
 - With `--all`, the first once more at all sizes that a reader may have, to look them over: during
@@ -131,13 +131,20 @@ async def take(
         await tab.resize(width, height)
         await tab.prefer(scheme)
         await trio.sleep(1.2)
-        await save(folder, name, await tab.screenshot(whole=width > 600))
+        if width > 600:
+            # The legend below is the same for everybody.
+            top = "Math.round(document.querySelector('#legend').getBoundingClientRect().top)"
+            high = await tab.evaluate(f"{top} + scrollY")
+            picture = await tab.screenshot(whole=True, clip=(0, 0, width, high))
+        else:
+            picture = await tab.screenshot()
+        await save(folder, name, picture)
     await tab.resize(1200, 900)
-    await tab.evaluate("document.querySelector('#accounts button').click()")
+    await tab.evaluate("document.querySelector('#holders button').click()")
     await trio.sleep(1.5)
-    await save(folder, "live-statement", await tab.screenshot())
+    await save(folder, "live-drawer", await tab.screenshot())
     if all_sizes:
-        await tab.evaluate("document.querySelector('#statement').close()")
+        await tab.evaluate("document.querySelector('#drawer').close()")
         await look_over(tab, folder, "stall")
         await tab.until(CUT)
         await trio.sleep(2)
@@ -151,7 +158,12 @@ async def live(browser: Browser, folder: Path, *, all_sizes: bool) -> None:
     stall = trio.Event()
     async with (
         running(
-            listen=("mqtt+tcp://127.0.0.1:1883",), http="127.0.0.1:0", limit_items=1000, grace=0.1
+            listen=("mqtt+tcp://127.0.0.1:1883",),
+            http="127.0.0.1:0",
+            profile="lossless",
+            patience=20.0,
+            limit_items=1000,
+            grace=0.1,
         ) as relay,
         AsyncExitStack() as stack,
     ):
@@ -194,12 +206,12 @@ async def story(browser: Browser, folder: Path) -> None:
         await tab.until("document.querySelectorAll('#accounts [data-state=waits]').length === 5")
         await trio.sleep(1)
         await save(folder, "who-blocks-whom", await tab.screenshot())
-        await tab.evaluate("document.querySelector('#accounts [title$=ticker]').click()")
-        await tab.until("!document.querySelector('#statement-body').hidden")
+        await tab.evaluate("document.querySelector('#accounts [data-open$=ticker]').click()")
+        await tab.until("!document.querySelector('#about-account').hidden")
         await trio.sleep(0.5)
-        picture = await tab.screenshot(clip=(488, 0, 512, 560))
+        picture = await tab.screenshot(clip=(488, 0, 512, 720))
         await save(folder, "who-blocks-whom-statement", picture)
-        await tab.evaluate("document.querySelector('#statement').close()")
+        await tab.evaluate("document.querySelector('#drawer').close()")
         await tab.until(CUT)
         await trio.sleep(8)
         await save(folder, "who-blocks-whom-after", await tab.screenshot(clip=(0, 0, 1000, 240)))

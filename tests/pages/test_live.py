@@ -28,7 +28,7 @@ from clearfunds.dataspace import Mailbox
 from clearfunds.pages import Pages, Request
 from clearfunds.pages._cooperative import STRETCH_SECONDS_MAX, Pace
 from clearfunds.pages._events import EventStream, event, retry
-from clearfunds.pages._live import BROWSERS_MAX, LivePage, Sampler
+from clearfunds.pages._live import BROWSERS_MAX, SCRIPTS, LivePage, Sampler
 from clearfunds.pages._survey import (
     ACCOUNTS_MAX,
     FORECASTS_MAX,
@@ -756,6 +756,12 @@ async def test_the_drawer_has_everything_about_one_name() -> None:
         ]
         seen = await ask("pub 1")
         assert seen["account"]["debt"]["items"] == 3
+        # Whoever has its debt, the most first.
+        assert [(r["holder"], r["items"]) for r in seen["account"]["holders"]] == [
+            ("archive", 2),
+            ("other", 1),
+        ]
+        assert seen["account"]["holders_more"] == 0
         assert (seen["holder"], seen["client"]) == (None, None)
         assert [each["what"] for each in seen["timeline"]] == ["waited"]
         nursery.cancel_scope.cancel()
@@ -763,7 +769,9 @@ async def test_the_drawer_has_everything_about_one_name() -> None:
         box.settle_all()
     empty = (await ask("archive"))["holder"]
     assert (empty["items"], empty["debtors"], empty["left_seconds"]) == (0, [], None)
-    assert await ask("nobody") == {"account": None, "holder": None, "client": None, "timeline": []}
+    nobody = await ask("nobody")
+    assert nobody.pop("busy_ms") < 1000
+    assert nobody == {"account": None, "holder": None, "client": None, "timeline": []}
 
 
 async def test_only_so_many_browsers_watch_at_once() -> None:
@@ -781,13 +789,16 @@ async def test_only_so_many_browsers_watch_at_once() -> None:
 
 async def test_the_files_are_served_with_a_policy_that_lets_nothing_else_in() -> None:
     handlers = Pages(Ledger()).handlers()
+    page = (await handlers["/"](Request.parse("GET", "/"))).body
+    assert isinstance(page, bytes)
     for path, kind, says in (
         ("/", "text/html", b"<!doctype html>"),
         ("/live/style.css", "text/css", b"prefers-color-scheme"),
-        ("/live/page.js", "text/javascript", b'"use strict"'),
+        *((f"/live/{name}.js", "text/javascript", b'"use strict"') for name in SCRIPTS),
         ("/live/icon.svg", "image/svg+xml", b"<svg"),
     ):
         response = await handlers[path](Request.parse("GET", path))
+        assert path == "/" or f'"{path[1:]}"'.encode() in page  # It is asked for.
         assert response.status == 200
         assert response.content_type.partition(";")[0] == kind
         assert isinstance(response.body, bytes)

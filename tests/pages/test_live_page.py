@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,7 @@ from clearfunds.pages import Pages, serve_http
 from clearfunds.pages._history import Names, Point
 from clearfunds.pages._live import LivePage
 from clearfunds.testing import Box
-from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
+from tests.pages.chromium import CHROMIUM, LIVE, WHY_NOT, browsing, shows, text_of
 from tests.ports import lasting_port
 from tests.relay.brokers import Broker
 from tests.transports.mqtt.users import user_line
@@ -30,20 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
 SMALL = 32768
-LIVE = "document.querySelector('#link').dataset.state === 'live'"
-
-
-async def text_of(tab: Tab, selector: str) -> str:
-    """What stands there, as a person reads it."""
-    text = await tab.evaluate(f"document.querySelector({selector!r}).innerText")
-    assert isinstance(text, str)
-    # Some of its spaces do not break.
-    return " ".join(text.split())
-
-
-async def shows(tab: Tab, selector: str, text: str) -> None:
-    """Wait until something stands there."""
-    await tab.until(f"document.querySelector({selector!r}).innerText.includes({text!r})")
 
 
 async def publish(pub: BareClient) -> None:
@@ -175,6 +163,7 @@ async def test_what_a_screen_reader_is_told_and_the_tab_key_reaches() -> None:
             tab = await browser.open(urls[0] + "/", width=1000)
             await tab.until(LIVE)
             await shows(tab, "#accounts", "pub-8")
+            await shows(tab, "#then", "Look back")
             nodes = await tab.accessibility()
             # Whatever can be told apart has a name.
             for node in nodes:
@@ -196,14 +185,18 @@ async def test_what_a_screen_reader_is_told_and_the_tab_key_reaches() -> None:
                 await tab.press("Tab", 9)
                 if await tab.evaluate("document.activeElement === document.body"):
                     break
-                stops.append(await tab.evaluate("document.activeElement.textContent"))
+                named = "document.activeElement.labels?.[0] ?? document.activeElement"
+                stops.append(await tab.evaluate(f"({named}).textContent"))
                 outline = "getComputedStyle(document.activeElement).outline"
                 assert "solid 3px" in await tab.evaluate(outline)
                 box_of = await tab.evaluate(
                     "(r => [r.top, r.bottom])(document.activeElement.getBoundingClientRect())"
                 )
                 assert 0 <= box_of[0] < box_of[1] <= 900
-            names = [node.name for node in nodes if node.role in ("button", "link")]
+            used = ("button", "link", "slider", "combobox", "searchbox")
+            names = [node.name for node in nodes if node.role in used]
+            assert len(names) > 30
+            names.remove("Now")  # That cannot be used: it is now.
             assert stops == names
             assert stops[0] == "Skip to who waits"
         assert browser.complaints == []
@@ -260,8 +253,8 @@ async def test_the_page_by_keyboard_on_a_phone_and_with_names_that_are_markup() 
             assert await tab.evaluate(paper) != dark
             assert await tab.evaluate(moves) == "none"
 
-            # By keyboard: to the first account, its statement, and back to where one was.
-            for _ in range(30):
+            # By keyboard: to the first account, all about it, and back to where one was.
+            for _ in range(40):
                 await tab.press("Tab", 9)
                 if await tab.evaluate("document.activeElement.closest('#accounts tbody') !== null"):
                     break
@@ -269,16 +262,15 @@ async def test_the_page_by_keyboard_on_a_phone_and_with_names_that_are_markup() 
             outline = "getComputedStyle(document.activeElement).outlineStyle"
             assert await tab.evaluate(outline) != "none"
             await tab.press("Enter", 13, "\r")
-            await tab.until("document.querySelector('#statement').open")
-            await shows(tab, "#statement-facts", "Limit")
+            await tab.until("document.querySelector('#drawer').open")
+            await shows(tab, "#about-account", "Limit")
             assert (
-                await tab.evaluate("document.querySelector('#statement-h').firstChild.title")
-                == name
+                await tab.evaluate("document.querySelector('#drawer-h').firstChild.title") == name
             )
-            assert "10 items" in await text_of(tab, "#statement-facts")
+            assert "10 items" in await text_of(tab, "#about-account")
             assert "holder" in await text_of(tab, "#debtors")
             await tab.press("Escape", 27)
-            await tab.until("!document.querySelector('#statement').open")
+            await tab.until("opened === null")
             # Samples have come and gone meanwhile; the focus is still there.
             assert await tab.evaluate("document.activeElement.firstChild.title") == name
             assert await tab.evaluate("document.activeElement.closest('#accounts') !== null")
@@ -389,17 +381,19 @@ async def test_the_last_minutes_are_there_for_whoever_comes_late() -> None:
     now = time.time()
     for ago in range(200, 0, -1):
         debt = 700 if 100 <= ago <= 150 else 0
-        page.history.points.append(Point(now - ago, debt, int(debt > 0), 0, 0.0, 1.0 - debt / 1000))
+        page.history.keep(Point(now - ago, debt, int(debt > 0), 0, 0.0, 1.0 - debt / 1000))
         if not ago % 5:
             names = ((("mqtt/pub-1", 600), ("mqtt/pub-2", 100)), (("mqtt/archive", 650),))
-            page.history.names.append(Names(now - ago, *(names if debt else ((), ()))))
+            page.history.keep_names(Names(now - ago, *(names if debt else ((), ()))))
     async with browsing() as browser, trio.open_nursery() as nursery:
         urls: list[str] = await nursery.start(partial(serve_http, page.handlers()))
         with trio.fail_after(2 * SECONDS):
             tab = await browser.open(urls[0] + "/")
             await tab.until(LIVE)
-            await shows(tab, "#back-row", "Look back")
-            assert "who owed and who held the most" in await text_of(tab, "#then")
+            await shows(tab, "#then", "Look back to see who owed, held and waited then.")
+            assert re.search(
+                r"Readers last waited 1 min (4\d|50) s ago", await text_of(tab, "#then")
+            )
 
             async def look_back(seconds: int) -> str:
                 await tab.evaluate(
@@ -408,14 +402,88 @@ async def test_the_last_minutes_are_there_for_whoever_comes_late() -> None:
                 )
                 return await text_of(tab, "#then")
 
-            assert await look_back(120) == (
-                "2 min 0 s ago: debt 700, 1 reader waiting; owed most: pub-1 600, pub-2 100; "
-                "held most: archive 650"
+            then = await look_back(120)
+            assert re.fullmatch(r"2 min ago, at \d\d:\d\d:\d\d: debt 700, 1 reader waiting", then)
+            assert await text_of(tab, "#then-names") == (
+                "Owed most mqtt/pub-1 600 mqtt/pub-2 100 Held most mqtt/archive 650"
             )
-            assert await look_back(60) == "60.0 s ago: debt 0, 0 readers waiting"
+            then = await look_back(60)
+            assert then.startswith("60.0 s ago, at ")
+            assert then.endswith(": debt 0, 0 readers waiting")
+            assert await tab.evaluate("document.querySelector('#then-names').hidden")
+            # The chosen time stays what it is, and gets farther away.
+            await tab.until("document.querySelector('#then').innerText.startsWith('62.0')")
+            await tab.evaluate("document.querySelector('#to-now').click()")
+            assert "Look back to see" in await text_of(tab, "#then")
             assert await tab.evaluate("Number(document.querySelector('#back').min)") <= -195
             label = await tab.evaluate("document.querySelector('#debt-line').ariaLabel")
             assert label.endswith("least 0, most 700")
             # Before the page's server ends, which the browser reports as a broken stream of events.
+            assert browser.complaints == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_hour_is_there_for_whoever_comes_after_the_alert() -> None:
+    """It shows at once when readers waited last, and at that time who owed, held and waited."""
+    ledger = Ledger()
+    page = LivePage(ledger)
+    now = time.time()
+    for ago in range(3000, 0, -1):
+        stuck = 1800 <= ago <= 1840
+        debt = 5000 if stuck else 20
+        page.history.keep(Point(now - ago, debt, 12 * stuck, 3000 - ago, 0.0, 1.0 - debt / 9000))
+        if stuck and not ago % 5:
+            page.history.keep_names(
+                Names(
+                    now - ago,
+                    (("mqtt/pub-1", 4000), ("mqtt/pub-2", 1000)),
+                    (("mqtt/archive", 5000),),
+                    (("mqtt/archive", 4900),),
+                    (("mqtt/pub-2", 38), ("mqtt/pub-1", 12)),
+                )
+            )
+    async with browsing() as browser, trio.open_nursery() as nursery:
+        urls: list[str] = await nursery.start(partial(serve_http, page.handlers()))
+        with trio.fail_after(2 * SECONDS):
+            tab = await browser.open(urls[0] + "/")
+            await tab.until(LIVE)
+            await shows(tab, "#then", "Readers last waited 30")
+            last = r"Readers last waited 30 min( \d+ s)? ago, on archive\. Look back"
+            assert re.match(last, await text_of(tab, "#then"))
+            # Its time is on the screen without being asked for, with a time axis.
+            assert await tab.evaluate("document.querySelector('#span').value") == "3600"
+            label = await tab.evaluate("document.querySelector('#history').ariaLabel")
+            assert re.fullmatch(
+                r"From \d\d:\d\d:\d\d to \d\d:\d\d:\d\d: debt at most 5,000 items, "
+                r"at most 12 readers waiting",
+                label,
+            )
+            ticks: list[str] = await tab.evaluate(
+                "[...document.querySelectorAll('#history .when')].map((each) => each.textContent)"
+            )
+            assert len(ticks) >= 4
+            minutes = [int(tick[:2]) * 60 + int(tick[3:]) for tick in ticks]
+            steps = {(b - a) % 1440 for a, b in pairwise(minutes)}
+            assert len(steps) == 1
+            # At the click on the time of the wait, the chart says who it was.
+            width = "document.querySelector('#history').getBoundingClientRect()"
+            box = await tab.evaluate(f"(r => [r.left, r.top, r.width])({width})")
+            await tab.click(box[0] + box[2] * (1 - 1820 / 3000), box[1] + 40)
+            await shows(tab, "#then", ": debt 5,000, 12 readers waiting")
+            assert await text_of(tab, "#then-names") == (
+                "Owed most mqtt/pub-1 4,000 mqtt/pub-2 1,000 Held most mqtt/archive 5,000 "
+                "Waited on mqtt/archive 4,900 Waited mqtt/pub-2 38.0 s mqtt/pub-1 12.0 s"
+            )
+            assert await tab.evaluate("document.querySelectorAll('#history .cursor').length") == 1
+            # Another span, by keyboard.
+            await tab.evaluate("document.querySelector('#span').focus()")
+            await tab.press("ArrowUp", 38)
+            await tab.until("document.querySelector('#span').value === '900'")
+            await tab.until(
+                "document.querySelector('#history').ariaLabel.includes('at most 0 readers')"
+            )
+            await tab.evaluate("document.querySelector('#back').focus()")
+            await tab.press("ArrowLeft", 37)
+            await shows(tab, "#then", "5.0 s ago, at ")
             assert browser.complaints == []
         nursery.cancel_scope.cancel()

@@ -348,7 +348,7 @@ def test_a_shared_body_that_is_damaged_costs_its_messages_only(tmp_path: Path) -
     ("name", "content", "says"),
     [
         ("notes.txt", b"", "is not a store"),
-        ("clearfunds-store", b"clearfunds store, format 1\n", "not a store that this version can"),
+        ("clearfunds-store", b"clearfunds store, format 3\n", "not a store that this version can"),
     ],
 )
 def test_what_is_no_store_is_left_alone(

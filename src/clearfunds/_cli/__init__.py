@@ -4,6 +4,9 @@
 - `pub`: publishes MQTT messages.
 - `sub`: subscribes over MQTT and prints messages.
 - `top`: monitors a relay.
+- `queues`: inspects AMQP queues.
+- `ctl`: changes a running relay.
+- `config`: checks and shows a configuration.
 - `trace`: traces an account's next event to its last subscriber.
 - `mint`: makes keys and sturdyrefs for Syndicate clients.
 - `passwd`: sets passwords of MQTT users.

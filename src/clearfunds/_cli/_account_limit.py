@@ -9,8 +9,13 @@ from cyclopts import CoercionError, Parameter, Token
 from clearfunds.access import AccountLimit
 from clearfunds.transports import parse_size
 
+from ._rule_tables import a_text, count_or_none, is_table, read_table, size_or_none
+
 
 def _account_limit(text: str) -> AccountLimit:
+    if is_table(text):
+        readers = {"pattern": a_text, "items": count_or_none, "bytes": size_or_none}
+        return AccountLimit(**read_table("an account limit", text, readers, ["pattern", "items"]))
     # A pattern may have = and , in it; the amounts after it have no =.
     pattern, equals, amounts = text.rpartition("=")
     items, comma, nbytes = amounts.partition(",")

@@ -9,19 +9,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+)
 
-from ._config import PREFIX, sources
 from ._errors import CommandFailedError, UsageError
 from ._printable import printable_lines
+from ._sources import PREFIX, Source, sources
 from ._wording import one_line
 
-_COMMANDS: Final = {
+COMMANDS: Final = {
     "relay": "Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.",
     "cluster": "Run a cluster of relays on this machine, to try it.",
     "pub": "Publish MQTT messages.",
     "sub": "Subscribe over MQTT and print messages.",
     "top": "Monitor a relay: outstanding work, slow consumers, blocked publishers.",
+    "ctl": "Change a running relay: limits, policies, clients, the log level.",
     "queues": "Inspect the AMQP queues of a relay, purge them, move messages.",
     "audit": "Check that the books of a relay, or of a whole cluster, balance.",
     "trace": "Trace an account's next event to its last subscriber.",
@@ -30,6 +38,7 @@ _COMMANDS: Final = {
     "store": "Inspect and repair a relay's store on disk.",
     "report": "Analyse a relay's journal: debts, slow consumers, recommended limits.",
     "perf": "Load-test any MQTT server: throughput, latency, blocked publishers.",
+    "config": "Check a configuration file; show every option and where it comes from.",
     "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Show backpressure with a month of flights and one slow subscriber.",
 }
@@ -47,7 +56,7 @@ Use = Callable[[App, Sequence[str]], Any]
 """Does something with the tokens of a command: it is called, or its arguments are looked at."""
 
 
-def _build(argv: Sequence[str], use: Use) -> App:
+def _build(argv: Sequence[str], use: Use, *more: Source) -> App:
     app = App(
         name="clearfunds",
         help=_HELP,
@@ -55,7 +64,7 @@ def _build(argv: Sequence[str], use: Use) -> App:
         version=f"clearfunds {metadata.version('clearfunds')}",
         result_action="return_value",
     )
-    for name, summary in _COMMANDS.items():
+    for name, summary in COMMANDS.items():
         # A command that is called shows its docstring, not its line in the list.
         listed = {} if name in argv else {"help": summary}
         app.command(f"clearfunds._cli._{name}:{name}", name=name, **listed)
@@ -75,7 +84,7 @@ def _build(argv: Sequence[str], use: Use) -> App:
             ),
         ] = None,
     ) -> Any:
-        app.config = sources(config, _COMMANDS)
+        app.config = [*sources(config, COMMANDS), *more]
         return use(app, tokens)
 
     return app
@@ -94,7 +103,7 @@ def _needs_launcher(argv: Sequence[str]) -> bool:
     """
     return (
         not argv
-        or argv[0] not in _COMMANDS
+        or argv[0] not in COMMANDS
         or _names_file(argv)
         or any(token.startswith(("--help", "-h", "--version")) for token in argv)
     )
@@ -116,15 +125,34 @@ def _arguments(app: App, tokens: Sequence[str]) -> Mapping[str, Any]:
     return {**defaults, **bound.kwargs}
 
 
-def _read_again(argv: Sequence[str]) -> Mapping[str, Any]:
+def read_arguments(argv: Sequence[str], *more: Source, needs_all: bool = True) -> Mapping[str, Any]:
     """Return the arguments of a command as its sources have them now.
+
+    Args:
+        argv: The command line.
+        more: Sources behind all others.
+        needs_all: Whether it is a mistake if an argument is missing that the command needs;
+            otherwise the result has only those that are given then.
 
     Raises:
         UsageError: They have a mistake.
     """
+    seen: list[ArgumentCollection] = []
+
+    def look(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        seen.append(arguments)
+
     try:
-        found: Mapping[str, Any] = _launched(_build(argv, _arguments), argv)
+        try:
+            found: Mapping[str, Any] = _launched(_build(argv, _arguments, *more, look), argv)
+        except MissingArgumentError:
+            if needs_all or not seen:
+                raise
+            # The arguments of cyclopts have no types.
+            given: list[Any] = [each for each in seen[-1] if each.tokens]
+            found = {each.field_info.name: each.convert_and_validate() for each in given}
     except CycloptsError as error:
+        error.verbose = False  # which only the command's own parsing sets
         raise UsageError(one_line(error)) from error
     return found
 
@@ -142,16 +170,16 @@ def run(argv: Sequence[str], **given: object) -> int:
     0 success, 1 failure, 2 usage error, 130 interrupted. With 1 and 2, one line on stderr has the
     reason.
     """
-    read_again = partial(_read_again, tuple(argv)) if _names_file(argv) else None
+    read_again = partial(read_arguments, tuple(argv)) if _names_file(argv) else None
     given = {"argv": tuple(argv), "read_again": read_again, **given}
-    name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
+    name = f"clearfunds {argv[0]}" if argv and argv[0] in COMMANDS else "clearfunds"
     try:
         app = _build(argv, partial(_call, given))
         given["app"] = app
         if _needs_launcher(argv):
             result = _launched(app, argv)
         else:
-            app.config = sources(None, _COMMANDS)
+            app.config = sources(None, COMMANDS)
             result = _call(given, app, argv)
         # Here, and not at the interpreter's end, where a closed pipe can only be a traceback.
         sys.stdout.flush()

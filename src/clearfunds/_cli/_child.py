@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import attrs
 import trio
 
-from ._config import PREFIX
+from ._sources import PREFIX
 
 LINE_BYTES: Final = 64 << 10
 """Maximum bytes of a line that is kept in memory until its end; the rest of it is dropped."""

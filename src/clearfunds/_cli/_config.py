@@ -1,107 +1,159 @@
-"""Sources of options besides the command line.
+"""`clearfunds config`: check a configuration file, show every option and its origin."""
 
-One precedence for all commands and all kinds of options: command line, then environment, then TOML
-file, then default. A source that gives an option replaces it as a whole: a list on the command line
-replaces the file's list, it does not add to it.
-
-    CLEARFUNDS_RELAY_LIMIT_ITEMS=500        one value; a list is separated by spaces
-    [relay]                                 the file has one table a command,
-    limit_items = 500                       with the options' names, - or _ alike
-    [[relay.tenant]]                        a list option may be tables: its converter gets each
-    name = "press"                          as JSON
-"""
-
-import difflib
 import json
-import os
-import sys
-import tomllib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Final, cast
 
-from cyclopts import App, ArgumentCollection
-from cyclopts.config import Dict, Env
+import attrs
+from cyclopts import App, Argument, ArgumentCollection, Parameter
 
-from clearfunds.sockets import trouble_with_file
+from clearfunds.relay._relay import check_relay
+from clearfunds.transports import TransportError
 
-from ._errors import UsageError
+from ._app import COMMANDS, read_arguments
+from ._errors import CommandFailedError, UsageError
+from ._printable import printable
+from ._relay import prepared
+from ._reloading import Arguments, options_of
+from ._rule_tables import is_table
+from ._sources import read_file
 
-PREFIX: Final = "CLEARFUNDS_"
+_SECRET: Final = re.compile(r"(://[^/@\s:]*):[^@/\s]+@")
+# The password in a URL.
 
-Source = Callable[[App, tuple[str, ...], ArgumentCollection], Any]
+config = App(
+    name="config", help="Check a configuration file; show every option and where it comes from."
+)
 
 
-def sources(file: Path | None, commands: Iterable[str]) -> list[Source]:
-    """Return the sources between the command line and the defaults, highest first.
+@config.command
+def check(file: Annotated[Path, Parameter(help="The file, as for --config.")], /) -> int:
+    """Check a configuration file before a relay is started or reloaded with it.
 
-    Raises:
-        UsageError: The file cannot be read, is not TOML, or has something other than the tables of
-            commands. (The command's own parsing checks the content of its table.)
+    Options, and the files that they name (passwords, keys, certificates, the access control list),
+    are read as the commands read them; nothing is opened or started. 0: no mistake; 1: a mistake,
+    which is named.
     """
-    found: list[Source] = [_warn_of_unknown_variables, Env(PREFIX)]
-    if file is not None:
-        found.append(Dict(_read(file, sorted(commands)), source=str(file)))
-    return found
-
-
-def _read(file: Path, commands: list[str]) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(trouble_with_file(file, error)) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not in UTF-8: save it in that") from error
-    except ValueError as error:
-        msg = f"{file} is not TOML: {error}; correct it there"
-        raise UsageError(msg) from error
-    for key in tables:
-        if key not in commands:
-            tables_there = ", ".join(f"[{name}]" for name in commands)
-            msg = f"{file}: {key} is not a command{_instead(key, commands)}; tables: {tables_there}"
-            raise UsageError(msg)
-    return {key: _with_tables_as_text(table) for key, table in tables.items()}
+        tables = read_file(file, sorted(COMMANDS))
+        for name, table in tables.items():
+            _check_table(name, table, file)
+    except UsageError as error:
+        text = str(error)
+        raise CommandFailedError(text if str(file) in text else f"{file}: {text}") from error
+    names = ", ".join(f"[{name}]" for name in tables) or "no table"
+    print(f"{file}: no mistake in {names}")
+    return 0
 
 
-def _with_tables_as_text(table: Any) -> Any:
+def _check_table(name: str, table: object, file: Path) -> None:
     if not isinstance(table, dict):
-        return table
-    options = cast("dict[str, Any]", table)
-    return {name: _tables_as_text(value) for name, value in options.items()}
+        msg = f"{file}: {name} must be a table: [{name}]"
+        raise UsageError(msg)
+    if name == "relay":
+        _check_relay(read_arguments(["relay", "--config", str(file)]))
+        return
+    for argv in _commands_of(name, cast("dict[str, object]", table)):
+        read_arguments([*argv, "--config", str(file)], needs_all=False)
 
 
-def _tables_as_text(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()  # As TOML has it, for messages.
-    if not isinstance(value, list):
-        return value
-    each: list[Any] = cast("Any", value)
-    # TOML has dates, which JSON has not: the reader of the text reports the mistake.
-    return [json.dumps(one, default=str) if isinstance(one, dict) else one for one in each]
+def _commands_of(name: str, table: dict[str, object]) -> list[list[str]]:
+    """Return the commands that a table is for: one, or one for each table in it."""
+    below = [key for key, value in table.items() if isinstance(value, dict)]
+    return [[name, key] for key in below] or [[name]]
 
 
-def _warn_of_unknown_variables(
-    _: App, commands: tuple[str, ...], arguments: ArgumentCollection
-) -> None:
-    """Warn of variables that look like this command's options, but are none.
+def _check_relay(given: Arguments) -> None:
+    settings, _ = prepared(
+        given["options"], given["tls"], given["tokens"], given["journal"], given["workers"]
+    )
+    try:
+        check_relay(settings)
+    except TransportError as error:
+        raise UsageError(str(error)) from error
 
-    No error: a variable of this form can come from elsewhere (Kubernetes makes
-    CLEARFUNDS_RELAY_PORT for a service that is named clearfunds-relay).
+
+@config.command
+def show(
+    *options: Annotated[
+        str,
+        Parameter(
+            help="The command, `relay` if none is given, and options for it.",
+            allow_leading_hyphen=True,
+        ),
+    ],
+    argv: Annotated[Sequence[str], Parameter(parse=False)] = (),
+) -> int:
+    """Show every option of a command with its value and its origin, in the form of a file.
+
+    Lines with a value that is the default are comments. Passwords in URLs are not shown.
     """
-    prefix = PREFIX + "".join(f"{name.upper()}_" for name in commands)
-    known = [
-        name.lstrip("-").replace("-", "_").upper() for each in arguments for name in each.names
-    ]
-    for variable in sorted(os.environ):
-        rest = variable.removeprefix(prefix)
-        if commands and rest != variable and rest not in known:
-            print(
-                f"clearfunds: {variable} is in the environment, but is not an option of "
-                f"clearfunds {' '.join(commands)}{_instead(rest, known, prefix)}; ignored",
-                file=sys.stderr,
-            )
+    # With --config, which the launcher has taken out of `options`.
+    rest = [*argv[argv.index("show") + 1 :]]
+    command = ["relay", *rest] if not rest or rest[0].startswith("-") else rest
+    seen: list[ArgumentCollection] = []
+
+    def look(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        seen.append(arguments)
+
+    values = options_of(read_arguments(command, look, needs_all=False))
+    print(f"[{command[0]}]")
+    group = ""
+    for argument in seen[-1]:
+        if not argument.show or not argument.name.startswith("--") or argument.children:
+            continue
+        title = _group_of(argument)
+        if title != group:
+            group = title
+            print(f"\n# {group}")
+        name = argument.name.removeprefix("--").replace("-", "_")
+        value = values.get(argument.field_info.name, argument.field_info.default)
+        if value is argument.field_info.empty:
+            print(f"# {name}: must be given")
+        else:
+            print(printable(_line(name, value, argument)))
+    return 0
 
 
-def _instead(name: str, known: Iterable[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {prefix}{close[0]}?)" if close else ""
+def _group_of(argument: Argument) -> str:
+    groups = argument.parameter.group
+    found = groups[0] if isinstance(groups, tuple) and groups else groups
+    return getattr(found, "name", "")
+
+
+def _line(name: str, value: object, argument: Argument) -> str:
+    if not argument.tokens:
+        return f"# {name} = {_toml(value)}"
+    token = argument.tokens[0]
+    origin = {"cli": "command line", "env": token.keyword or "environment"}.get(
+        token.source, token.source
+    )
+    if isinstance(value, tuple):
+        several = cast("tuple[object, ...]", value)
+        if any(attrs.has(each.__class__) for each in several):
+            several = tuple(_rule(each.value) for each in argument.tokens if each.value)
+        value = several
+    return f"{name} = {_toml(value)}  # {origin}"
+
+
+def _rule(text: str) -> object:
+    """Return a rule as it was given: a text, or a table."""
+    return json.loads(text) if is_table(text) else text
+
+
+def _toml(value: object) -> str:
+    """Return a value as it stands in a file; `none` for its absence, as TOML has no null."""
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) and abs(value) < 1e15 else str(value)
+    if isinstance(value, dict):
+        pairs = cast("dict[str, object]", value).items()
+        return f"{{{', '.join(f'{name} = {_toml(each)}' for name, each in pairs)}}}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, cast('Sequence[object]', value)))}]"
+    return json.dumps(_SECRET.sub(r"\1:***@", str(value)), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Fetching one of the relay's pages: a GET over its own connection."""
+"""Requests to the pages of a relay, each over its own connection: looks, and changes."""
 
 import json
 import ssl
@@ -28,6 +28,9 @@ _BYTES_MAX: Final = 64 << 20
 # A ledger of ten thousand accounts has ten million.
 
 DEFAULT_URL: Final = "http://127.0.0.1:9100"
+
+URL_VARIABLE: Final = "CLEARFUNDS_URL"
+"""The environment variable with the URL of the pages, for all commands that ask for them."""
 
 _DEFAULT_PORT: Final = 9100
 # As in the examples; the ports of Prometheus's exporters begin there.
@@ -105,11 +108,28 @@ async def fetch_json(
         raise CommandFailedError(msg) from error
 
 
+async def send_json(url: str, method: str, content: object, visitor: Visitor = Visitor()) -> Any:
+    """Send a change (POST or PATCH) as JSON; return the answer, decoded from JSON.
+
+    The errors are those of `fetch_json`. Cancellation: it has been done, or not.
+    """
+    body = json.dumps(content).encode()
+    text = await fetch_text(url, visitor=visitor, method=method, body=body)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        msg = f"{url}: the answer is not JSON"
+        raise CommandFailedError(msg) from error
+
+
 async def fetch_text(
     url: str,
     seconds: float = _SECONDS,
     visitor: Visitor = Visitor(),
     most: int = _BYTES_MAX,
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
 ) -> str:
     """Return the content of the page at `url` (http or https, with a port).
 
@@ -118,6 +138,8 @@ async def fetch_text(
         seconds: Time limit for the whole answer.
         visitor: The login, and the trusted certificates.
         most: Maximum bytes of the answer.
+        method: The method of the request.
+        body: Its body, as JSON; None: it has none.
 
     Raises:
         PageStatusError: It answers with a status other than 200.
@@ -126,7 +148,7 @@ async def fetch_text(
     """
     try:
         with trio.fail_after(seconds):
-            status, body = await _fetch(url, visitor, most)
+            status, answer = await _fetch(url, visitor, most, method, body)
     except trio.TooSlowError as error:
         msg = f"{url}: no answer within {seconds:g} s"
         raise CommandFailedError(msg) from error
@@ -140,20 +162,24 @@ async def fetch_text(
         else:
             msg = f"{url}: the connection breaks off; {_WHICH_PORT}"
         raise CommandFailedError(msg) from error
-    text = body.decode("utf-8", "replace")
+    text = answer.decode("utf-8", "replace")
     if status != 200:
         raise PageStatusError(url, status, printable(text[:_SENTENCE_MAX].strip()))
     return text
 
 
-async def _fetch(url: str, visitor: Visitor, most: int) -> tuple[int, bytearray]:
+async def _fetch(
+    url: str, visitor: Visitor, most: int, method: str, sent: bytes | None
+) -> tuple[int, bytearray]:
     parts = urlsplit(url)
     connection = h11.Connection(h11.CLIENT)
     headers = [("Host", parts.netloc), ("Connection", "close")]
     if visitor.authorization is not None:
         headers.append(("Authorization", visitor.authorization))
+    if sent is not None:
+        headers += [("Content-Type", "application/json"), ("Content-Length", str(len(sent)))]
     request = h11.Request(
-        method="GET",
+        method=method,
         target=f"{parts.path}?{parts.query}" if parts.query else parts.path,
         headers=headers,
     )
@@ -161,6 +187,8 @@ async def _fetch(url: str, visitor: Visitor, most: int) -> tuple[int, bytearray]
     body = bytearray()
     async with await _connect(url, visitor) as stream:
         await stream.send_all(connection.send(request) or b"")
+        if sent is not None:
+            await stream.send_all(connection.send(h11.Data(data=sent)) or b"")
         await stream.send_all(connection.send(h11.EndOfMessage()) or b"")
         while True:
             event = connection.next_event()

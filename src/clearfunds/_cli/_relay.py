@@ -126,25 +126,7 @@ def relay(
         "workers": workers,
     }
     limited = configure_logging(log_level, log_format, log_rate)
-    if options.anonymous and options.passwords is None and tokens.jwt_key is None:
-        raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
-    try:
-        settings = options.settings(has_name=workers > 1, tls=tls.of_server(), tokens=tokens.read())
-        companion = journal.companion()
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if settings.range_owner is not None and not settings.has_users:
-        raise UsageError(
-            "--range-owner needs users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
-            "FILE"
-        )
-    if settings.tls is not None and not any(
-        _is_secure(url) for url in (*settings.listen, settings.http or "")
-    ):
-        log.warning(
-            "no listener uses the certificate: give --listen mqtt+tls://HOST:PORT or --http "
-            "https://HOST:PORT"
-        )
+    settings, companion = prepared(options, tls, tokens, journal, workers)
     if workers > 1:
         # Imported here: most relays are one process.
         from ._cluster._workers import Plan, run_workers
@@ -168,6 +150,36 @@ def relay(
     finally:
         if limited is not None:
             limited.flush()
+
+
+def prepared(
+    options: Options, tls: Tls, tokens: TokenOptions, journal: Journal, workers: int
+) -> tuple[RelaySettings, Companion | None]:
+    """Return the settings of a relay with these options, and its companion; reads their files.
+
+    Raises:
+        UsageError: They contradict each other, or a file has a mistake.
+    """
+    if options.anonymous and options.passwords is None and tokens.jwt_key is None:
+        raise UsageError("--anonymous needs --passwords FILE or --jwt-key FILE")
+    try:
+        settings = options.settings(has_name=workers > 1, tls=tls.of_server(), tokens=tokens.read())
+        companion = journal.companion()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if settings.range_owner is not None and not settings.has_users:
+        raise UsageError(
+            "--range-owner needs users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
+            "FILE"
+        )
+    if settings.tls is not None and not any(
+        _is_secure(url) for url in (*settings.listen, settings.http or "")
+    ):
+        log.warning(
+            "no listener uses the certificate: give --listen mqtt+tls://HOST:PORT or --http "
+            "https://HOST:PORT"
+        )
+    return settings, companion
 
 
 def _is_secure(url: str) -> bool:

@@ -84,7 +84,7 @@ class Configuration:
         only: Collection[str] | None = None,
     ) -> None:
         self.read = read
-        self._options = _options_of(given)
+        self._options = options_of(given)
         self._settings = adjusting.settings
         self._adjusting = adjusting
         self._only = only
@@ -101,7 +101,7 @@ class Configuration:
             return
         try:
             # In a thread: the relay goes on meanwhile.
-            options = _options_of(await trio.to_thread.run_sync(self.read))
+            options = options_of(await trio.to_thread.run_sync(self.read))
             changed, unchanged = self._take(options)
         except (UsageError, AdjustError) as error:
             log.error(
@@ -145,7 +145,8 @@ class Configuration:
         return changed, unchanged
 
 
-def _options_of(arguments: Arguments) -> dict[str, Any]:
+def options_of(arguments: Arguments) -> dict[str, Any]:
+    """Return the options in arguments, by the names of their settings."""
     options: dict[str, Any] = {}
     for name, value in arguments.items():
         if attrs.has(value.__class__):

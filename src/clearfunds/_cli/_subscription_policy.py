@@ -1,27 +1,33 @@
 """The option for slow-consumer policies of some clients on some topics."""
 
 from collections.abc import Sequence
-from typing import Annotated, get_args
+from typing import Annotated, Final, get_args
 
 from cyclopts import Parameter, Token
 
+from clearfunds.access._topic_rules import EVERY_TOPIC
 from clearfunds.dataspace import PatternError
 from clearfunds.transports import ProfileWord, StuckWord, SubscriptionPolicy
 
+from ._rule_tables import a_text, is_table, number_or_none, one_of, read_table
 from ._topic_rule import rules_of, split_rule
 
 FORM = "CLIENT FILTER=POLICY[,SECONDS]"
 
 
+_WORDS: Final = (*get_args(StuckWord), *get_args(ProfileWord))
+
+
 def _policy(text: str) -> SubscriptionPolicy:
+    if is_table(text):
+        return _of_table(text)
     client, topic_filter, done = split_rule(text)
     word, comma, seconds = done.partition(",")
     word, seconds = word.strip().replace("-", "_"), seconds.strip()
-    words = (*get_args(StuckWord), *get_args(ProfileWord))
-    if word not in words:
+    if word not in _WORDS:
         msg = (
             f'"{text}" is not {FORM}, with a pattern for clients, a topic filter and one of '
-            f'{", ".join(words)} ("dashboard-* sensors/#=conflate,2").'
+            f'{", ".join(_WORDS)} ("dashboard-* sensors/#=conflate,2").'
         )
         raise ValueError(msg)
     try:
@@ -32,6 +38,18 @@ def _policy(text: str) -> SubscriptionPolicy:
     except ValueError as error:
         msg = f'"{text}": "{seconds}" is not a number of seconds, at least 0.'
         raise ValueError(msg) from error
+
+
+def _of_table(text: str) -> SubscriptionPolicy:
+    readers = {
+        "client": a_text,
+        "filter": a_text,
+        "policy": one_of(_WORDS),
+        "patience": number_or_none,
+    }
+    found = read_table("a subscription policy", text, readers, ["policy"])
+    client, topic_filter = found.pop("client", "*"), found.pop("filter", EVERY_TOPIC)
+    return SubscriptionPolicy(client, topic_filter, **found)
 
 
 def _policies(_: object, tokens: Sequence[Token]) -> tuple[SubscriptionPolicy, ...]:

@@ -1,7 +1,7 @@
 """The options for tenants, and for rates at which some accounts may publish.
 
 A tenant is written `NAME,key=value,...` on the command line, and as a table in a file, which
-arrives here as JSON (`_config.py`):
+arrives here as JSON (`_sources.py`):
 
     --tenant press,user=newsroom,user=ticker,weight=3,items=5000,bytes=16MiB
     [[relay.tenant]]
@@ -18,6 +18,8 @@ from cyclopts import CoercionError, Parameter, Token
 
 from clearfunds.access import AccountRate, Tenant
 from clearfunds.transports import parse_size
+
+from ._rule_tables import a_text, is_table, number_or_none, read_table, size_or_none
 
 PATTERNS: Final = ("user", "client", "listener", "topic")
 FLAGS: Final = ("default", "users")
@@ -137,6 +139,9 @@ def _number(what: str, text: str) -> float:
 
 
 def _rate(text: str) -> AccountRate:
+    if is_table(text):
+        readers = {"pattern": a_text, "items": number_or_none, "bytes": size_or_none}
+        return AccountRate(**read_table("a rate", text, readers, ["pattern", "items"]))
     # A pattern may have = and , in it; the amounts after it have no =.
     pattern, equals, amounts = text.rpartition("=")
     items, comma, nbytes = amounts.partition(",")

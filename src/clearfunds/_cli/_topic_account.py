@@ -7,12 +7,17 @@ from cyclopts import Parameter, Token
 
 from clearfunds.transports import TopicAccount
 
+from ._rule_tables import a_text, is_table, read_table
 from ._topic_rule import rules_of
 
 FORM = "CLIENT FILTER"
 
 
 def _rule(text: str) -> TopicAccount:
+    if is_table(text):
+        readers = {"client": a_text, "filter": a_text}
+        found = read_table("a topic account", text, readers, ["filter"])
+        return TopicAccount(found.get("client", "*"), found["filter"])
     client, _, topic_filter = text.strip().partition(" ")
     topic_filter = topic_filter.strip()
     if not (client and topic_filter):

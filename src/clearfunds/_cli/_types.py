@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
@@ -87,6 +87,31 @@ OptionalSize = Annotated[int | None, Parameter(converter=_or_none(_size), valida
 
 Seconds = Annotated[float, Parameter(converter=_seconds, validator=Number(gte=0))]
 """A length of time."""
+
+NO_LIMIT: Final = 0
+"""Stands for `none`, where None stands for an option that is not given."""
+
+
+def _or_no_limit(
+    read: Callable[[object, Sequence[Token]], int],
+) -> Callable[[object, Sequence[Token]], int]:
+    def convert(kind: object, tokens: Sequence[Token]) -> int:
+        if tokens[0].value.lower() == "none":
+            return NO_LIMIT
+        value = read(kind, tokens)
+        if value < 1:
+            msg = f'"{tokens[0].value}" is not at least 1, nor none for no limit.'
+            raise ValueError(msg)
+        return value
+
+    return convert
+
+
+NewCount = Annotated[int | None, Parameter(converter=_or_no_limit(_count), show_default=False)]
+"""A count, or `NO_LIMIT`; None: it is not given."""
+
+NewSize = Annotated[int | None, Parameter(converter=_or_no_limit(_size), show_default=False)]
+"""A size, or `NO_LIMIT`; None: it is not given."""
 
 OptionalText = Annotated[str | None, Parameter(converter=_or_none(_text))]
 """A text, or `none` for its absence."""

@@ -56,8 +56,8 @@ def stall(port: int) -> Generator[None]:
 
 SENTENCE = re.compile(
     r"mqtt:\d+/-/pub waits for mqtt:\d+/-/stk, for \d+\.\d s: it owes 1,\d{3} of 1,000 items; "
-    r"outlet mqtt:\d+/-/stk holds 1,\d{3} items and has taken nothing for \d+\.\d s; "
-    r"it is disconnected in \d+\.\d s unless it reads, "
+    r"outlet mqtt:\d+/-/stk holds 1,\d{3} items and has made no progress for \d+\.\d s; "
+    r"it is cut off in (9 min \d+ s|10 min) unless it reads, "
     r"and mqtt:\d+/-/pub goes on then\."
     r"( stk's program does not read \(window shut \d+ % of \d+(\.\d)? s\)\.)?"
 )
@@ -217,6 +217,14 @@ class Terminal:
         size = struct.pack("HHHH", rows, columns, 0, 0)
         fcntl.ioctl(self.master if to is None else to, termios.TIOCSWINSZ, size)
 
+    def press(self, keys: str) -> None:
+        """Press some keys, one after the other."""
+        os.write(self.master, keys.encode())
+
+    def shows_keys(self) -> bool:
+        """Whether the terminal shows what is typed, and gives it in whole lines."""
+        return bool(termios.tcgetattr(self.master)[3] & (termios.ECHO | termios.ICANON))
+
     def read_until(self, pattern: str) -> str:
         """Return what comes on the screen up to the first match, without colours."""
         deadline = time.monotonic() + SECONDS
@@ -233,9 +241,10 @@ class Terminal:
                 except OSError:  # the other side is closed
                     pytest.fail(f"it has ended: {plain[-2000:]}")
 
-    def end(self, number: signal.Signals) -> tuple[int, str]:
-        """Return its exit status and what it has on stderr."""
-        self.process.send_signal(number)
+    def end(self, number: signal.Signals | None) -> tuple[int, str]:
+        """Return its exit status and what it has on stderr, after a signal or by itself."""
+        if number is not None:
+            self.process.send_signal(number)
         deadline = time.monotonic() + SECONDS
         # What it draws has to be read, or it could not finish.
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -289,6 +298,57 @@ def test_live_until_a_signal(start_relay: StartRelay, number: signal.Signals) ->
         rest = top.rest()
         assert "\x1b[?1049l" in rest
         assert "\x1b[?25h" in rest
+
+
+def test_keys_sort_find_explain_and_quit(start_relay: StartRelay) -> None:
+    _, port, url = started(start_relay)
+    with terminal(url, "--interval", "0.2") as top, stall(port):
+        top.read_until(r"\? help, q quit; those that wait longest first, then by debt.*Who owes")
+        assert not top.shows_keys()
+        top.press("s")
+        top.read_until(r"q quit; by debt.*Who owes.*Who holds")
+        top.press("ss")
+        # Holders come first then.
+        top.read_until(r"q quit; holders first, by what they hold.*Who holds.*Who owes")
+        top.press("S")
+        top.read_until(r"q quit; by how long they have waited, now and before")
+        # What is typed is shown, may be corrected, and selects rows by name.
+        top.press("/pux\x7f")
+        top.read_until(r"Find: pu█")
+        top.press("B\r")
+        shown = top.read_until(r'names with "puB".*Who owes.*/-/pub.*Who holds.*/-/pub waits for')
+        assert "/-/stk" not in shown.rpartition("Who holds")[2].partition("waits for")[0]
+        # A key of it is none: q is a letter of a name.
+        top.press("/q\x1b")
+        top.read_until(r"Find: puBq")
+        top.read_until(r'help, q quit; [^;]*; names with "puB"')
+        top.press("\x1b")
+        top.read_until(r"Who holds.*/-/stk")
+        # Arrows and such do nothing.
+        top.press("\x1b[A\x1bOB?")
+        words = top.read_until(r"Keys.*Words, and the usual ones.*no progress")
+        assert "high-water mark" in words
+        top.press(" ")
+        top.read_until(r"Who owes")
+        top.press("q")
+        assert top.end(None) == (0, "")
+        rest = top.rest()
+        assert "\x1b[?1049l" in rest
+        assert "\x1b[?25h" in rest
+        assert top.shows_keys()
+
+
+def test_find_is_an_option_too(start_relay: StartRelay, clearfunds: Clearfunds) -> None:
+    _, port, url = started(start_relay)
+    with stall(port):
+        run = clearfunds("top", url, "--once", "--find", "STK")
+    assert (run.returncode, run.stderr) == (0, "")
+    # Who waits is said whatever is looked for.
+    assert SENTENCE.fullmatch(run.stdout.splitlines()[0])
+    assert 'names with "STK"' in run.stdout
+    owes, _, holds = run.stdout.partition("Who owes")[2].partition("Who holds")
+    assert "/-/pub" not in owes
+    assert "/-/stk" in holds
 
 
 def test_live_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds import testing
+from clearfunds._cli._top._choice import Choice
 from clearfunds._cli._top._outputs import View
 from clearfunds._cli._top._screen import Room, screen
 from clearfunds._cli._top._top_words import (
@@ -93,10 +94,10 @@ async def test_who_waits_for_whom_how_much_of_what_how_long_and_what_next() -> N
     page = await scene.look_while_waiting(3.25)
     assert first_line(page) == (
         "pub waits for sub, for 3.2 s: it owes 1,234 of 1,000 items; outlet sub holds 1,234 items "
-        "and has taken nothing for 3.2 s; it is disconnected in 16.8 s unless it "
+        "and has made no progress for 3.2 s; it is cut off in 16.8 s unless it "
         "reads, and pub goes on then."
     )
-    assert what_next(page["holders"][0]) == "cut in 16.8 s"
+    assert what_next(page["holders"][0]) == "cut off in 16.8 s"
 
 
 async def test_why_it_is_slow() -> None:
@@ -149,8 +150,8 @@ async def test_one_that_is_never_given_up() -> None:
     scene.send(1)
     page = await scene.look_while_waiting(700)
     assert first_line(page) == (
-        "pub waits for sub, for 12 min: it owes 1 of 0 items; outlet sub holds 1 item and has "
-        "taken nothing for 12 min; it is waited for, however long it takes."
+        "pub waits for sub, for 11 min 40 s: it owes 1 of 0 items; outlet sub holds 1 item and has "
+        "made no progress for 11 min 40 s; it is waited for, however long it takes."
     )
     assert what_next(page["holders"][0]) == "is waited for"
 
@@ -158,10 +159,10 @@ async def test_one_that_is_never_given_up() -> None:
 @pytest.mark.parametrize(
     ("policy", "soon", "then"),
     [
-        (StuckPolicy.DROP_OLDEST, "drops in 16.8 s", "what is old is dropped"),
-        (StuckPolicy.DROP_NEWEST, "drops in 16.8 s", "what comes is dropped"),
-        (StuckPolicy.CONFLATE, "drops in 16.8 s", "all but the latest of each topic is dropped"),
-        (StuckPolicy.SPILL, "spills in 16.8 s", "what it has not taken is put aside"),
+        (StuckPolicy.DROP_OLDEST, "drops in 16.8 s", "drops what is old"),
+        (StuckPolicy.DROP_NEWEST, "drops in 16.8 s", "drops what comes"),
+        (StuckPolicy.CONFLATE, "drops in 16.8 s", "keeps the latest of each topic alone"),
+        (StuckPolicy.SPILL, "spills in 16.8 s", "has its backlog put aside"),
     ],
 )
 async def test_one_that_is_relieved(policy: StuckPolicy, soon: str, then: str) -> None:
@@ -169,7 +170,8 @@ async def test_one_that_is_relieved(policy: StuckPolicy, soon: str, then: str) -
     scene.send(1234)
     page = await scene.look_while_waiting(3.25)
     assert first_line(page).endswith(
-        f"has taken nothing for 3.2 s; {then} in 16.8 s unless it reads, and pub goes on then."
+        f"has made no progress for 3.2 s; it {then} in 16.8 s unless it reads, and pub goes on "
+        "then."
     )
     assert what_next(page["holders"][0]) == soon
 
@@ -198,7 +200,7 @@ async def test_it_is_bytes_where_bytes_are_too_many() -> None:
     page = await scene.look_while_waiting(20)
     assert first_line(page) == (
         "pub waits for sub, for 20.0 s: it owes 3.0 MiB of 1.0 MiB; outlet sub holds 3.0 MiB and "
-        "has taken nothing for 20.0 s; it is disconnected now unless it "
+        "has made no progress for 20.0 s; it is cut off now unless it "
         "reads, and pub goes on then."
     )
 
@@ -219,7 +221,7 @@ async def test_several_that_wait_at_the_servers_limit_for_several() -> None:
         nursery.cancel_scope.cancel()
     assert first_line(page) == (
         "p0, p1, p2, p3 and 3 more wait for sub and 1 more, for 2.0 s: server owes 12 of 10 items; "
-        "outlet sub holds 9 items and has taken nothing for 2.0 s; it is disconnected in 18.0 s "
+        "outlet sub holds 9 items and has made no progress for 2.0 s; it is cut off in 18.0 s "
         "unless it reads, and they go on then."
     )
     text = printed(page, Room(20))
@@ -272,7 +274,7 @@ async def test_being_given_up_may_not_be_enough() -> None:
     scene.send(700, box=other)
     page = await scene.look_while_waiting(3)
     assert first_line(page).endswith(
-        "it is disconnected in 17.0 s unless it reads; pub has to wait for others then."
+        "it is cut off in 17.0 s unless it reads; pub has to wait for others then."
     )
 
 
@@ -314,12 +316,12 @@ async def test_what_has_happened_is_said_when_it_is_over() -> None:
 
 async def test_that_it_looks_less_often_than_asked_for_is_said() -> None:
     page = await Scene(Limit(items=10)).look()
-    assert "a look every" not in text_of(View("here", 20, False, 1.0), page)
+    assert "a look every" not in text_of(View("here", 20, Choice(), 1.0), page)
     page["busy_ms"] = 64.0
     said = "a look every 3.2 s, not 1 s: each takes 64 ms of the relay's time"
-    assert said in text_of(View("here", 20, False, 1.0), page)
-    assert "a look every" not in text_of(View("here", 20, False, 5.0), page)
-    assert "a look every" not in text_of(View("here", 20, False, None), page)
+    assert said in text_of(View("here", 20, Choice(), 1.0), page)
+    assert "a look every" not in text_of(View("here", 20, Choice(), 5.0), page)
+    assert "a look every" not in text_of(View("here", 20, Choice(), None), page)
 
 
 def text_of(view: View, page: Any) -> str:
@@ -375,8 +377,9 @@ async def test_what_is_left_out_is_counted() -> None:
 
 
 def test_lengths_and_sizes() -> None:
-    assert [duration(s) for s in (0, 59.94, 599.9, 600, 36000, 1e6)] == [
-        *("0.0 s", "59.9 s", "599.9 s", "10 min", "10 h", "278 h")
+    assert [duration(s) for s in (0, 99.94, 99.96, 250, 600, 7500, 36000, 1e6)] == [
+        *("0.0 s", "99.9 s", "1 min 40 s", "4 min 10 s", "10 min", "2 h 5 min", "10 h"),
+        "11 d 13 h",
     ]
     assert [size(n) for n in (0, 9_999, 10_000, 8 << 20, 5 << 30)] == [
         *("0 B", "9999 B", "9.8 KiB", "8.0 MiB", "5.0 GiB")
@@ -422,8 +425,8 @@ async def test_whoever_blocks_is_who_is_waited_for() -> None:
     )
     page = await scene.look_while_waiting(2.0)
     assert first_line(page) == (
-        "pub waits, for 2.0 s, blocked by outlet sub: it holds 3 items and has taken nothing "
-        "for 2.5 s; it is disconnected in 18.0 s unless it reads, and pub goes on then."
+        "pub waits, for 2.0 s, blocked by outlet sub: it holds 3 items and has made no progress "
+        "for 2.5 s; it is cut off in 18.0 s unless it reads, and pub goes on then."
     )
     held = {row["name"]: row["waited_items"] for row in page["holders"]}
     assert held == {"sub": 3, "other": 0}

@@ -8,8 +8,7 @@ import trio
 from clearfunds.transports.mqtt import Publish, encode
 from experiments.credit_flow import Credit
 from tests.experiments.credit_flow.relays import on_credit
-from tests.pages.chromium import CHROMIUM, WHY_NOT, browsing
-from tests.pages.test_live_page import LIVE, shows, text_of
+from tests.pages.chromium import CHROMIUM, LIVE, WHY_NOT, browsing, shows, text_of
 from tests.transports.peers import SECONDS, connected, running, until
 
 

@@ -390,6 +390,10 @@ class MqttSession(Session["MqttServer", Account | None]):
             return self.account
         return forwarder.excess.overdue  # what it has no funds for is looked at in its turn
 
+    def expel(self, why: str) -> None:
+        """See `Session.expel`."""
+        self._sender.cut(why, Reason.ADMINISTRATIVE_ACTION)
+
     def adjust(self) -> None:
         """See `Session.adjust`."""
         super().adjust()

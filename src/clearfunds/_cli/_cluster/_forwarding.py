@@ -15,6 +15,7 @@ import h11
 import trio
 
 from clearfunds.pages import Handler, Request, Response
+from clearfunds.pages._messages import CHANGING
 
 from ._relays import Member
 
@@ -54,7 +55,7 @@ class ForwardingHandlers(Mapping[str, Handler]):
         async def handle(request: Request) -> Response:
             if not slash:  # The page's own links are relative to its folder.
                 return Response.sentence(308, f"See /{name}/.", ("Location", f"/{name}/"))
-            return await _forward(relay, rest, request)
+            return await forward(relay, rest, request)
 
         return handle
 
@@ -65,8 +66,8 @@ class ForwardingHandlers(Mapping[str, Handler]):
         return len(self._own)
 
 
-async def _forward(relay: Member, path: str, request: Request) -> Response:
-    """Return a relay's answer to a request; cancellation ends it there."""
+async def forward(relay: Member, path: str, request: Request) -> Response:
+    """Return a relay's answer to a request for another path; cancellation ends it there."""
     if not relay.addresses.is_ready:
         return Response.sentence(503, f"{relay.name} is starting.", ("Retry-After", "1"))
     parts = urlsplit(relay.addresses.http)
@@ -75,21 +76,27 @@ async def _forward(relay: Member, path: str, request: Request) -> Response:
     query = urlencode(request.query, doseq=True)
     target = f"/{quote(path)}{'?' if query else ''}{query}"
     headers = [("Host", parts.netloc), ("Authorization", relay.visitor.authorization or "")]
-    head = h11.Request(method="GET", target=target, headers=[*headers, ("Connection", "close")])
+    if request.method in CHANGING:
+        headers.append(("Content-Length", str(len(request.body))))
+    # HEAD is asked for as GET: the server leaves the body out.
+    method = request.method if request.method in CHANGING else "GET"
+    head = h11.Request(method=method, target=target, headers=[*headers, ("Connection", "close")])
     why = f"no answer within {_ANSWER_SECONDS:g} s"
     with trio.move_on_after(_ANSWER_SECONDS):
         try:
             stream = await trio.open_tcp_stream(parts.hostname, parts.port)
-            return await _answer(stream, head)
+            return await _answer(stream, head, request.body)
         except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             why = str(error)
     return Response.sentence(502, f"{relay.name} does not answer: {why}.")
 
 
-async def _answer(stream: trio.SocketStream, head: h11.Request) -> Response:
+async def _answer(stream: trio.SocketStream, head: h11.Request, body: bytes) -> Response:
     answer = _Answer(stream)
     try:
         await stream.send_all(answer.connection.send(head) or b"")
+        if body:
+            await stream.send_all(answer.connection.send(h11.Data(data=body)) or b"")
         await stream.send_all(answer.connection.send(h11.EndOfMessage()) or b"")
         event = await answer.next_event()
         if not isinstance(event, h11.Response):

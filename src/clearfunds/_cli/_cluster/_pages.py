@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from clearfunds.pages import Access, Handler, HttpLimits, Request, Response, serve_http
+from clearfunds.pages import Access, Action, Handler, HttpLimits, Request, Response, serve_http
 from clearfunds.pages._exposition import CONTENT_TYPE
 from clearfunds.pages._files import FOLDER, HEADERS, SHARED_FILES, read_files
 from clearfunds.pages._json import compact
@@ -71,6 +71,7 @@ async def serve_cluster_pages(
     address: PagesAddress,
     access: Access,
     *,
+    actions: Action | None = None,
     limits: HttpLimits | None = None,
     tls: ServerTls | None = None,
 ) -> str:
@@ -86,7 +87,13 @@ async def serve_cluster_pages(
         msg = f"cannot serve the page on {address.host}:{address.port}: {why}"
         raise CommandFailedError(msg) from error
     serve = partial(
-        serve_http, handlers, listeners=listeners, access=access, limits=limits, tls=tls
+        serve_http,
+        handlers,
+        listeners=listeners,
+        access=access,
+        actions=actions,
+        limits=limits,
+        tls=tls,
     )
     urls: list[str] = await nursery.start(serve)
     return urls[0]

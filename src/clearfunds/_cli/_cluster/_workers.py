@@ -34,13 +34,14 @@ from clearfunds.transports import ListenURLError, TransportError
 from clearfunds.transports._listener import Listener, ListenURL, open_listeners
 
 from .._child import program_command
-from .._config import PREFIX
 from .._errors import CommandFailedError, UsageError
 from .._page import Visitor
 from .._reloading import Arguments, Configuration, reload_files, reloads_of
 from .._running import run_async, sentence_of, tell
 from .._service import Service
+from .._sources import PREFIX
 from ._course import Course, run_course
+from ._crowd_actions import CrowdActions
 from ._ending import SIGNALS, Ending
 from ._forwarding import ForwardingHandlers
 from ._look import Looks
@@ -310,6 +311,7 @@ class Workers:
             ForwardingHandlers(own, self._workers),
             address,
             access_of(settings, address),
+            actions=CrowdActions(self._workers),
             limits=HttpLimits(connections=settings.max_http_connections),
             tls=settings.tls if address.secure else None,
         )

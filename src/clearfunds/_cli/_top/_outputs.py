@@ -12,13 +12,17 @@ import attrs
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from ._screen import Room, screen
+from .._printable import printable
+from ._choice import ORDERS
+from ._screen import Room, help_screen, screen
 from ._source import stretched
 
 if TYPE_CHECKING:
     from rich.live import Live
 
     from clearfunds.pages._top_json import TopPage
+
+    from ._choice import Choice
 
 _PLAIN_WIDTH: Final = 100_000
 # Without a terminal nothing is cut or folded: a reader may search for a name.
@@ -58,17 +62,25 @@ class View:
     url: str
     rows: int
     """Maximum of each table."""
-    holders_first: bool
-    """Whether holders come before accounts."""
+    choice: Choice
+    """The order of rows, and which of them."""
     interval: float | None
     """Seconds between updates, as asked for; None with a single one."""
 
-    def screen(self, page: TopPage, width: int | None, height: int | None = None) -> RenderableType:
+    def screen(
+        self, page: TopPage, width: int | None, height: int | None = None, *, keys: bool = False
+    ) -> RenderableType:
         """Return the whole screen; None: no limit of width or height."""
-        source = source_line(self.url, page)
-        slower = None if self.interval is None else stretched(page, self.interval)
-        room = Room(self.rows, width, height)
-        return screen(page, source, room, holders_first=self.holders_first, note=slower)
+        choice = self.choice
+        notes = [
+            "? help, q quit" if keys else "",
+            ORDERS[choice.sort] if keys else "",
+            f'names with "{printable(choice.name)}"' if choice.name else "",
+            "" if self.interval is None else stretched(page, self.interval) or "",
+        ]
+        note = "; ".join(filter(None, notes)) or None
+        source, room = source_line(self.url, page), Room(self.rows, width, height)
+        return screen(page, source, room, holders_first=choice.sort == "held", note=note)
 
 
 def source_line(url: str, page: TopPage) -> str:
@@ -138,8 +150,9 @@ class Blocks:
 class LiveScreen:
     """A screen that is redrawn; the last update stays on it while the relay is gone."""
 
-    def __init__(self, view: View, console: Console, live: Live) -> None:
+    def __init__(self, view: View, console: Console, live: Live, *, keys: bool = False) -> None:
         self._view = view
+        self._keys = keys
         self._console = console
         self._live = live
         self._page: TopPage | None = None
@@ -158,12 +171,22 @@ class LiveScreen:
         """Draw it for the terminal's present size."""
         size = self._console.size
         height = size.height
+        choice = self._view.choice
+        if choice.helping:
+            self._live.update(help_screen(size.width), refresh=True)
+            return
         head: list[RenderableType] = []
+        if choice.typing is not None:
+            line = Text(
+                f"Find: {printable(choice.typing)}\u2588  Enter finds, Esc goes back", "bold"
+            )
+            head.append(line)
+            height -= 1 + len(line) // size.width
         if self._why is not None:
             old = f"; what is below is {time.monotonic() - self._seen:.0f} s old"
             line = Text(f"{self._why}; trying again{old if self._page else ''}", "bold reverse")
             head.append(line)
             height -= 1 + len(line) // size.width
         if self._page is not None:
-            head.append(self._view.screen(self._page, size.width, height))
+            head.append(self._view.screen(self._page, size.width, height, keys=self._keys))
         self._live.update(Group(*head), refresh=True)

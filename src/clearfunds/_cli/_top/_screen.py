@@ -10,6 +10,7 @@ from rich.text import Text
 
 from .._printable import printable
 from .._tables import bar, table
+from ._choice import HELP, LEGEND
 from ._top_words import (
     alarm_sentence,
     count,
@@ -37,6 +38,9 @@ _WIDE: Final = 110
 # Columns that a terminal needs for all of ours; a narrower one shows fewer.
 
 _NAME_MIN: Final = 12
+
+_NEXT: Final = 20
+# The longest: "cut off in 9 min 59 s".
 
 _WAITS_SHARE: Final = 4
 # Share of the lines for the table of waits: a fourth.
@@ -98,6 +102,21 @@ def screen(
     return Group(*head, *[each for rows in tables for each in rows])
 
 
+def help_screen(width: int) -> RenderableType:
+    """Return what the keys do, and what the words mean."""
+    found: list[RenderableType] = []
+    for title, rows in (("Keys", HELP), ("Words, and the usual ones", LEGEND)):
+        longest = max(len(key) for key, _ in rows)
+        explained = table(title, ("", longest + 2), ("", max(_NAME_MIN, width - longest - 4)))
+        explained.title_style = "bold"
+        explained.show_header = False
+        explained.columns[1].no_wrap = False
+        for key, words in rows:
+            explained.add_row(Text(key, "bold"), words)
+        found += [explained, Text("")]
+    return Group(*found)
+
+
 def _incidents(page: TopPage, room: Room) -> list[Text]:
     """Return recent incidents, as far as there is room; disconnections first."""
     most = _INCIDENTS if room.height is None or room.height >= _HIGH else 1
@@ -148,11 +167,11 @@ def _fit(name: str, width: int) -> str:
 
 
 def _waits(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
-    width = _names(room, 2, 9, 9, 9, 16)
+    width = _names(room, 2, 9, 11, 11, _NEXT)
     found = _table(
         "Who waits on whom",
-        *(("who waits", width), ("on whom", width)),
-        *(("holds", -9), ("waits", -9), ("idle", -9), ("what next", 16)),
+        *(("waits", width), ("on", width)),
+        *(("items", -9), ("for", -11), ("no progress", -11), ("next", _NEXT)),
     )
     for wait in page["waits"][:rows]:
         who = one_of(wait["waiting"][:1], wait["count"])
@@ -173,17 +192,17 @@ def _waits(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
 
 def _next(holder: HolderRow) -> Text:
     text = what_next(holder)
-    return Text(text, "red" if text.startswith(("cut", "ended")) else "")
+    return Text(text, "red" if text.startswith(("cut off", "ended")) else "")
 
 
 def _accounts(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
     wide = room.width is None or room.width >= _WIDE
-    fixed = [("owes", -9), ("of", -9), ("", _BAR), ("bytes", -11), ("of", -11)]
+    fixed = [("debt", -9), ("limit", -9), ("", _BAR), ("bytes", -11), ("limit", -11)]
     if room.width is None:
         del fixed[2]  # A bar is for eyes.
     elif not wide:
         del fixed[2:]
-    fixed += [("state", 9), ("waits", -8), ("in all", -8)]
+    fixed += [("state", 9), ("waits", -11), ("in all", -11)]
     width = _names(room, 1, *(size for _, size in fixed))
     found = _table("Who owes", ("account", width), *fixed)
     shown = page["accounts"][:rows]
@@ -214,10 +233,10 @@ def _accounts(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
 
 def _holders(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
     wide = room.width is None or room.width >= _WIDE
-    fixed = [("holds", -9), ("bytes", -11), ("awaited", -9), ("oldest", -9), ("idle", -9)]
+    fixed = [("items", -9), ("bytes", -11), ("waited on", -9), ("oldest", -11)]
     if not wide:
         del fixed[1], fixed[2]
-    fixed += [("what next", 16)]
+    fixed += [("no progress", -11), ("next", _NEXT)]
     width = _names(room, 1, *(size for _, size in fixed))
     found = _table("Who holds", ("holder", width), *fixed)
     for holder in page["holders"][:rows]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import quote
 
 import attrs
 
@@ -36,13 +37,16 @@ class Source:
         url = pages_url(text)
         return cls(url, login.visitor(url))
 
-    async def look(self, top: int, by: str) -> TopPage:
+    async def look(self, top: int, by: str, name: str = "") -> TopPage:
         """Fetch the page, with the first `top` rows of everything.
+
+        Only accounts and holders with `name` in their names, if it is not empty.
 
         Raises:
             CommandFailedError: There is none; one line has the reason.
         """
-        url = f"{self.url}/ledger.json?top={top}&by={by}"
+        part = f"&name={quote(name)}" if name else ""
+        url = f"{self.url}/ledger.json?top={top}&by={by}{part}"
         page: Any = await fetch_json(url, visitor=self.visitor)
         if not isinstance(page, dict) or not {"waits", "more", "busy_ms"} <= page.keys():
             msg = f"{url} is not a page of a relay of this version"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from .._printable import printable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from clearfunds.pages._top_json import TopPage
 
 STILL_SECONDS: Final = 1.0
-# Seconds without progress after which a holder "has taken nothing" (as `accounts.RING_SECONDS`).
+# Seconds without progress after which a holder "has made no progress" (as `accounts.RING_SECONDS`).
 
 _ALARMS: Final = {
     "memory": "memory is short",
@@ -26,15 +27,17 @@ _ALARMS: Final = {
 }
 
 _RELIEF: Final = {
-    "drop_oldest": ("drops", "what is old is dropped"),
-    "drop_newest": ("drops", "what comes is dropped"),
-    "conflate": ("drops", "all but the latest of each topic is dropped"),
-    "spill": ("spills", "what it has not taken is put aside"),
+    "drop_oldest": ("drops", "drops what is old"),
+    "drop_newest": ("drops", "drops what comes"),
+    "conflate": ("drops", "keeps the latest of each topic alone"),
+    "spill": ("spills", "has its backlog put aside"),
 }
 # The effect of a policy on the messages of a slow consumer: in a word, and in a sentence.
 
-_MINUTES_FROM: Final = 600.0
-_HOURS_FROM: Final = 36_000.0
+_UNITS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+# The seconds of a unit and its name, and of the next smaller one.
+
+_MINUTES_FROM: Final = 99.95
 _KIB_FROM: Final = 10_000
 # Below it, the number itself is as short.
 
@@ -61,12 +64,13 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration."""
+    """Write a duration as the live page does: `12.3 s`, `4 min 10 s`, `2 h 5 min`, `3 d 1 h`."""
     if seconds < _MINUTES_FROM:
         return f"{seconds:.1f} s"
-    if seconds < _HOURS_FROM:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h"
+    whole = math.floor(seconds + 0.5)
+    unit, name, below, part = next(each for each in _UNITS if whole >= each[0])
+    rest = whole % unit // below
+    return f"{whole // unit} {name} {rest} {part}" if rest else f"{whole // unit} {name}"
 
 
 def one_of(names: list[str], number: int) -> str:
@@ -161,7 +165,7 @@ def what_next(holder: HolderRow) -> str:
     if holder["idle_seconds"] < STILL_SECONDS:
         return "makes progress"
     if holder["policy"] == "disconnect" and holder["left_seconds"] is not None:
-        word = "ended" if holder["away"] else "cut"
+        word = "ended" if holder["away"] else "cut off"
         return f"{word} in {duration(holder['left_seconds'])}"
     if holder["policy"] in _RELIEF and holder["left_seconds"] is not None:
         return f"{_RELIEF[holder['policy']][0]} in {duration(holder['left_seconds'])}"
@@ -261,7 +265,7 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
         at = size(low or 0) if _in_bytes(wait) else items_of(low or 0)
         return f"makes progress; at {at} {'they go' if several else 'it goes'} on"
     idle = duration(holder["idle_seconds"])
-    still = f"has {'let go of' if holder['away'] else 'taken'} nothing for {idle}"
+    still = f"has made no progress for {idle}"
     if holder["away"]:
         still += ", its client is away"
     left = holder["left_seconds"]
@@ -275,10 +279,10 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
     else:
         then = f"; {who} {'have' if several else 'has'} to wait for others then"
     if relief is not None:
-        return f"{still}; {relief[1]} {when} unless it reads{then}"
+        return f"{still}; it {relief[1]} {when} unless it reads{then}"
     if holder["away"]:
         return f"{still}; its session is ended {when} unless it comes back{then}"
-    return f"{still}; it is disconnected {when} unless it reads{then}"
+    return f"{still}; it is cut off {when} unless it reads{then}"
 
 
 def totals(page: TopPage) -> str:

@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 from rich.text import Text
 
 from .._errors import CommandFailedError
-from .._page import DEFAULT_URL
+from .._page import DEFAULT_URL, URL_VARIABLE
 from .._running import run_async
 from .._top._outputs import plain_console, terminal_console
 from .._top._source import Source
@@ -41,7 +41,10 @@ def trace(
     ],
     *,
     url: Annotated[
-        str, Parameter(group=_TRACE, help="URL of the relay's pages, as in its --http.")
+        str,
+        Parameter(
+            group=_TRACE, env_var=URL_VARIABLE, help="URL of the relay's pages, as in its --http."
+        ),
     ] = DEFAULT_URL,
     events: Annotated[
         Count,
