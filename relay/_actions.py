@@ -133,7 +133,9 @@ class Actions:
         if not found:
             found = [each for each in everybody if each.name.rpartition("/")[2] == name]
         if not found:
-            raise _RefusedError(404, f"No client {name} is connected.")
+            raise _RefusedError(
+                404, f"No client {name} is connected: `clearfunds top` has those that are."
+            )
         if len(found) > 1:
             names = ", ".join(session.name for session in found[:_NAMES_MAX])
             msg = f"{len(found)} clients are called {name}; give the whole name: {names}."

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Clearfunds = Callable[..., subprocess.CompletedProcess[str]]
 
 LOGIN: Final = "anna:secret@"
+TOKEN: Final = "let-me-in-let-me-in"
 
 MQTT: Final = {
     "mqtt": f"mqtt://{LOGIN}127.0.0.1:{{mqtt}}",
@@ -56,6 +57,7 @@ AMQP_COMMANDS: Final = {
     "purge --amqp": ("queues", "purge", "jobs", "--amqp"),
 }
 PAGES_COMMANDS: Final = {
+    "ctl": ("ctl", "limit", "server", "--items", "5000", "--url"),
     "top": ("top", "--once", "--url"),
     "top URL": ("top", "--once"),
     "trace": ("trace", "--wait", "0.1", "--account", "server", "--url"),
@@ -74,18 +76,22 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     papers = papers_in(folder / "papers")
     shown = papers.for_server()
     tls = ("--tls-certificate", str(shown.chain), "--tls-key", str(shown.key))
-    users = str(folder / "users")
+    users, token = str(folder / "users"), folder / "token"
+    token.write_text(f"{TOKEN}\n")
+    token.chmod(0o600)
+    pages = ("--http-token", str(token))
     assert not forks.clearfunds("passwd", users, "anna", stdin="secret\n").returncode
     schemes = ("mqtt", "mqtts", "amqp", "amqps")
     relay = RelayUnderTest(
         (
             *(f"--listen={scheme}://127.0.0.1:0" for scheme in schemes),
             *("--listen", f"mqtt+unix://{folder}/socket", "--http", "127.0.0.1:0"),
+            *pages,
             *("--passwords", users, *tls),
         )
     )
     secure = RelayUnderTest(
-        ("--listen", "amqp://127.0.0.1:0", "--http", "https://127.0.0.1:0", *tls)
+        ("--listen", "amqp://127.0.0.1:0", "--http", "https://127.0.0.1:0", *pages, *tls)
     )
     try:
         ports = [_port(line) for line in relay.ready() if "unix" not in str(line)]
@@ -173,7 +179,14 @@ def test_a_broker(
 
 @pytest.mark.parametrize("spelling", PAGES)
 @pytest.mark.parametrize("command", PAGES_COMMANDS)
-def test_pages(command: str, spelling: str, places: dict[str, str], clearfunds: Clearfunds) -> None:
+def test_pages(
+    command: str,
+    spelling: str,
+    places: dict[str, str],
+    clearfunds: Clearfunds,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLEARFUNDS_HTTP_TOKEN", TOKEN)
     ca = ("--tls-ca", places["ca"]) if spelling == "https" else ()
     done = clearfunds(*PAGES_COMMANDS[command], PAGES[spelling].format_map(places), *ca)
     if command == "trace":  # An account that sends nothing.
@@ -184,8 +197,9 @@ def test_pages(command: str, spelling: str, places: dict[str, str], clearfunds: 
 
 
 def test_a_queue_behind_the_url_of_its_relay(
-    places: dict[str, str], clearfunds: Clearfunds
+    places: dict[str, str], clearfunds: Clearfunds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CLEARFUNDS_HTTP_TOKEN", TOKEN)
     done = clearfunds("queues", "show", PAGES["http"].format_map(places), "jobs")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("queue      jobs\n")

@@ -83,7 +83,7 @@ async def test_each_change(
         status, line = await ctl.refused("disconnect", "nobody")
         assert (status, line.partition(" answers ")[2]) == (
             1,
-            "404: No client nobody is connected.",
+            "404: No client nobody is connected: `clearfunds top` has those that are.",
         )
         assert await ctl.refused("limit", "archive") == (
             2,
@@ -150,7 +150,7 @@ async def test_workers_are_asked_together(
         status, line = await ctl.refused("disconnect", "nobody")
         assert (status, line.partition(" answers ")[2]) == (
             1,
-            "404: No client nobody is connected.",
+            "404: No client nobody is connected: `clearfunds top` has those that are.",
         )
         below = Operator(clearfunds, f"{workers.http}/{worker}/", token_file)
         done = await below.do("disconnect", "archive")

@@ -647,6 +647,22 @@ OTHERS: Final = (
         "client to disconnect where nobody listens", "ctl disconnect x --url 127.0.0.1:{free}", 1,
         "cannot reach http://127.0.0.1:{free}: Connection refused", "--http HOST:PORT",
     ),
+    Mistake(
+        "client that is not there", "ctl disconnect nobody --url {http} --token-file {token}", 1,
+        "No client nobody is connected", "`clearfunds top` has those that are",
+    ),
+    Mistake("no token for it", "ctl limit x --items 5 --url {http}", 1, "401", "--token-file"),
+    Mistake(
+        "weight of no tenant", "ctl weight server 2 --url {http} --token-file {token}", 1,
+        "not a tenant's account", "(tenant/NAME)",
+    ),
+    Mistake("unknown policy to set", "ctl policy x kill", 2, 'POLICY: "kill"', 'none of "wait", "'),
+    Mistake("unknown command of ctl", "ctl kick x", 2, '"kick"', "commands: disconnect, limit"),
+    Mistake("options of no command", "config show rely", 2, '"rely"', 'Did you mean "relay"?'),
+    Mistake(
+        "open pages in a checked configuration", "config check c.toml", 1, "0.0.0.0 would be open",
+        "say that it is meant so", files={"c.toml": "[relay]\nhttp = '0.0.0.0:9100'\n"},
+    ),
     Mistake("limit without an amount", "ctl limit x", 2, "give --items", "--bytes, or both"),
     Mistake(
         "limit of nothing", "ctl limit x --items 0", 2,

@@ -99,12 +99,12 @@ async def test_whom_one_does_not_believe_is_status_1_and_one_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--tls-ca", "x"], "--tls-ca needs TLS, and mqtt+tcp://127.0.0.1:1883 does not use it"),
+        (["--tls-ca", "x"], "--tls-ca needs TLS, and mqtt://127.0.0.1:1883 does not use it"),
         (["--tls-insecure", "-u", "mqtt://h"], "--tls-insecure needs TLS, and mqtt://h does"),
         (["--tls-key", "k", "-u", "mqtt+unix:///x"], "mqtts://HOST or mqtt+tls://HOST:PORT"),
         (["--tls-key", "k", "-u", "mqtts://h"], "k is a certificate's key"),
         (["--tls-certificate", "no/such", "-u", "mqtts://h"], "cannot read no/such"),
-        (["-u", "mqtts://"], "is not HOST, HOST:PORT, mqtt+tcp://HOST:PORT, mqtt+tls://"),
+        (["-u", "mqtts://"], "is no address of an MQTT server: write mqtt://HOST:PORT"),
     ],
 )
 def test_wrong_use_is_status_2_and_one_line(

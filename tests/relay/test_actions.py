@@ -168,7 +168,7 @@ async def test_a_name_that_nobody_has_or_several() -> None:
         async with connected(other, "twin2"):
             assert await here.refused("POST", "/clients/nobody/disconnect") == (
                 404,
-                "No client nobody is connected.",
+                "No client nobody is connected: `clearfunds top` has those that are.",
             )
             status, why = await here.refused("POST", "/clients//disconnect")
             assert status == 404, why

@@ -134,7 +134,7 @@ SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing
         ("127.0.0.1:1883", "must begin with one of"),
         ("mqtt+tcp://127.0.0.1", r"host:port \(port 0: any free\)"),
         ("mqtt+tcp://:1883", "host:port"),
-        ("mqtt+tcp://127.0.0.1:99999", "out of range"),
+        ("mqtt+tcp://127.0.0.1:99999", "a number from 0 to 65535"),
         ("mqtt+tcp://127.0.0.1:port", "cannot listen on"),
         ("mqtt+tcp://127.0.0.1:1883/topic", "and nothing more"),
         ("mqtt+tcp://user@127.0.0.1:1883", "and nothing more"),

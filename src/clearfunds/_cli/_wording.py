@@ -4,7 +4,8 @@ import difflib
 import inspect
 import shlex
 from collections.abc import Callable
-from typing import Any, Final, cast
+from types import UnionType
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 
 from cyclopts import (
     CoercionError,
@@ -41,8 +42,10 @@ def _sentence(error: Exception) -> str:
         return _missing(error)
     if isinstance(error, RepeatArgumentError):
         return f"{error.token.keyword} is given more than once: give it once"
-    if isinstance(error, CoercionError) and error.msg is None and error.target_type in _KINDS:
-        return _another_kind(error)
+    if isinstance(error, CoercionError) and error.msg is None:
+        kind = _KINDS.get(error.target_type) or _choices(error.target_type)
+        if kind is not None:
+            return _another_kind(error, kind)
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         option = error.unused_tokens[0]
         if option.startswith("-"):
@@ -80,8 +83,19 @@ def _missing(error: MissingArgumentError) -> str:
     return f"{argument.name} is missing: {command or 'this command'} needs it"
 
 
-def _another_kind(error: CoercionError) -> str:
-    kind = _KINDS[error.target_type]
+def _choices(kind: object) -> str | None:
+    """Return the words of a union of choices; None if it is something else.
+
+    cyclopts has a sentence for a choice alone, and the types' names for a union.
+    """
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    if not parts or any(get_origin(part) is not Literal for part in parts):
+        return None
+    words = (word for part in parts for word in get_args(part))
+    return "none of " + ", ".join(f'"{word}"' for word in words)
+
+
+def _another_kind(error: CoercionError, kind: str) -> str:
     token, argument = error.token, error.argument
     name = (token and token.keyword) or (argument and argument.name) or "a value"
     value = f'"{token.value}"' if token else "its value"
