@@ -30,7 +30,7 @@ HANGING = -o faulthandler_timeout=1200
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint bench soak dashboards clean
+.PHONY: help demo test test-long lint bench soak dashboards docs clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]"
@@ -62,6 +62,9 @@ soak: $(VENV)/.soak ## an hour of mixed load, with books, memory and descriptors
 
 dashboards: $(VENV)/.dashboards ## write the files in dashboards/ anew from the code there
 	$(BIN)/python -m dashboards
+
+docs: $(VENV)/.docs ## build the documentation as a site, build/docs/index.html
+	$(BIN)/python -m docs
 
 clean: ## remove the environment, caches and build products
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
@@ -96,6 +99,10 @@ $(VENV)/.soak: pyproject.toml $(VENV)/.python
 
 $(VENV)/.dashboards: pyproject.toml $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[dashboards]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.python
