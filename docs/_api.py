@@ -22,21 +22,30 @@ OVERVIEW: Final = "clearfunds"
 PACKAGES: Final = (
     "accounts",
     "dataspace",
+    "dataspace.queues",
+    "dataspace.exchanges",
     "streams",
     "asgi",
     "transports",
+    "transports.mqtt",
+    "transports.syndicate",
+    "transports.nats",
     "sockets",
     "access",
+    "access.acl",
     "relay",
     "pages",
-    "cluster",
+    "pages.otel",
     "store",
-    "persistence",
-    "ranges",
-    "pipeline",
+    "ranges.client",
+    "pipeline.journal",
+    "pipeline.ledger",
+    "pipeline.report",
+    "pipeline.sink",
+    "pipeline.source",
     "perf",
 )
-"""In the order in which a reader needs them; each with those in it."""
+"""The packages that programs use, in the order in which a reader needs them."""
 
 MODULES: Final = ("testing",)
 """Modules that are public by themselves."""
@@ -50,9 +59,13 @@ _CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)(?=(\w)?)")
 
 
 def exports(package: str) -> dict[str, str]:
-    """Return the names that a package exports, and for each the module that defines it."""
-    here = ["clearfunds", *(part for part in package.split("/") if part)]
-    tree = ast.parse((SOURCE / package / "__init__.py").read_text("utf-8"))
+    """Return the names that a package exports, and for each the module it is imported from.
+
+    Args:
+        package: Its name below `clearfunds`; `""` for that itself.
+    """
+    here = ["clearfunds", *(part for part in package.split(".") if part)]
+    tree = ast.parse((SOURCE.joinpath(*here[1:]) / "__init__.py").read_text("utf-8"))
     return {
         name.asname: ".".join([*here[: len(here) - node.level + 1], node.module or ""])
         for node in ast.walk(tree)
@@ -62,36 +75,21 @@ def exports(package: str) -> dict[str, str]:
     }
 
 
-def packages() -> list[str]:
-    """Return the public packages that export something: `accounts`, `dataspace/queues`, ..."""
-    found = [
-        init.parent.relative_to(SOURCE).as_posix()
-        for top in PACKAGES
-        for init in sorted((SOURCE / top).rglob("__init__.py"))
-    ]
-    return [
-        package
-        for package in found
-        if not any(part.startswith("_") for part in package.split("/")) and exports(package)
-    ]
-
-
 def api_pages() -> dict[str, str]:
     """Return the pages of the API, by their names in the site."""
     pages: dict[str, str] = {}
     homes: dict[tuple[str, str], str] = {}
-    for package in packages():
-        dotted = package.replace("/", ".")
+    for package in PACKAGES:
         own: list[str] = []
         others: dict[str, str] = {}
         for name, module in exports(package).items():
-            home = _home(f"clearfunds.{dotted}", module, name)
+            home = _home(f"clearfunds.{package}", module, name)
             if home in homes:
                 others[name] = homes[home]
             elif home[0].startswith("clearfunds."):
-                homes[home] = dotted
+                homes[home] = package
                 own.append(name)
-        pages[f"api/{dotted}.md"] = _page(dotted, own, others)
+        pages[f"api/{package}.md"] = _page(package, own, others)
     for module in MODULES:
         pages[f"api/{module}.md"] = _page(module, [], {})
     pages[f"api/{OVERVIEW}.md"] = _overview()
@@ -129,7 +127,7 @@ def _overview() -> str:
         f"| `{name}` | [{home}]({home.removeprefix('clearfunds.')}.md) |\n"
         for name, home in sorted(exports("").items(), key=lambda item: item[0].lower())
     )
-    contents = "\n".join([*(package.replace("/", ".") for package in packages()), *MODULES])
+    contents = "\n".join([*PACKAGES, *MODULES])
     return (
         "# API\n\n```{eval-rst}\n.. automodule:: clearfunds\n   :no-members:\n```\n\n"
         "## Names of `clearfunds`\n\n| name | described in |\n| - | - |\n"
@@ -168,7 +166,7 @@ def _literal(found: re.Match[str]) -> str:
 def _docstring_of_constant(name: str) -> list[str]:
     # It stands below the constant in the module that defines it, not where it is exported.
     package, _, constant = name.rpartition(".")
-    path = package.removeprefix("clearfunds").removeprefix(".").replace(".", "/")
+    path = package.removeprefix("clearfunds").removeprefix(".")
     module = exports(path).get(constant, package)
     try:
         documents = ModuleAnalyzer.for_module(module).find_attr_docs()

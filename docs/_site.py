@@ -55,6 +55,7 @@ _LANGUAGES: Final = {
 _FENCE: Final = re.compile(r"^ *```")
 _LINK: Final = re.compile(r"(?<=\]\()(?!\w+:)([^()#\s]*)(#[^()\s]+)?(?=\))")
 _ANCHOR: Final = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
+_CONTENTS: Final = "```{toctree}\n:hidden:\n:titlesonly:\n"
 _SECTION: Final = re.compile(r"^## (.+)$", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^- \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
 
@@ -183,7 +184,8 @@ def _source_page(path: str) -> str:
 
 def _source_index(files: list[str]) -> str:
     entries = "\n".join(f"{file} <{file}>" for file in files)
-    return f"# Source files\n\nFiles that the pages link to.\n\n```{{toctree}}\n:titlesonly:\n\n{entries}\n```\n"
+    contents = f"```{{toctree}}\n:titlesonly:\n\n{entries}\n```\n"
+    return f"# Source files\n\nFiles that the pages link to.\n\n{contents}"
 
 
 def _with_contents(text: str) -> str:
@@ -192,7 +194,9 @@ def _with_contents(text: str) -> str:
     parts = [head]
     for caption, section in zip(sections[::2], sections[1::2], strict=True):
         entries = "\n".join(_ENTRY.findall(section))
-        contents = f"```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {caption}\n\n{entries}\n```\n"
+        contents = (
+            f"```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {caption}\n\n{entries}\n```\n"
+        )
         parts.append(f"## {caption}{section.rstrip()}\n\n{contents}\n")
     parts.append(f"```{{toctree}}\n:hidden:\n:titlesonly:\n\n{SOURCE}/index\n```\n")
     return "".join(parts)
