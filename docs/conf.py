@@ -41,4 +41,4 @@ html_title = f"{project} {release}"
 html_last_updated_fmt = f"%Y-%m-%d, for version {release}"
 html_show_sphinx = False
 html_copy_source = False
-html_theme_options = {"top_of_page_buttons": []}
+html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
