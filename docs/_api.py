@@ -106,7 +106,7 @@ def _page(dotted: str, own: list[str], others: dict[str, str]) -> str:
     package = f"clearfunds.{dotted}"
     lines = [f".. automodule:: {package}", f"   :members: {', '.join(own)}".rstrip()]
     if own:
-        lines += ["   :imported-members:", "   :undoc-members:"]
+        lines.append("   :imported-members:")
         for name in own:
             value = getattr(import_module(package), name)
             if not callable(value):

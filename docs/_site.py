@@ -57,7 +57,7 @@ _LINK: Final = re.compile(r"(?<=\]\()(?!\w+:)([^()#\s]*)(#[^()\s]+)?(?=\))")
 _ANCHOR: Final = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 _CONTENTS: Final = "```{toctree}\n:hidden:\n:titlesonly:\n"
 _SECTION: Final = re.compile(r"^## (.+)$", re.MULTILINE)
-_ENTRY: Final = re.compile(r"^- \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
+_ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\.md\)", re.MULTILINE)
 
 
 class BrokenLinkError(ValueError):
@@ -193,7 +193,7 @@ def _with_contents(text: str) -> str:
     head, *sections = _SECTION.split(text)
     parts = [head]
     for caption, section in zip(sections[::2], sections[1::2], strict=True):
-        entries = "\n".join(_ENTRY.findall(section))
+        entries = "\n".join(f"{title} <{page}>" for title, page in _ENTRY.findall(section))
         contents = (
             f"```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {caption}\n\n{entries}\n```\n"
         )

@@ -46,9 +46,9 @@ Each command takes `--config FILE` (or `{PREFIX}CONFIG`), the file of options, a
 `clearfunds --version` prints the version. Sizes may have a unit: `8388608`, `8MiB`, `2GB`. `none`
 means no limit, or that the thing is not there.
 
-*Live* says what SIGHUP changes while the command runs: `yes`, the option; `its file`, what is in
-the file that it names; `-`, nothing ([more](#changed-while-it-runs)). *Since* is the first version
-that had the option.
+Below each option is its name in the file. *Live* says what SIGHUP changes while the command runs:
+`yes`, the option; `its file`, what is in the file that it names; `-`, nothing
+([more](#changed-while-it-runs)). *Since* is the first version that had the option.
 """
 
 TAIL: Final = """\
@@ -145,8 +145,9 @@ class Entry:
     def row(self) -> str:
         """Return its row in the table."""
         names = ", ".join(f"`{name}`" for name in self.names)
-        key = f"`{self.key}`" if self.key else "-"
-        cells = (names, key, self.type, self.default, self.unit, self.live, self.since)
+        if self.key:
+            names += f"<br>`{self.key}`"
+        cells = (names, self.type, self.default, self.unit, self.live, self.since)
         return f"| {' | '.join(cells)} | {self.meaning} |\n"
 
 
@@ -299,8 +300,8 @@ def reference() -> str:
             group = entry.group
             parts.append(
                 f"\n### {command}: {group}\n\n"
-                "| option | in the file | type | default | unit | live | since | meaning |\n"
-                f"|{' - |' * 8}\n"
+                "| option | type | default | unit | live | since | meaning |\n"
+                f"|{' - |' * 7}\n"
             )
         parts.append(entry.row())
     live = ", ".join(f"`{entry.names[0]}`" for entry in found if entry.live == "yes")
