@@ -18,6 +18,8 @@ extensions = [
     "docs._api",
 ]
 highlight_language = "none"
+# They would make a dash of the two that begin an option.
+smartquotes = False
 
 # Anchors of headings are those of GitHub.
 myst_heading_anchors = 6

@@ -121,6 +121,8 @@ _READERS: Final[dict[Any, tuple[str, str]]] = {
     kind.__metadata__[0].converter: said for kind, said in _KINDS.items()
 }
 _WORDS: Final = {int: "whole number", float: "number", str: "text", bool: "switch", Path: "path"}
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_MARKUP: Final = re.compile(r"[*|<\\_\[\]]")
 _UNIT: Final = re.compile(r"\bin (seconds|bytes|messages|events|minutes|items)\b")
 _RELOADED: Final = "Reloaded at SIGHUP"
 
@@ -209,11 +211,16 @@ def _was_in_the_first(command: str, names: Sequence[str]) -> bool:
 
 
 def _in_a_table(text: str) -> str:
+    """Return a text of the help in Markdown: options are code, all else is no markup."""
     # Patterns have asterisks, and choices have bars; code needs only the latter.
-    parts = text.split("`")
-    parts[::2] = [re.sub(r"([*|<\\_\[\]])", r"\\\1", part) for part in parts[::2]]
-    parts[1::2] = [part.replace("|", "\\|") for part in parts[1::2]]
-    return "`".join(parts)
+    pieces = text.split("`")
+    pieces[::2] = [_prose(piece) for piece in pieces[::2]]
+    pieces[1::2] = [piece.replace("|", "\\|") for piece in pieces[1::2]]
+    return "`".join(pieces)
+
+
+def _prose(text: str) -> str:
+    return _OPTION.sub(r"`\g<0>`", _MARKUP.sub(r"\\\g<0>", text))
 
 
 def _kind(argument: Argument, meaning: str) -> tuple[str, str]:
