@@ -7,6 +7,7 @@ nats.md, and the commands of the how-to pages.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import textwrap
@@ -18,6 +19,7 @@ import pytest
 import yaml
 
 from clearfunds._cli import run
+from clearfunds.perf import scenarios_of
 
 ROOT: Final = Path(__file__).parents[2]
 FILES: Final = [
@@ -26,6 +28,7 @@ FILES: Final = [
     ROOT / "dashboards/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+AST: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
 BLOCK: Final = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -53,6 +56,16 @@ def test_python_compiles(code: str) -> None:
     compile(code, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_imports_what_there_is(code: str) -> None:
+    # pyspark is not imported here: other tests run its blocks in processes of their own.
+    for node in ast.walk(compile(code, "block", "exec", flags=AST)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("clearfunds"):
+            module = importlib.import_module(str(node.module))
+            for name in node.names:
+                assert hasattr(module, name.name), f"{node.module} has no {name.name}"
+
+
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_yaml_can_be_read(text: str) -> None:
     assert yaml.safe_load(text)
@@ -69,8 +82,9 @@ def test_a_configuration_is_accepted(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tables = tomllib.loads(text)
-    if "relay" not in tables:
-        pytest.skip(f"no configuration of a relay: {', '.join(tables)}")
+    if "scenario" in tables:
+        assert scenarios_of(tables)
+        return
     # Files that it names are not here; whether their options are right shows without them.
     for name in ("passwords", "acl", "tls-certificate", "tls-key", "tls-client-ca", "http-token"):
         for spelling in (name, name.replace("-", "_")):
