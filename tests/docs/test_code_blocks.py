@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from clearfunds._cli import run
-from clearfunds.perf import scenarios_of
+from clearfunds.perf import read_scenarios
 
 ROOT: Final = Path(__file__).parents[2]
 FILES: Final = [
@@ -82,8 +82,10 @@ def test_a_configuration_is_accepted(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tables = tomllib.loads(text)
+    file = tmp_path / "clearfunds.toml"
+    file.write_text(text, "utf-8")
     if "scenario" in tables:
-        assert scenarios_of(tables)
+        assert read_scenarios(file)
         return
     # Files that it names are not here; whether their options are right shows without them.
     for name in ("passwords", "acl", "tls-certificate", "tls-key", "tls-client-ca", "http-token"):
@@ -98,7 +100,6 @@ def test_a_configuration_is_accepted(
 
     monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
     monkeypatch.setattr("clearfunds._cli._relay._spare_the_collector", lambda: None)
-    file = tmp_path / "clearfunds.toml"
     file.write_text(text, "utf-8")
     assert run(["relay", "--config", str(file)]) == 0, capsys.readouterr().err
     assert found
