@@ -44,35 +44,35 @@ class Page(HTMLParser):
             self.loads.add(given["src"])
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site") / "docs"
+def test_the_site(tmp_path: Path) -> None:
+    """One test, because the site takes half a minute to build."""
+    site = tmp_path / "docs"
     built = subprocess.run(
-        [sys.executable, "-m", "docs", str(folder)],
+        [sys.executable, "-m", "docs", str(site)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
+    # A warning is an error.
     assert built.returncode == 0, built.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pages(site: Path) -> dict[str, Page]:
-    return {
+    pages = {
         path.relative_to(site).as_posix(): Page(path.read_text("utf-8"))
         for path in site.rglob("*.html")
     }
+    has_every_page(site)
+    has_no_broken_link(site, pages)
+    needs_no_network(site, pages)
+    can_be_searched(site)
+    is_dated(site, pages)
 
 
-def test_every_page_of_the_repository_is_in_the_site(site: Path) -> None:
-    names = [*PAGES, *(f"docs/{path.name}" for path in DOCS)]
-    for name in names:
+def has_every_page(site: Path) -> None:
+    for name in [*PAGES, *(f"docs/{path.name}" for path in DOCS)]:
         assert (site / page_of(name)).with_suffix(".html").is_file(), name
 
 
-def test_no_link_within_the_site_is_broken(site: Path, pages: dict[str, Page]) -> None:
+def has_no_broken_link(site: Path, pages: dict[str, Page]) -> None:
     broken: set[str] = set()
     looked_at = 0
     for name, page in pages.items():
@@ -93,7 +93,7 @@ def test_no_link_within_the_site_is_broken(site: Path, pages: dict[str, Page]) -
     assert looked_at > 1_000
 
 
-def test_a_browser_loads_nothing_from_elsewhere(site: Path, pages: dict[str, Page]) -> None:
+def needs_no_network(site: Path, pages: dict[str, Page]) -> None:
     for name, page in pages.items():
         elsewhere = {lead for lead in page.loads if urlsplit(lead).netloc}
         assert not elsewhere, name
@@ -102,7 +102,7 @@ def test_a_browser_loads_nothing_from_elsewhere(site: Path, pages: dict[str, Pag
         assert not [url for url in urls if url.strip("'\"").startswith(("http", "//"))], sheet
 
 
-def test_the_search_has_an_index_of_all_pages(site: Path) -> None:
+def can_be_searched(site: Path) -> None:
     text = (site / "searchindex.js").read_text("utf-8")
     index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
     for page in ("relay", "options", "metrics", "patience", "api/accounts"):
@@ -115,7 +115,7 @@ def test_the_search_has_an_index_of_all_pages(site: Path) -> None:
     )
 
 
-def test_every_page_has_the_version_and_a_date(pages: dict[str, Page], site: Path) -> None:
+def is_dated(site: Path, pages: dict[str, Page]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     dated = re.compile(rf"\d{{4}}-\d\d-\d\d, for version {re.escape(project['version'])}")
     for name in pages:
