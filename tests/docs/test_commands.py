@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = 60
 BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PORTS: Final = ("1884", "9100")
+PORTS: Final = ("1884", "8883", "9100")
+
+LOG: Final = "relay.log"
 
 STANDARD: Final = (
     "clearfunds relay --listen mqtt://127.0.0.1:1884 --listen amqp+tcp://127.0.0.1:0 "
@@ -50,8 +53,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def run(block: str, folder: Path, environment: dict[str, str]) -> str:
+    # The shell goes on after `! command`, whatever it does; here it has to fail.
+    text = re.sub(r"(?m)^(! (?:.*\\\n)*.*)$", r"\1 || exit 1", block)
     done = subprocess.run(
-        ["bash", "-eu", "-c", block],
+        ["bash", "-eu", "-c", text],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -64,43 +69,62 @@ def run(block: str, folder: Path, environment: dict[str, str]) -> str:
 
 
 @contextmanager
-def relay(command: str, folder: Path, environment: dict[str, str]) -> Generator[None]:
-    """Run a relay until the end of the block."""
-    with subprocess.Popen(
-        ["bash", "-c", f"exec {command}"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+def relay(command: str, folder: Path, environment: dict[str, str]) -> Generator[int]:
+    """Run a relay until the end of the block, with its log in a file; return its process id."""
+    with (
+        (folder / LOG).open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
-            assert any('"ready": true' in line for line in process.stdout), process.communicate()
-            yield
+            is_ready = any('"ready": true' in line for line in process.stdout)
+            assert is_ready, (folder / LOG).read_text("utf-8")
+            yield process.pid
         finally:
             process.terminate()
             process.communicate(timeout=SECONDS)
     assert process.returncode == 0
 
 
-def run_page(page: str, folder: Path, environment: dict[str, str]) -> list[str]:
-    """Run the blocks of a page; return what they printed."""
-    blocks = blocks_of(page)
-    if not any("clearfunds relay" in block for block in blocks):
-        blocks.insert(0, STANDARD)
+def until_logged(text: str, folder: Path) -> None:
+    """Wait until the relay's log has a text."""
+    give_up = time.monotonic() + SECONDS
+    while text not in (log := (folder / LOG).read_text("utf-8")):
+        assert time.monotonic() < give_up, log
+        time.sleep(0.05)
+
+
+def other_ports(text: str) -> str:
+    """Return a page's text with ports that are free here in place of its own."""
     ports = {port: str(lasting_port()) for port in PORTS}
+    return re.sub("|".join(PORTS), lambda found: ports[found[0]], text)
+
+
+@contextmanager
+def page_run(page: str, folder: Path, environment: dict[str, str]) -> Generator[list[str]]:
+    """Run the blocks of a page; return what they printed; its relay runs until the end."""
+    text = other_ports("\0".join([STANDARD, *blocks_of(page)]))
+    standard, *blocks = text.split("\0")
+    if not any("clearfunds relay" in block for block in blocks):
+        blocks.insert(0, standard)
     printed: list[str] = []
     with ExitStack() as stack:
         for block in blocks:
-            text = re.sub("|".join(PORTS), lambda found: ports[found[0]], block)
-            before, starts, command = text.rpartition("clearfunds relay")
+            before, starts, command = block.rpartition("clearfunds relay")
             if starts:
                 printed.append(run(before, folder, environment))
-                stack.enter_context(relay(starts + command, folder, environment))
+                running = stack.enter_context(relay(starts + command, folder, environment))
+                environment = {**environment, "RELAY": str(running)}
             else:
-                printed.append(run(text, folder, environment))
-    return printed
+                printed.append(run(block, folder, environment))
+        yield printed
 
 
 @needs("bash", "curl")
@@ -108,12 +132,14 @@ def run_page(page: str, folder: Path, environment: dict[str, str]) -> list[str]:
 def test_the_commands_of_a_page_work(
     page: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    assert len(run_page(page, tmp_path, environment)) > 1
+    with page_run(page, tmp_path, environment) as printed:
+        assert len(printed) > 1
 
 
 @needs("bash", "mosquitto_passwd", "mosquitto_pub", "mosquitto_sub")
 def test_a_move_from_mosquitto(tmp_path: Path, environment: dict[str, str]) -> None:
-    _, there, copied = run_page("mosquitto.md", tmp_path, environment)
+    with page_run("mosquitto.md", tmp_path, environment) as printed:
+        _, there, copied = printed
     assert there.splitlines()[0] == "hello"
     assert copied == "news/today hello\n"
 
@@ -124,9 +150,17 @@ def test_the_files_of_a_relay(tmp_path: Path, environment: dict[str, str]) -> No
     run(blocks[0], tmp_path, environment)
     assert (tmp_path / "users").read_text("utf-8").startswith("newsroom:SCRAM-SHA-256$")
     # A store that a relay has written.
-    ports = {port: str(lasting_port()) for port in PORTS}
-    command = re.sub("|".join(PORTS), lambda found: ports[found[0]], STANDARD)
-    with relay(command, tmp_path, environment):
+    with relay(other_ports(STANDARD), tmp_path, environment):
         pass
     assert (tmp_path / "store/clearfunds-store").is_file()
     run(blocks[1], tmp_path, environment)
+
+
+@needs("bash", "curl", "openssl")
+def test_a_relay_with_tls_passwords_and_an_acl(tmp_path: Path, environment: dict[str, str]) -> None:
+    with page_run("secure-relay.md", tmp_path, environment) as printed:
+        until_logged("the configuration was read again; changed: --limit-items", tmp_path)
+        until_logged("the passwords were read again", tmp_path)
+    assert "hello" in "".join(printed)
+    assert "forged" not in "".join(printed)
+    assert "may not publish to 'news/today'" in (tmp_path / LOG).read_text("utf-8")
