@@ -36,6 +36,8 @@ def text_of(page: str) -> str:
 def test_each_alert_has_a_section() -> None:
     sections = re.findall(r"^### (\w+)$", text_of("alerts.md"), re.MULTILINE)
     assert sorted(sections) == sorted(alert.name for alert in ALERTS)
+    anchors = {f"docs/alerts.md#{section.lower()}" for section in sections}
+    assert {alert.runbook for alert in ALERTS} == anchors
 
 
 def test_no_page_names_an_alert_that_is_not_there() -> None:
