@@ -17,14 +17,17 @@ SOURCE: Final = "docs-source"
 
 
 def _date_of_sources() -> str | None:
-    """Return the seconds of the last commit; None outside a clone."""
-    found = subprocess.run(
-        ["git", "log", "-1", "--format=%ct"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Return the seconds of the last commit; None outside a clone, or without git."""
+    try:
+        found = subprocess.run(
+            ["git", "log", "-1", "--format=%ct"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
     return found.stdout.strip() or None
 
 

@@ -101,3 +101,16 @@ def test_each_kind_of_file_is_an_option() -> None:
     known = {name for entry in options_reference.entries() for name in entry.names} | FOREIGN
     for row in re.findall(r"^\| \[.*?\) \| (.*?) \|", text_of("files.md"), re.MULTILINE):
         assert set(re.findall(r"`(--[\w-]+)`", row)) <= known
+
+
+def test_a_default_that_sizing_names_is_the_default() -> None:
+    defaults = {
+        name: entry.default.strip("`")
+        for entry in options_reference.entries()
+        if entry.command == "relay"
+        for name in entry.names
+    }
+    found = re.findall(r"`(--[\w-]+)` \(([^)]+)\)", text_of("sizing.md"))
+    assert len(found) > 10
+    for option, said in found:
+        assert defaults[option] == re.sub(r"[, ]|(?<=\d) s$", "", said), option
