@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sphinx import addnodes
 from sphinx.errors import PycodeError
 from sphinx.pycode import ModuleAnalyzer
 
@@ -175,8 +177,18 @@ def _docstring_of_constant(name: str) -> list[str]:
     return documents.get(("", constant), [])
 
 
+def _leave_out_references(_app: Sphinx, doctree: Any) -> None:
+    """Leave out references to names that have no page: Sphinx would guess, `bytes` for one."""
+    for reference in list(doctree.findall(addnodes.pending_xref)):
+        target = str(reference.get("reftarget", ""))
+        last = target.rpartition(".")[2]
+        if reference.get("refdomain") == "py" and (hasattr(builtins, target) or last.islower()):
+            reference.replace_self(reference.children)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Take part in the building of the site."""
     app.connect("autodoc-process-docstring", _before_napoleon, priority=400)
     app.connect("autodoc-process-docstring", _after_napoleon, priority=600)
+    app.connect("doctree-read", _leave_out_references)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
