@@ -30,7 +30,7 @@ HANGING = -o faulthandler_timeout=1200
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint bench soak dashboards release clean
+.PHONY: help demo test test-long lint bench soak dashboards docs release clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]"
@@ -65,6 +65,9 @@ dashboards: $(VENV)/.dashboards ## write the files in dashboards/ anew from the 
 
 release: $(VENV)/.release ## build, check and tag the version in pyproject.toml; uploads nothing (ARGS="--no-tag")
 	$(BIN)/python release.py $(ARGS)
+
+docs: $(VENV)/.docs ## build the documentation as a site, build/docs/index.html
+	$(BIN)/python -m docs
 
 clean: ## remove the environment, caches and build products
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
@@ -103,6 +106,10 @@ $(VENV)/.dashboards: pyproject.toml $(VENV)/.python
 
 $(VENV)/.release: pyproject.toml $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[release]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.python

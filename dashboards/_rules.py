@@ -42,6 +42,11 @@ class Alert:
     review: str
     """For the README: the threshold that depends on the relay."""
 
+    @property
+    def runbook(self) -> str:
+        """The section about it, in the documentation."""
+        return f"docs/alerts.md#{self.name.lower()}"
+
 
 _D: Final = "clearfunds_detailed"
 _WRITTEN_OFF: Final = 'clearfunds_repaid_items_total{outcome="written_off"}'

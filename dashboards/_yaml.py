@@ -27,7 +27,11 @@ def rule_file(recordings: Sequence[Recording], alerts: Sequence[Alert]) -> str:
             lines.append(f"        for: {alert.lasts}")
         lines += ["        labels:", f"          severity: {alert.severity}"]
         lines.append("        annotations:")
-        for name, text in (("summary", alert.summary), ("description", alert.description)):
+        for name, text in (
+            ("summary", alert.summary),
+            ("description", alert.description),
+            ("runbook", alert.runbook),
+        ):
             lines += _folded(10, name, text)
     return "\n".join(lines) + "\n"
 

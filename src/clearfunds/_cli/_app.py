@@ -90,6 +90,11 @@ def _build(argv: Sequence[str], use: Use, *more: Source) -> App:
     return app
 
 
+def command_line() -> App:
+    """Return all commands with their options, to be looked at and not called."""
+    return _build((), lambda _app, _tokens: None)
+
+
 def _names_file(argv: Sequence[str]) -> bool:
     """Whether there may be a file of options."""
     return f"{PREFIX}CONFIG" in os.environ or any(each.startswith("--config") for each in argv)

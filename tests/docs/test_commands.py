@@ -1,0 +1,166 @@
+"""Commands in the how-to pages work: each block is copied from the page and run, in its order.
+
+A block that ends with `clearfunds relay` starts that relay; on pages without one there is a relay
+at 127.0.0.1:9100, with MQTT and AMQP. The ports are others here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.ports import lasting_port
+from tests.programs import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+ROOT: Final = Path(__file__).parents[2]
+SECONDS: Final = 60
+BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PORTS: Final = ("1884", "8883", "9100")
+
+LOG: Final = "relay.log"
+
+STANDARD: Final = (
+    "clearfunds relay --listen mqtt://127.0.0.1:1884 --listen amqp+tcp://127.0.0.1:0 "
+    "--http 127.0.0.1:9100 --store store\n"
+)
+
+
+def blocks_of(page: str) -> list[str]:
+    return BLOCK.findall((ROOT / "docs" / page).read_text("utf-8"))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return an environment in which `clearfunds` is the command of this Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "clearfunds"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m clearfunds "$@"\n', "utf-8")
+    command.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if "CLEARFUNDS" not in name}
+    return {**kept, "PATH": f"{folder}:{kept['PATH']}"}
+
+
+def run(block: str, folder: Path, environment: dict[str, str]) -> str:
+    # The shell goes on after `! command`, whatever it does; here it has to fail.
+    text = re.sub(r"(?m)^(! (?:.*\\\n)*.*)$", r"\1 || exit 1", block)
+    done = subprocess.run(
+        ["bash", "-eu", "-c", text],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def relay(command: str, folder: Path, environment: dict[str, str]) -> Generator[int]:
+    """Run a relay until the end of the block, with its log in a file; return its process id."""
+    with (
+        (folder / LOG).open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            is_ready = any('"ready": true' in line for line in process.stdout)
+            assert is_ready, (folder / LOG).read_text("utf-8")
+            yield process.pid
+        finally:
+            process.terminate()
+            process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+
+
+def until_logged(text: str, folder: Path) -> None:
+    """Wait until the relay's log has a text."""
+    give_up = time.monotonic() + SECONDS
+    while text not in (log := (folder / LOG).read_text("utf-8")):
+        assert time.monotonic() < give_up, log
+        time.sleep(0.05)
+
+
+def other_ports(text: str) -> str:
+    """Return a page's text with ports that are free here in place of its own."""
+    ports = {port: str(lasting_port()) for port in PORTS}
+    return re.sub("|".join(PORTS), lambda found: ports[found[0]], text)
+
+
+@contextmanager
+def page_run(page: str, folder: Path, environment: dict[str, str]) -> Generator[list[str]]:
+    """Run the blocks of a page; return what they printed; its relay runs until the end."""
+    text = other_ports("\0".join([STANDARD, *blocks_of(page)]))
+    standard, *blocks = text.split("\0")
+    if not any("clearfunds relay" in block for block in blocks):
+        blocks.insert(0, standard)
+    printed: list[str] = []
+    with ExitStack() as stack:
+        for block in blocks:
+            before, starts, command = block.rpartition("clearfunds relay")
+            if starts:
+                printed.append(run(before, folder, environment))
+                running = stack.enter_context(relay(starts + command, folder, environment))
+                environment = {**environment, "RELAY": str(running)}
+            else:
+                printed.append(run(block, folder, environment))
+        yield printed
+
+
+@needs("bash", "curl")
+@pytest.mark.parametrize("page", ["alerts.md", "health.md", "http.md"])
+def test_the_commands_of_a_page_work(
+    page: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with page_run(page, tmp_path, environment) as printed:
+        assert len(printed) > 1
+
+
+@needs("bash", "mosquitto_passwd", "mosquitto_pub", "mosquitto_sub")
+def test_a_move_from_mosquitto(tmp_path: Path, environment: dict[str, str]) -> None:
+    with page_run("mosquitto.md", tmp_path, environment) as printed:
+        _, there, copied = printed
+    assert there.splitlines()[0] == "hello"
+    assert copied == "news/today hello\n"
+
+
+@needs("bash")
+def test_the_files_of_a_relay(tmp_path: Path, environment: dict[str, str]) -> None:
+    blocks = blocks_of("files.md")
+    run(blocks[0], tmp_path, environment)
+    assert (tmp_path / "users").read_text("utf-8").startswith("newsroom:SCRAM-SHA-256$")
+    # A store that a relay has written.
+    with relay(other_ports(STANDARD), tmp_path, environment):
+        pass
+    assert (tmp_path / "store/clearfunds-store").is_file()
+    run(blocks[1], tmp_path, environment)
+
+
+@needs("bash", "curl", "openssl")
+def test_a_relay_with_tls_passwords_and_an_acl(tmp_path: Path, environment: dict[str, str]) -> None:
+    with page_run("secure-relay.md", tmp_path, environment) as printed:
+        until_logged("the configuration was read again; changed: --limit-items", tmp_path)
+        until_logged("the passwords were read again", tmp_path)
+    assert "hello" in "".join(printed)
+    assert "forged" not in "".join(printed)
+    assert "may not publish to 'news/today'" in (tmp_path / LOG).read_text("utf-8")
