@@ -23,7 +23,12 @@ LINE: Final = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(clearfunds .*)$", re.MULTILINE
 INLINE: Final = re.compile(r"`(clearfunds [^`]+)`")
 OPERATORS: Final = frozenset({"|", "||", "&", "&&", ">", ">>", "<", "2>", "2>&1"})
 VARIABLE: Final = re.compile(r"\bCLEARFUNDS_[A-Z_]+\b")
-NOT_OPTIONS: Final = {"CLEARFUNDS_CONFIG", "CLEARFUNDS_HTTP_TOKEN", "CLEARFUNDS_HTTP_PASSWORD"}
+NOT_OPTIONS: Final = {
+    "CLEARFUNDS_CONFIG",
+    "CLEARFUNDS_HTTP_PASSWORD",
+    "CLEARFUNDS_HTTP_TOKEN",
+    "CLEARFUNDS_URL",
+}
 """Variables of several commands."""
 
 
