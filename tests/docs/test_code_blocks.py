@@ -1,7 +1,7 @@
 """Code in the docs is code: Python compiles, configuration is accepted, JSON and YAML are read.
 
-Other tests run many of these blocks, too: the programs of library.md, asyncio.md, trio.md and
-nats.md, and the commands of the how-to pages.
+Other tests run many of these blocks, too: the programs of library.md, asyncio.md, trio.md, nats.md,
+queues.md, rabbitmq.md, range-readers.md and sinks.md, and the commands of the how-to pages.
 """
 
 from __future__ import annotations
