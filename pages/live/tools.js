@@ -6,6 +6,9 @@ const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 let latest = null; // the last sample
 
+// When to ask the server again: with the sample that comes about then.
+const nextAt = (answer) => performance.now() + 900 * answer.again_seconds;
+
 // -- making things --------------------------------------------------------------------------------
 
 function el(tag, props = {}, ...children) {
