@@ -1,10 +1,10 @@
 """Everything about one name, for the drawer of the live page: as a client, an account, a holder.
 
-    {"name": ..., "account": ..., "holder": ..., "client": ..., "timeline": [...], "busy_ms": 1.2}
+    {"name": ..., "account": ..., "holder": ..., "client": ..., "timeline": [...]}
 
 The name is the whole one. Each is null, or empty, where there is none of that name. For a holder
 the walk is over its loans and over the readers that wait, for an account that owes over all loans.
-It goes in steps; a browser asks less often if it takes long (`busy_ms`).
+It goes in steps.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ async def about(
         "holder": None if not holders else await _holder(ledger, name, holders, pace),
         "client": None if clients is None else clients(name),
         "timeline": [_row(each, now) for each in ledger.timelines.of(name, now)],
-        "busy_ms": round(pace.busy_seconds * 1e3, 2),
     }
 
 

@@ -6,7 +6,9 @@ Limits on its cost for the relay:
    and of the largest is kept always (`History`).
 2. Samples are at least a second apart, and take no more than `LIVE_SHARE` of a core, however many
    accounts there are; each is taken in stretches of a millisecond (`Pace`).
-3. No browser has a queue. It asks for the next sample when it has taken the last one, and a slow
+3. Each answer about one name, and each to a search, says when the browser may ask again
+   (`again_seconds`): so that those of all browsers together take no more than `LIVE_SHARE`, too.
+4. No browser has a queue. It asks for the next sample when it has taken the last one, and a slow
    one gets fewer. The server drops a browser that takes nothing.
 """
 
@@ -25,7 +27,8 @@ from ._files import FOLDER, HEADERS, SHARED_FILES, read_files
 from ._history import History, point_of
 from ._json import compact as _encode
 from ._messages import Handler, Request, Response
-from ._survey import survey
+from ._survey import ACCOUNTS_MAX, Most, survey
+from ._top_json import TopQuery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -119,7 +122,7 @@ class Sampler:
 
 
 class LivePage:
-    """The page, its events, and its drawer, which has everything about one name.
+    """The page, its events, its search, and its drawer, which has everything about one name.
 
     Args:
         ledger: The books.
@@ -154,7 +157,12 @@ class LivePage:
     def handlers(self) -> dict[str, Handler]:
         """The handlers, by path."""
         pages: dict[str, Handler] = dict.fromkeys(self._files, self.file)
-        return {**pages, "/live/events": self.events, "/live/about": self.about}
+        return {
+            **pages,
+            "/live/events": self.events,
+            "/live/about": self.about,
+            "/live/find": self.find,
+        }
 
     async def file(self, request: Request) -> Response:
         """Serve the page itself, which is the same for everybody."""
@@ -180,9 +188,24 @@ class LivePage:
         if len(names) != 1:
             return Response.sentence(400, "Name one, as in ?name=mqtt:1883/-/pub.")
         # No 404 if there is none: browsers report that as an error of the page.
-        found = await about(self._ledger, names[0], Pace(), self._clients)
-        text = _encode({**found, "can_change": self._can_change})
-        return Response(text.encode(), content_type="application/json", headers=HEADERS)
+        pace = Pace()
+        found = await about(self._ledger, names[0], pace, self._clients)
+        return self._answer({**found, "can_change": self._can_change}, pace)
+
+    async def find(self, request: Request) -> Response:
+        """Serve the accounts and holders with a part of a name, as samples have those of all."""
+        names = request.query.get("name", ())
+        query = TopQuery.parse({"top": (str(ACCOUNTS_MAX),), "by": ("waiting",), "name": names})
+        if query is None or query.names is None:
+            return Response.sentence(400, "Name a part of a name, as in ?name=pub.")
+        pace = Pace()
+        most = Most(accounts=query.top, holders=query.top, by=query.by, names=query.names)
+        return self._answer({**await survey(self._ledger, pace, most)}, pace)
+
+    def _answer(self, found: dict[str, Any], pace: Pace) -> Response:
+        again = max(SAMPLE_SECONDS, pace.busy_seconds / LIVE_SHARE * max(1, self.watching))
+        body = _encode({**found, "again_seconds": round(again, 2)}).encode()
+        return Response(body, content_type="application/json", headers=HEADERS)
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         yield retry(RETRY_MILLISECONDS) + event("history", _encode(self.history.brief()))

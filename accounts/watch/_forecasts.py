@@ -32,6 +32,7 @@ from .._loop import sleep
 from ..limits._limit import UNLIMITED
 from ._causes import short_name
 from ._core_shares import SLOW_WAITS_SHARE
+from ._durations import about
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -98,12 +99,12 @@ class Forecast:
         if self.shared:
             who = f"everybody at {who}"
         return (
-            f"{short_name(self.holder)} has taken nothing for {self.idle_seconds:.0f} s; "
-            f"{who} will wait in about {_about(self.seconds):.0f} s"
+            f"{short_name(self.holder)} has taken nothing for {about(self.idle_seconds)}; "
+            f"{who} will wait in about {about(_rough(self.seconds))}"
         )
 
 
-def _about(seconds: float) -> float:
+def _rough(seconds: float) -> float:
     return max(1.0, round(seconds)) if seconds < 10 else 5.0 * round(seconds / 5)
 
 

@@ -6,14 +6,10 @@
 // opened, #drawer-actions is emptied.
 "use strict";
 
-const ABOUT_SECONDS = 1; // between two questions, at least
-const ABOUT_SHARE = 0.01; // of a core of the server's
-
 let opened = null;
 let openedBy = null; // what has had the focus
 let asking = false;
-let askedAt = -Infinity;
-let pause = 0;
+let askAt = -Infinity; // when to ask next
 
 function openDrawer(name) {
   const drawer = $("drawer");
@@ -22,7 +18,7 @@ function openDrawer(name) {
     drawer.showModal();
   }
   opened = name;
-  askedAt = -Infinity;
+  askAt = -Infinity;
   drawer.dataset.name = name;
   drawer.scrollTop = 0;
   $("drawer-h").replaceChildren(nameOf(name, true));
@@ -35,15 +31,14 @@ function openDrawer(name) {
 }
 
 async function askAbout() {
-  if (opened === null || asking || performance.now() - askedAt < pause) return;
+  if (opened === null || asking || performance.now() < askAt) return;
   const name = opened;
   asking = true;
-  askedAt = performance.now();
   try {
     const answer = await fetch(`live/about?name=${encodeURIComponent(name)}`);
     const about = await answer.json();
     if (name === opened) {
-      pause = Math.max(ABOUT_SECONDS * 900, about.busy_ms / ABOUT_SHARE);
+      askAt = nextAt(about);
       write($("drawer-note"), "");
       $("drawer").dataset.name = about.name;
       showAbout(about);

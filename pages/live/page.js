@@ -551,8 +551,6 @@ function showMatrix(state) {
 
 // -- looking for a name ---------------------------------------------------------------------------
 
-const SEEK_SHARE = 0.01; // of a core of the server's
-const SEEK_SECONDS = 1;
 const TYPING_MILLISECONDS = 250;
 
 let sought = ""; // a part of a name
@@ -566,10 +564,10 @@ async function seek() {
   const part = sought;
   seeking = true;
   try {
-    const answer = await fetch(`ledger.json?top=${ROWS_SOUGHT_MAX}&by=waiting&name=${encodeURIComponent(part)}`);
+    const answer = await fetch(`live/find?name=${encodeURIComponent(part)}`);
     if (!answer.ok) throw new Error(answer.statusText);
     const page = await answer.json();
-    seekAt = performance.now() + Math.max(SEEK_SECONDS * 900, page.busy_ms / SEEK_SHARE);
+    seekAt = nextAt(page);
     if (part === sought) {
       const first = found === null;
       found = page;

@@ -6,6 +6,9 @@ const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 let latest = null; // the last sample
 
+// When to ask the server again: with the sample that comes about then.
+const nextAt = (answer) => performance.now() + 900 * answer.again_seconds;
+
 // -- making things --------------------------------------------------------------------------------
 
 function el(tag, props = {}, ...children) {
@@ -90,7 +93,7 @@ function size(bytes) {
   return `${place && bytes < 100 ? bytes.toFixed(1) : number(bytes)}\u00a0${units[place]}`;
 }
 
-// The one form of a duration, here as in `clearfunds top`: `12.3 s`, `4 min 10 s`, `2 h 5 min`, `3 d 1 h`.
+// The one form of a duration, as accounts/watch/_durations.py has it: `12.3 s`, `4 min 10 s`, `2 h 5 min`, `3 d 1 h`.
 // With spaces that do not break: a unit stays with its number.
 function duration(value) {
   if (value < 99.95) return `${value.toFixed(1)}\u00a0s`;

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from clearfunds._cli._top._top_words import duration
 from clearfunds.accounts import Ledger, Limit
+from clearfunds.accounts.watch._durations import duration
 from clearfunds.pages import Pages, serve_http
 from clearfunds.testing import Box
 from tests.pages.chromium import CHROMIUM, LIVE, WHY_NOT, browsing, shows, text_of

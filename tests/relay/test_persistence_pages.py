@@ -88,7 +88,7 @@ async def test_who_is_in_the_way_when_the_disk_budget_is_spent_and_what_comes_ne
             assert [on["name"] for on in wait["on"]] == [name]
             line = first_line(page)
             assert line.startswith(f"mqtt:{relay.port}/-/pub waits for {name}, for ")
-            held = rf"queue {re.escape(name)} holds \d+ items and has let go of nothing for "
+            held = rf"queue {re.escape(name)} holds \d+ items and has made no progress for "
             assert re.search(held, line), line
             assert ", its client is away; its session is ended in " in line
             assert f"unless it comes back, and mqtt:{relay.port}/-/pub goes on then." in line

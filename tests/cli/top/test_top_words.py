@@ -16,7 +16,6 @@ from clearfunds._cli._top._choice import Choice
 from clearfunds._cli._top._outputs import View
 from clearfunds._cli._top._screen import Room, screen
 from clearfunds._cli._top._top_words import (
-    duration,
     first_line,
     incident_sentence,
     ring_sentence,
@@ -33,6 +32,7 @@ from clearfunds.accounts import (
     StuckPolicy,
 )
 from clearfunds.accounts._gate import gate_of
+from clearfunds.accounts.watch._durations import about, duration
 from clearfunds.accounts.watch._incidents import GivenUp
 from clearfunds.pages import Pages, Request
 
@@ -381,6 +381,7 @@ def test_lengths_and_sizes() -> None:
         *("0.0 s", "99.9 s", "1 min 40 s", "4 min 10 s", "10 min", "2 h 5 min", "10 h"),
         "11 d 13 h",
     ]
+    assert [about(s) for s in (0.4, 25.2, 99.9, 250)] == ["0 s", "25 s", "1 min 40 s", "4 min 10 s"]
     assert [size(n) for n in (0, 9_999, 10_000, 8 << 20, 5 << 30)] == [
         *("0 B", "9999 B", "9.8 KiB", "8.0 MiB", "5.0 GiB")
     ]

@@ -8,13 +8,14 @@ import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from clearfunds.accounts.watch._durations import duration
+
 from .._printable import printable
 from .._tables import bar, table
 from ._choice import HELP, LEGEND
 from ._top_words import (
     alarm_sentence,
     count,
-    duration,
     first_line,
     incident_sentence,
     one_of,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
+
+from clearfunds.accounts.watch._durations import duration
 
 from .._printable import printable
 
@@ -34,10 +35,6 @@ _RELIEF: Final = {
 }
 # The effect of a policy on the messages of a slow consumer: in a word, and in a sentence.
 
-_UNITS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-# The seconds of a unit and its name, and of the next smaller one.
-
-_MINUTES_FROM: Final = 99.95
 _KIB_FROM: Final = 10_000
 # Below it, the number itself is as short.
 
@@ -61,16 +58,6 @@ def size(number: float) -> str:
         if number < 1000:
             return f"{number:,.1f} {unit}"
     return f"{number / 1024:,.1f} GiB"
-
-
-def duration(seconds: float) -> str:
-    """Write a duration as the live page does: `12.3 s`, `4 min 10 s`, `2 h 5 min`, `3 d 1 h`."""
-    if seconds < _MINUTES_FROM:
-        return f"{seconds:.1f} s"
-    whole = math.floor(seconds + 0.5)
-    unit, name, below, part = next(each for each in _UNITS if whole >= each[0])
-    rest = whole % unit // below
-    return f"{whole // unit} {name} {rest} {part}" if rest else f"{whole // unit} {name}"
 
 
 def one_of(names: list[str], number: int) -> str:

@@ -10,8 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
+from clearfunds.accounts.watch._durations import duration
+
 from .._printable import printable
-from .._top._top_words import count, duration, items_of, size
+from .._top._top_words import count, items_of, size
 
 if TYPE_CHECKING:
     from clearfunds.pages._trace_json import (
