@@ -18,8 +18,8 @@ from cyclopts.validators import Number
 
 from clearfunds._cli import _types as types
 from clearfunds._cli._app import command_line
-from clearfunds._cli._sources import PREFIX
 from clearfunds._cli._reloading import RELOADABLE_OPTIONS
+from clearfunds._cli._sources import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -55,7 +55,7 @@ async function change(method, path, fields) {
 
 function askAgain() {
   $("drawer-actions").replaceChildren();
-  askedAt = -Infinity;
+  askAt = -Infinity;
   askAbout();
 }
 
