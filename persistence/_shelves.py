@@ -29,6 +29,7 @@ from ..accounts import Faults
 from ..dataspace.queues import Marks, Message, Queue
 from ..store import Body, Changes, Record, Store, StoreError, StoreSettings
 from ._codec import UnstorableError, decode, encode
+from ._idle import Rests
 from ._log import Log
 from ._owner import READING, TELLING, owner_of
 from ._sending import Sending
@@ -85,6 +86,7 @@ class Shelves:
         store: The store.
         log: Makes the store durable, if it does not do so itself.
         faults: Handles exceptions of a queue or a callback: one of many that a shared task calls.
+        rests: Puts what is waited for on the disk when the event loop has a rest; None: nothing does.
         trouble: A sentence about the present trouble with the disk, or None.
         on_trouble: Called with that whenever it changes.
     """
@@ -104,6 +106,7 @@ class Shelves:
         self._batch = Batch(1, Changes(store))
         self._under_way: deque[Batch] = deque()
         self._written = trio.Event()
+        self.rests: Rests | None = None
         self._shelves: set[StoreShelf] = set()
         # From before the restart, of queues that have not been opened yet.
         self._marks = store.values(_MARKS_PREFIX)
@@ -208,6 +211,8 @@ class Shelves:
         batch.bodies.clear()
         batch.ticket = self.store.commit(batch.changes)
         self._under_way.append(batch)
+        if self.rests is not None and (batch.users or batch.callbacks):
+            self.rests.wait_for_disk()
         self._batch = Batch(batch.number + 1, Changes(self.store))
 
     def close(self) -> None:
@@ -520,6 +525,10 @@ async def open_shelves(
             async with trio.open_nursery() as reading:
                 shelves = Shelves(store, flusher, reading, log)
                 reading.start_soon(shelves.commit_each_round)
+                if log is None:
+                    rests = shelves.rests = Rests(store.hurry)
+                    reading.start_soon(rests.watch)
+                    trio.lowlevel.add_instrument(rests)
                 if log is not None:
                     reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
                 try:
@@ -530,6 +539,8 @@ async def open_shelves(
                         if log is not None:
                             await _all_logged(store, log)
                     finally:
+                        if shelves.rests is not None:
+                            trio.lowlevel.remove_instrument(shelves.rests)
                         # After any failure: otherwise the thread would be waited for, for ever.
                         store.stop()
                         reading.cancel_scope.cancel()

@@ -316,8 +316,11 @@ def test_keys_sort_find_explain_and_quit(start_relay: StartRelay) -> None:
         top.press("/pux\x7f")
         top.read_until(r"Find: pu█")
         top.press("B\r")
-        shown = top.read_until(r'names with "puB".*Who owes.*/-/pub.*Who holds.*/-/pub waits for')
-        assert "/-/stk" not in shown.rpartition("Who holds")[2].partition("waits for")[0]
+        # From the next page on: the one that is there has all names.
+        without = r"((?!/-/stk).)*"
+        top.read_until(
+            rf'names with "puB".*Who owes{without}/-/pub{without}Who holds{without}/-/pub waits for'
+        )
         # A key of it is none: q is a letter of a name.
         top.press("/q\x1b")
         top.read_until(r"Find: puBq")
