@@ -86,7 +86,7 @@ class Shelves:
         store: The store.
         log: Makes the store durable, if it does not do so itself.
         faults: Handles exceptions of a queue or a callback: one of many that a shared task calls.
-        rests: Puts what is waited for on the disk when the event loop has a rest; None: nothing does.
+        rests: Hurries the store when the event loop rests; None: a log makes it durable.
         trouble: A sentence about the present trouble with the disk, or None.
         on_trouble: Called with that whenever it changes.
     """

@@ -1,0 +1,86 @@
+"""Group commit without a clock: what somebody waits for goes on the disk when the loop rests.
+
+While the event loop works, commits gather, and go on the disk together at the store's interval:
+what is acknowledged meanwhile is never written. When the loop sleeps for lack of work, nothing more
+is to come, and waiting for the interval would only cost time: a publisher with one message in
+flight would wait for it with each. So the store is hurried then, and what comes while it writes
+goes with the next write. (RabbitMQ's `rabbit_msg_store` syncs when it is idle, too.)
+
+A loop under full load sleeps as well, between two reads, for some microseconds. It rests if one of
+its last sleeps was long, or if the present one is.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONG_SECONDS: Final = 0.0001
+"""A long sleep: as long as a quick disk takes to sync."""
+
+LAST: Final = 4
+"""So many of the last sleeps are looked at. One message has two: for the disk, for the client."""
+
+LOOK_SECONDS: Final = 0.002
+"""How long after a commit it is looked whether the loop has slept since; epoll counts in 1 ms."""
+
+
+class Rests(trio.abc.Instrument):
+    """Calls back when the event loop rests and something waits for the disk.
+
+    Args:
+        hurry: Puts what waits on the disk.
+
+    Attributes:
+        awaited: Whether something waits for the disk since `hurry` was called last.
+    """
+
+    def __init__(self, hurry: Callable[[], object]) -> None:
+        self._hurry = hurry
+        self._began: float | None = None
+        self._slept = 0.0
+        self._short = 0
+        self._wanted = trio.Event()
+        self.awaited = False
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Take in that the loop goes to sleep: see `trio.abc.Instrument`."""
+        if timeout > 0:
+            self._began = monotonic()
+            if self.awaited and self._short < LAST:
+                self._end_wait()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Take in that it is awake again."""
+        del timeout
+        if self._began is not None:
+            seconds = monotonic() - self._began
+            self._began = None
+            self._slept += seconds
+            self._short = 0 if seconds >= LONG_SECONDS else self._short + 1
+
+    def wait_for_disk(self) -> None:
+        """Note that something waits for the disk."""
+        if not self.awaited:
+            self.awaited = True
+            self._wanted.set()
+
+    def _end_wait(self) -> None:
+        self.awaited = False
+        self._hurry()
+
+    async def watch(self) -> None:
+        """Look for rests that begin when nothing else happens, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while self.awaited:
+                before = self._slept
+                await trio.sleep(LOOK_SECONDS)
+                if self.awaited and self._slept - before >= LOOK_SECONDS / 2:
+                    self._end_wait()

@@ -1,0 +1,105 @@
+"""The store is hurried when the event loop rests, and left alone while it works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from clearfunds.persistence import Shelves
+from clearfunds.persistence._idle import LAST, LONG_SECONDS, Rests
+from clearfunds.transports.mqtt import PubAck, open_mqtt
+from tests.transports.peers import connected, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEVER = 3600.0
+
+
+class Loop:
+    """The event loop as the instrument sees it, with a clock of the test's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.hurried = 0
+        monkeypatch.setattr("clearfunds.persistence._idle.monotonic", lambda: self.now)
+        self.rests = Rests(self._hurry)
+
+    def _hurry(self) -> None:
+        self.hurried += 1
+
+    def sleep(self, seconds: float, timeout: float = 1.0) -> None:
+        self.rests.before_io_wait(timeout)
+        self.now += seconds
+        self.rests.after_io_wait(timeout)
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    return Loop(monkeypatch)
+
+
+async def test_a_loop_that_has_just_slept_long_hurries_at_once(loop: Loop) -> None:
+    loop.sleep(LONG_SECONDS)
+    assert loop.hurried == 0  # Nothing waits for the disk.
+    loop.rests.wait_for_disk()
+    loop.rests.wait_for_disk()
+    loop.sleep(0.0)
+    assert loop.hurried == 1
+    loop.sleep(1.0)
+    assert loop.hurried == 1
+    loop.rests.wait_for_disk()
+    loop.sleep(0.0)
+    assert loop.hurried == 2
+
+
+async def test_a_loop_under_full_load_does_not(loop: Loop) -> None:
+    for _ in range(LAST):
+        loop.sleep(LONG_SECONDS / 2)
+    loop.rests.wait_for_disk()
+    for _ in range(100):
+        loop.sleep(LONG_SECONDS / 2)
+        loop.sleep(0.0, timeout=0.0)  # Tasks wait to be run: this is no sleep.
+    assert loop.hurried == 0
+    loop.sleep(LONG_SECONDS)
+    assert loop.hurried == 0
+    loop.sleep(0.0)
+    assert loop.hurried == 1
+
+
+async def test_a_rest_behind_full_load_is_seen() -> None:
+    """Also if nothing else happens that would wake the loop."""
+    done = trio.Event()
+    rests = Rests(done.set)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rests.watch)
+        trio.lowlevel.add_instrument(rests)
+        try:
+            busy_until = trio.current_time() + 0.05
+            rests.wait_for_disk()
+            while trio.current_time() < busy_until:
+                await trio.lowlevel.checkpoint()
+                assert not done.is_set()
+            with trio.fail_after(30):
+                await done.wait()
+        finally:
+            trio.lowlevel.remove_instrument(rests)
+        assert not rests.awaited
+        nursery.cancel_scope.cancel()
+
+
+async def test_confirms_do_not_wait_for_the_interval(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    async with running(store=store, fsync_interval=NEVER) as relay:
+        kept = open_mqtt("127.0.0.1", relay.port, client_id="kept", clean_session=False)
+        async with kept as client:
+            await client.subscribe("t", qos=1)
+        async with connected(relay.port, "pub") as publisher:
+            for _ in range(50):
+                await publisher.publish("t", b"x", qos=1, packet_id=1)
+                await publisher.expect(PubAck(1))
+        shelves = relay.relay.persistence
+        assert isinstance(shelves, Shelves)
+        assert shelves.store.statistics().messages == 50
