@@ -14,6 +14,7 @@ A batch has a number: the ticket that a `StoreShelf` gives to its queue.
 from __future__ import annotations
 
 import logging
+import math
 import struct
 import threading
 from collections import deque
@@ -21,6 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import attrs
 import trio
@@ -43,6 +45,11 @@ _MARKS_PREFIX = "queue/marks/"
 COMMIT_BYTES = 64 << 20
 """Size at which a batch is closed: the store takes at most 1 GiB at once."""
 
+
+READ_SECONDS = 0.2
+"""A queue is read if something in it was acknowledged so recently. Its next messages will probably
+be acknowledged before they are on the disk, which is as good as written: the store is not hurried
+for them."""
 
 LOG_SECONDS = 5.0
 """A relay that ends waits so long for a log to take what it has: as `--grace`."""
@@ -72,6 +79,10 @@ class Batch:
     """Payloads in it that several queues may share, by their `id`."""
     ticket: int = 0
     """The store's ticket."""
+    began: float = 0.0
+    """When the first change was made, in seconds of a monotonic clock."""
+    is_urgent: bool = False
+    """Whether it has a message that nobody is about to acknowledge: see `READ_SECONDS`."""
 
 
 def _nobody(sentence: str | None) -> None:
@@ -175,6 +186,7 @@ class Shelves:
         batch = self._batch
         if not batch.changed:
             batch.changed = True
+            batch.began = monotonic()
             self._written.set()
         return batch
 
@@ -211,7 +223,7 @@ class Shelves:
         batch.bodies.clear()
         batch.ticket = self.store.commit(batch.changes)
         self._under_way.append(batch)
-        if self.rests is not None and (batch.users or batch.callbacks):
+        if self.rests is not None and (batch.is_urgent or batch.callbacks):
             self.rests.wait_for_disk()
         self._batch = Batch(batch.number + 1, Changes(self.store))
 
@@ -352,7 +364,8 @@ class StoreShelf:
     """
 
     __slots__ = (
-        "_last_late", "_late", "_late_number", "_number", "_shelves", "last_seq", "name", "queue",
+        "_done_at", "_last_late", "_late", "_late_number", "_number", "_shelves", "last_seq",
+        "name", "queue",
     )  # fmt: skip
 
     def __init__(self, shelves: Shelves, name: str, number: int) -> None:
@@ -362,6 +375,7 @@ class StoreShelf:
         self._late: dict[int, int] = {}
         self._late_number: int | None = None
         self._last_late = 0
+        self._done_at = -math.inf
         self.name = name
         self.queue: Queue | None = None
         self.last_seq = 0
@@ -383,6 +397,8 @@ class StoreShelf:
             number, seq = self._late_place(seq, batch.changes)
         batch.changes.put(number, seq, header, body, size=message.size)
         batch.users.add(self)
+        if batch.began - self._done_at > READ_SECONDS:
+            batch.is_urgent = True
         confirm = message.confirm
         if isinstance(confirm, Writes):
             message.confirm = confirm.written(self.name, shelves.set)
@@ -397,7 +413,8 @@ class StoreShelf:
         return self._late_number, self._last_late
 
     def done(self, seqs: Sequence[int]) -> None:
-        changes = self._shelves.change().changes
+        batch = self._shelves.change()
+        changes, self._done_at = batch.changes, batch.began
         if self._late:
             assert self._late_number is not None
             for seq in self._late.keys() & set(seqs):

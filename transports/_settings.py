@@ -374,8 +374,8 @@ class PersistenceSettings:
     path). Without it they are in memory and end with the relay."""
     # As RabbitMQ's.
     fsync_interval: Seconds = 0.2
-    """fsync interval, in seconds: the longest until written data is on disk and confirmed; 0: at
-    once."""
+    """fsync interval of a busy relay, in seconds: the longest until written data is on disk and
+    confirmed. When the relay has nothing else to do, that is at once; 0: always."""
     # Sixteen clients' full queues; a tenth of a small disk.
     disk_limit: Size | None = 1 << 30
     """Disk quota of messages in the store, in bytes; when it is full, queued messages count against

@@ -103,3 +103,21 @@ async def test_confirms_do_not_wait_for_the_interval(tmp_path: Path) -> None:
         shelves = relay.relay.persistence
         assert isinstance(shelves, Shelves)
         assert shelves.store.statistics().messages == 50
+
+
+async def test_for_a_queue_that_is_read_the_store_is_not_hurried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages are confirmed when they are acknowledged; few are written."""
+    monkeypatch.setattr("clearfunds.persistence._shelves.READ_SECONDS", NEVER)
+    async with running(store=str(tmp_path / "store"), fsync_interval=NEVER) as relay:
+        kept = open_mqtt("127.0.0.1", relay.port, client_id="kept", clean_session=False)
+        async with kept as client, connected(relay.port, "pub") as publisher:
+            await client.subscribe("t", qos=1)
+            for _ in range(50):
+                await publisher.publish("t", b"x", qos=1, packet_id=1)
+                await client.receive()
+                await publisher.expect(PubAck(1))
+            shelves = relay.relay.persistence
+            assert isinstance(shelves, Shelves)
+            assert shelves.store.statistics().transactions < 25
