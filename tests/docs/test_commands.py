@@ -6,16 +6,21 @@ at 127.0.0.1:9100, with MQTT and AMQP. The ports are others here.
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import re
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.ports import lasting_port
 from tests.programs import needs
@@ -164,3 +169,61 @@ def test_a_relay_with_tls_passwords_and_an_acl(tmp_path: Path, environment: dict
     assert "hello" in "".join(printed)
     assert "forged" not in "".join(printed)
     assert "may not publish to 'news/today'" in (tmp_path / LOG).read_text("utf-8")
+
+
+OPERATED: Final = """
+[relay]
+listen = ["mqtt://127.0.0.1:1884"]
+http = "127.0.0.1:9100"
+http-token = "token"
+
+[[relay.tenant]]
+name = "press"
+user = ["press"]
+"""
+
+
+@contextmanager
+def client(port: int, name: str) -> Generator[queue.SimpleQueue[None]]:
+    """Run an MQTT client that comes back; each time that it is connected is in the queue."""
+    comes: queue.SimpleQueue[None] = queue.SimpleQueue()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, name)
+    client.on_connect = lambda *_: comes.put(None)  # pyright: ignore[reportUnknownLambdaType]
+    client.reconnect_delay_set(1, 1)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    try:
+        comes.get(timeout=SECONDS)
+        yield comes
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+@needs("bash", "curl", "openssl")
+def test_a_running_relay_is_changed(tmp_path: Path, environment: dict[str, str]) -> None:
+    configuration, *blocks = other_ports("\0".join([OPERATED, *blocks_of("operate.md")])).split(
+        "\0"
+    )
+    makes_token, acts, patches, checks = blocks
+    run(makes_token, tmp_path, environment)
+    assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+    (tmp_path / "relay.toml").write_text(configuration, "utf-8")
+    port = int(tomllib.loads(configuration)["relay"]["listen"][0].rpartition(":")[2])
+    name = f"mqtt:{port}/-/archive"
+    with (
+        relay("clearfunds relay --config relay.toml", tmp_path, environment),
+        client(port, "archive") as comes,
+    ):
+        done = run(acts, tmp_path, environment)
+        comes.get(timeout=SECONDS)  # again
+        patched = json.loads(run(patches, tmp_path, environment))
+    assert done.count(f"account: {name}\n") == 3
+    assert "policy: drop_oldest\n" in done
+    assert "over limit: refuse\n" in done
+    assert "weight: 2\n" in done
+    assert done.endswith(f"disconnected: {name}\n")
+    assert (patched["limit_items"], patched["limit_bytes"]) == (500, 8 << 20)
+    audit = [line for line in (tmp_path / LOG).read_text("utf-8").splitlines() if "audit" in line]
+    assert len(audit) == acts.count("clearfunds ctl ") + 1
+    assert "no mistake in [relay]" in run(checks, tmp_path, environment)
