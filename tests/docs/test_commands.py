@@ -7,12 +7,7 @@ at 127.0.0.1:9100, with MQTT and AMQP. The ports are others here.
 from __future__ import annotations
 
 import json
-import os
 import queue
-import re
-import subprocess
-import sys
-import time
 import tomllib
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,94 +17,17 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.ports import lasting_port
+from tests.docs.shell import LOG, SECONDS, blocks_of, other_ports, relay, run, until_logged
 from tests.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-ROOT: Final = Path(__file__).parents[2]
-SECONDS: Final = 60
-BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PORTS: Final = ("1884", "8883", "9100")
-
-LOG: Final = "relay.log"
 
 STANDARD: Final = (
     "clearfunds relay --listen mqtt://127.0.0.1:1884 --listen amqp+tcp://127.0.0.1:0 "
     "--http 127.0.0.1:9100 --store store\n"
 )
-
-
-def blocks_of(page: str) -> list[str]:
-    return BLOCK.findall((ROOT / "docs" / page).read_text("utf-8"))
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Return an environment in which `clearfunds` is the command of this Python."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    command = folder / "clearfunds"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m clearfunds "$@"\n', "utf-8")
-    command.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if "CLEARFUNDS" not in name}
-    return {**kept, "PATH": f"{folder}:{kept['PATH']}"}
-
-
-def run(block: str, folder: Path, environment: dict[str, str]) -> str:
-    # The shell goes on after `! command`, whatever it does; here it has to fail.
-    text = re.sub(r"(?m)^(! (?:.*\\\n)*.*)$", r"\1 || exit 1", block)
-    done = subprocess.run(
-        ["bash", "-eu", "-c", text],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@contextmanager
-def relay(command: str, folder: Path, environment: dict[str, str]) -> Generator[int]:
-    """Run a relay until the end of the block, with its log in a file; return its process id."""
-    with (
-        (folder / LOG).open("w", encoding="utf-8") as log,
-        subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            is_ready = any('"ready": true' in line for line in process.stdout)
-            assert is_ready, (folder / LOG).read_text("utf-8")
-            yield process.pid
-        finally:
-            process.terminate()
-            process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
-
-
-def until_logged(text: str, folder: Path) -> None:
-    """Wait until the relay's log has a text."""
-    give_up = time.monotonic() + SECONDS
-    while text not in (log := (folder / LOG).read_text("utf-8")):
-        assert time.monotonic() < give_up, log
-        time.sleep(0.05)
-
-
-def other_ports(text: str) -> str:
-    """Return a page's text with ports that are free here in place of its own."""
-    ports = {port: str(lasting_port()) for port in PORTS}
-    return re.sub("|".join(PORTS), lambda found: ports[found[0]], text)
 
 
 @contextmanager
