@@ -7,7 +7,10 @@ at 127.0.0.1:9100, with MQTT and AMQP. The ports are others here.
 from __future__ import annotations
 
 import json
+import os
 import queue
+import re
+import sys
 import tomllib
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.docs.blocks import DOCS
 from tests.docs.shell import LOG, SECONDS, blocks_of, other_ports, relay, run, until_logged
 from tests.programs import needs
 
@@ -145,3 +149,36 @@ def test_a_running_relay_is_changed(tmp_path: Path, environment: dict[str, str])
     audit = [line for line in (tmp_path / LOG).read_text("utf-8").splitlines() if "audit" in line]
     assert len(audit) == acts.count("clearfunds ctl ") + 1
     assert "no mistake in [relay]" in run(checks, tmp_path, environment)
+
+
+@needs("bash")
+@pytest.mark.parametrize("page", ["fastapi.md", "trio.md"])
+def test_a_page_installs_what_there_is(
+    page: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (block,) = blocks_of(page)
+    told = run(f"exec 2>&1\n{block}", tmp_path, environment)
+    assert "WARNING" not in told  # as for an extra that is not there
+    assert "already satisfied: clearfunds[" in told
+
+
+@needs("bash", "install")
+def test_the_commands_that_make_a_service(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Below a folder: no user is made, and the environment that is made is this one."""
+    (block,) = blocks_of("service.md")
+    for place in ("/opt/", "/usr/lib/sysusers.d/", "/etc/systemd/system/"):
+        (tmp_path / place[1:]).mkdir(parents=True)
+    for place in ("/opt/", "/usr/", "/etc/"):
+        assert f" {place}" in block or f"\n{place}" in block
+        block = re.sub(rf"(?m)(?<= ){place}|^{place}", f"{tmp_path}{place}", block)
+    assert "-g clearfunds " in block
+    block = block.replace("-g clearfunds ", f"-g {os.getgid()} ")
+    (tmp_path / "systemd").symlink_to(DOCS.parent / "systemd")
+    stands_in = f'python3() {{ ln -s {sys.prefix} "$3"; }}\nsystemd-sysusers() {{ :; }}\n'
+    told = run(f"exec 2>&1\n{stands_in}{block}", tmp_path, environment)
+    assert "WARNING" not in told
+    unit = (tmp_path / "etc/systemd/system/clearfunds.service").read_text("utf-8")
+    assert "ExecStart=/opt/clearfunds/bin/clearfunds relay" in unit
+    assert (tmp_path / "opt/clearfunds/bin/pip").exists()
+    assert (tmp_path / "usr/lib/sysusers.d/clearfunds.conf").read_text("utf-8").startswith("u")
+    assert (tmp_path / "etc/clearfunds").stat().st_mode & 0o777 == 0o750
