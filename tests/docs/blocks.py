@@ -26,14 +26,22 @@ class Block:
     code: str
 
 
+def fenced(path: Path) -> list[tuple[str, str]]:
+    """Return the language and the code of each fenced block of a file that names its language."""
+    return [
+        (language, textwrap.dedent(code))
+        for _, language, code in _BLOCK.findall(path.read_text("utf-8"))
+    ]
+
+
 def blocks() -> list[Block]:
-    """Return every fenced block that names its language."""
+    """Return the blocks of all pages."""
     found: list[Block] = []
     for path in sorted(DOCS.glob("*.md")):
         counts: dict[str, int] = {}
-        for _, language, code in _BLOCK.findall(path.read_text("utf-8")):
+        for language, code in fenced(path):
             counts[language] = counts.get(language, 0) + 1
-            found.append(Block(path.name, language, counts[language], textwrap.dedent(code)))
+            found.append(Block(path.name, language, counts[language], code))
     return found
 
 

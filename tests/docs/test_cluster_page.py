@@ -87,9 +87,10 @@ def test_two_relays_are_one(tmp_path: Path, environment: dict[str, str]) -> None
         subscriber = stack.enter_context(
             running(subscribes.removesuffix(" &"), tmp_path, environment)
         )
-        assert subscriber.stdout is not None
+        told = subscriber.stdout
+        assert told is not None
         got: list[str] = []
-        reader = threading.Thread(target=lambda: got.append(subscriber.stdout.readline()))
+        reader = threading.Thread(target=lambda: got.append(told.readline()))
         reader.start()
         give_up = time.monotonic() + SECONDS
         while reader.is_alive():  # until it has subscribed

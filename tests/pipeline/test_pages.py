@@ -60,7 +60,7 @@ def test_a_query_that_writes_a_batch_and_a_job(
         assert subscribers.by_mqtt() == [("alarms/1", b"95")]
 
     with Subscribers(relay, "means/#") as subscribers:
-        names["means"] = spark.createDataFrame([("means/1", "20.5")], "topic string, value string")
+        names["means"] = spark.sql("SELECT 'means/1' AS topic, '20.5' AS value")
         job = code_of("spark.md", 4, changes=where)
         run(job, names)
         run(job, names)  # of one writer each batch is taken once
