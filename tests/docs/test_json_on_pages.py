@@ -33,7 +33,8 @@ def shape_of(value: Any) -> Any:
         fields = cast("dict[str, Any]", value)
         return {name: shape_of(each) for name, each in fields.items()}
     if isinstance(value, list):
-        return [shape_of(each) for each in cast("list[Any]", value)[:1]]
+        several = cast("list[object]", value)
+        return [shape_of(each) for each in several[:1]]
     return None
 
 
