@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clearfunds._cli import run
+from tests.docs.blocks import code_of
 from tests.ports import lasting_port
 
 if TYPE_CHECKING:
@@ -18,20 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-DOCS: Final = Path(__file__).parents[2] / "docs"
 SECONDS: Final = 60
-PROGRAM: Final = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def program_of(page: str, changes: dict[str, str]) -> str:
-    """Return the first program of a page, changed in places, each of which has to be there."""
-    found = PROGRAM.search((DOCS / page).read_text("utf-8"))
-    assert found is not None
-    text = found[1]
-    for place, instead in changes.items():
-        assert place in text
-        text = text.replace(place, instead)
-    return text
 
 
 @contextmanager
@@ -56,7 +42,7 @@ def relay(*options: str) -> Generator[None]:
 
 def test_a_program_of_rabbitmq_publishes(capsys: pytest.CaptureFixture[str]) -> None:
     port, http = lasting_port(), lasting_port()
-    program = program_of("rabbitmq.md", {'"127.0.0.1"': f'"127.0.0.1", {port}'})
+    program = code_of("rabbitmq.md", changes={'"127.0.0.1"': f'"127.0.0.1", {port}'})
     with relay("--listen", f"amqp+tcp://127.0.0.1:{port}", "--http", f"127.0.0.1:{http}"):
         subprocess.run([sys.executable, "-c", program], timeout=SECONDS, check=True)
         assert run(["queues", "list", f"http://127.0.0.1:{http}", "--json"]) == 0
@@ -67,16 +53,16 @@ def test_a_program_of_rabbitmq_publishes(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_reader_reads_the_batch_of_a_writer() -> None:
     port = str(lasting_port())
-    reads = program_of(
+    reads = code_of(
         "range-readers.md",
-        {
+        changes={
             "7700": port,
             "plant/#": "means/#",
             "    at = reader.start\n": "    at = reader.start\n    print('attached', flush=True)\n",
             " ...\n": " print(row.key.decode(), row.value.decode(), flush=True)\n",
         },
     )
-    writes = program_of("sinks.md", {"7700": port})
+    writes = code_of("sinks.md", changes={"7700": port})
     with (
         relay("--listen", f"subscribe+tcp://127.0.0.1:{port}"),
         python("-c", reads) as reader,

@@ -1,7 +1,6 @@
 """Code in the docs is code: Python compiles, configuration is accepted, JSON and YAML are read.
 
-Other tests run many of these blocks, too: the programs of library.md, asyncio.md, trio.md, nats.md,
-queues.md, rabbitmq.md, range-readers.md and sinks.md, and the commands of the how-to pages.
+Other tests run the programs and the commands: test_every_block.py lists them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import ast
 import importlib
 import json
 import re
-import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +18,7 @@ import yaml
 
 from clearfunds._cli import run
 from clearfunds.perf import read_scenarios
+from tests.docs.blocks import fenced
 
 ROOT: Final = Path(__file__).parents[2]
 FILES: Final = [
@@ -29,15 +28,14 @@ FILES: Final = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 AST: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
-BLOCK: Final = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks(language: str) -> list[Any]:
     return [
-        pytest.param(textwrap.dedent(found[3]), id=f"{path.stem}-{number}")
+        pytest.param(code, id=f"{path.stem}-{number}")
         for path in FILES
-        for number, found in enumerate(BLOCK.finditer(path.read_text("utf-8")), 1)
-        if found[2] == language
+        for number, (named, code) in enumerate(fenced(path), 1)
+        if named == language
     ]
 
 
@@ -47,7 +45,7 @@ def test_there_are_some() -> None:
 
 
 def test_every_block_is_of_a_language_that_is_looked_at_here() -> None:
-    languages = {found[2] for path in FILES for found in BLOCK.finditer(path.read_text("utf-8"))}
+    languages = {language for path in FILES for language, _ in fenced(path)}
     assert languages <= {"python", "toml", "json", "yaml", "sh", "console", "text"}
 
 

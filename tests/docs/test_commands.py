@@ -6,105 +6,32 @@ at 127.0.0.1:9100, with MQTT and AMQP. The ports are others here.
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import re
-import subprocess
 import sys
-import time
+import tomllib
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.ports import lasting_port
+from tests.docs.blocks import DOCS
+from tests.docs.shell import LOG, SECONDS, blocks_of, other_ports, relay, run, until_logged
 from tests.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-ROOT: Final = Path(__file__).parents[2]
-SECONDS: Final = 60
-BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PORTS: Final = ("1884", "8883", "9100")
-
-LOG: Final = "relay.log"
 
 STANDARD: Final = (
     "clearfunds relay --listen mqtt://127.0.0.1:1884 --listen amqp+tcp://127.0.0.1:0 "
     "--http 127.0.0.1:9100 --store store\n"
 )
-
-
-def blocks_of(page: str) -> list[str]:
-    return BLOCK.findall((ROOT / "docs" / page).read_text("utf-8"))
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Return an environment in which `clearfunds` is the command of this Python."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    command = folder / "clearfunds"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m clearfunds "$@"\n', "utf-8")
-    command.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if "CLEARFUNDS" not in name}
-    return {**kept, "PATH": f"{folder}:{kept['PATH']}"}
-
-
-def run(block: str, folder: Path, environment: dict[str, str]) -> str:
-    # The shell goes on after `! command`, whatever it does; here it has to fail.
-    text = re.sub(r"(?m)^(! (?:.*\\\n)*.*)$", r"\1 || exit 1", block)
-    done = subprocess.run(
-        ["bash", "-eu", "-c", text],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@contextmanager
-def relay(command: str, folder: Path, environment: dict[str, str]) -> Generator[int]:
-    """Run a relay until the end of the block, with its log in a file; return its process id."""
-    with (
-        (folder / LOG).open("w", encoding="utf-8") as log,
-        subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            is_ready = any('"ready": true' in line for line in process.stdout)
-            assert is_ready, (folder / LOG).read_text("utf-8")
-            yield process.pid
-        finally:
-            process.terminate()
-            process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
-
-
-def until_logged(text: str, folder: Path) -> None:
-    """Wait until the relay's log has a text."""
-    give_up = time.monotonic() + SECONDS
-    while text not in (log := (folder / LOG).read_text("utf-8")):
-        assert time.monotonic() < give_up, log
-        time.sleep(0.05)
-
-
-def other_ports(text: str) -> str:
-    """Return a page's text with ports that are free here in place of its own."""
-    ports = {port: str(lasting_port()) for port in PORTS}
-    return re.sub("|".join(PORTS), lambda found: ports[found[0]], text)
 
 
 @contextmanager
@@ -164,3 +91,94 @@ def test_a_relay_with_tls_passwords_and_an_acl(tmp_path: Path, environment: dict
     assert "hello" in "".join(printed)
     assert "forged" not in "".join(printed)
     assert "may not publish to 'news/today'" in (tmp_path / LOG).read_text("utf-8")
+
+
+OPERATED: Final = """
+[relay]
+listen = ["mqtt://127.0.0.1:1884"]
+http = "127.0.0.1:9100"
+http-token = "token"
+
+[[relay.tenant]]
+name = "press"
+user = ["press"]
+"""
+
+
+@contextmanager
+def client(port: int, name: str) -> Generator[queue.SimpleQueue[None]]:
+    """Run an MQTT client that comes back; each time that it is connected is in the queue."""
+    comes: queue.SimpleQueue[None] = queue.SimpleQueue()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, name)
+    client.on_connect = lambda *_: comes.put(None)  # pyright: ignore[reportUnknownLambdaType]
+    client.reconnect_delay_set(1, 1)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    try:
+        comes.get(timeout=SECONDS)
+        yield comes
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+@needs("bash", "curl", "openssl")
+def test_a_running_relay_is_changed(tmp_path: Path, environment: dict[str, str]) -> None:
+    configuration, *blocks = other_ports("\0".join([OPERATED, *blocks_of("operate.md")])).split(
+        "\0"
+    )
+    makes_token, acts, patches, checks = blocks
+    run(makes_token, tmp_path, environment)
+    assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+    (tmp_path / "relay.toml").write_text(configuration, "utf-8")
+    port = int(tomllib.loads(configuration)["relay"]["listen"][0].rpartition(":")[2])
+    name = f"mqtt:{port}/-/archive"
+    with (
+        relay("clearfunds relay --config relay.toml", tmp_path, environment),
+        client(port, "archive") as comes,
+    ):
+        done = run(acts, tmp_path, environment)
+        comes.get(timeout=SECONDS)  # again
+        patched = json.loads(run(patches, tmp_path, environment))
+    assert done.count(f"account: {name}\n") == 3
+    assert "policy: drop_oldest\n" in done
+    assert "over limit: refuse\n" in done
+    assert "weight: 2\n" in done
+    assert done.endswith(f"disconnected: {name}\n")
+    assert (patched["limit_items"], patched["limit_bytes"]) == (500, 8 << 20)
+    audited = (tmp_path / LOG).read_text("utf-8").count(" clearfunds.audit: ")
+    assert audited == acts.count("clearfunds ctl ") + 1
+    assert "no mistake in [relay]" in run(checks, tmp_path, environment)
+
+
+@needs("bash")
+@pytest.mark.parametrize("page", ["fastapi.md", "trio.md"])
+def test_a_page_installs_what_there_is(
+    page: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (block,) = blocks_of(page)
+    told = run(f"exec 2>&1\n{block}", tmp_path, environment)
+    assert "WARNING" not in told  # as for an extra that is not there
+    assert "already satisfied: clearfunds[" in told
+
+
+@needs("bash", "install")
+def test_the_commands_that_make_a_service(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Below a folder: no user is made, and the environment that is made is this one."""
+    (block,) = blocks_of("service.md")
+    for place in ("/opt/", "/usr/lib/sysusers.d/", "/etc/systemd/system/"):
+        (tmp_path / place[1:]).mkdir(parents=True)
+    for place in ("/opt/", "/usr/", "/etc/"):
+        assert f" {place}" in block or f"\n{place}" in block
+        block = re.sub(rf"(?m)(?<= ){place}|^{place}", f"{tmp_path}{place}", block)
+    assert "-g clearfunds " in block
+    block = block.replace("-g clearfunds ", f"-g {os.getgid()} ")
+    (tmp_path / "systemd").symlink_to(DOCS.parent / "systemd")
+    stands_in = f'python3() {{ ln -s {sys.prefix} "$3"; }}\nsystemd-sysusers() {{ :; }}\n'
+    told = run(f"exec 2>&1\n{stands_in}{block}", tmp_path, environment)
+    assert "WARNING" not in told
+    unit = (tmp_path / "etc/systemd/system/clearfunds.service").read_text("utf-8")
+    assert "ExecStart=/opt/clearfunds/bin/clearfunds relay" in unit
+    assert (tmp_path / "opt/clearfunds/bin/pip").exists()
+    assert (tmp_path / "usr/lib/sysusers.d/clearfunds.conf").read_text("utf-8").startswith("u")
+    assert (tmp_path / "etc/clearfunds").stat().st_mode & 0o777 == 0o750

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.shell import blocks_of
 from tests.ports import lasting_port
 
 ROOT = Path(__file__).parents[2]
@@ -27,17 +28,10 @@ needs_tools = pytest.mark.skipif(
 )
 
 
-def blocks() -> list[str]:
-    """Return the commands of the page; the first block installs."""
-    return re.findall(
-        r"^```sh\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-
-
 def live_the_day(folder: Path, first: str, env: dict[str, str]) -> str:
     """Run all blocks in one shell, after `first`; return what they printed."""
     (folder / "dashboards").symlink_to(ROOT / "dashboards")
-    script = "\n".join(["set -e", first, *blocks()[1:]])
+    script = "\n".join(["set -e", first, *blocks_of(PAGE.name)[1:]])
     for port in ("8883", "9100", "9090"):  # Others may have these.
         script = script.replace(port, str(lasting_port()))
     # The relay that is started again is given a store that version 0.1.0 has written.
@@ -127,6 +121,6 @@ def test_the_day_from_an_empty_environment(tmp_path: Path) -> None:
     env.pop("PYTHONPATH", None)
     folder = tmp_path / "day"
     folder.mkdir()
-    out = live_the_day(folder, blocks()[0], env)
+    out = live_the_day(folder, blocks_of(PAGE.name)[0], env)
     assert re.search(r"^clearfunds \d+\.\d+\.\d+$", out, re.MULTILINE)
     check_the_day(folder, out)
