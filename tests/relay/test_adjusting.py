@@ -14,6 +14,7 @@ import trio
 
 from clearfunds.access import AccountLimit, AccountRate, Tenant
 from clearfunds.accounts import Account, Limit, RateLimit, StuckPolicy
+from clearfunds.accounts.limits._latency_limit import LatencyControl
 from clearfunds.relay import AdjustError, Adjusting, RelaySettings, serve_relay
 from clearfunds.transports import PublicationPolicy, SubscriptionPolicy
 from clearfunds.transports.mqtt import PubAck, Publish, encode
@@ -262,6 +263,25 @@ async def test_a_limit_that_follows_a_latency_gets_another_ceiling() -> None:
         assert account.control is None
         assert account.limit.items == 40
         assert moved.items is not None
+
+
+async def test_a_limit_that_was_fixed_follows_the_latency_again() -> None:
+    press = attrs.evolve(PRESS, latency=0.3)
+    fixed = AccountLimit("*", 40)
+    async with (
+        adjustable(limit_latency=0.1, tenant=(press,), account_limit=(fixed,)) as here,
+        connected(here.relay.port, "a"),
+        connected(here.relay.port, "b", username="press"),
+    ):
+        a, b = here.relay.account("a"), here.relay.account("b")
+        assert a.control is None
+        here.reload(account_limit=(), limit_items=500)
+        targets = []
+        for account in (a, b):
+            assert isinstance(account.control, LatencyControl)
+            assert account.control.policy.ceiling.items == 500
+            targets.append(account.control.policy.target)
+        assert targets == [0.1, 0.3]
 
 
 async def test_a_configuration_with_a_mistake_changes_nothing() -> None:
