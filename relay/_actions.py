@@ -281,8 +281,10 @@ def _bytes(value: Any) -> int | None:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):  # JSON has whole numbers of any length.
+            if math.isfinite(value):
+                return float(value)
     raise _RefusedError(400, f"The field {name} must be a number.")
 
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 BY_HAND_MAX: Final = 10_000
 """Settings by hand that are remembered; as many as connections."""
 
+AMOUNT_MAX: Final = (1 << 63) - 1
+"""Of a limit: metrics and shares are floating-point numbers, which an integer can exceed."""
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -175,7 +178,7 @@ class Adjusting:
         before = [dict(each) for each in all_by_hand]
         try:
             yield
-        except AdjustError:
+        except BaseException:
             for by_hand, old in zip(all_by_hand, before, strict=True):
                 by_hand.clear()
                 by_hand.update(old)
@@ -199,6 +202,9 @@ class Adjusting:
         for unit, amount in (("items", items), ("bytes", nbytes)):
             if isinstance(amount, int) and amount < 1:
                 msg = f"a limit must be at least 1, or none for no limit; not {amount} {unit}"
+                raise AdjustError(msg)
+            if isinstance(amount, int) and amount > AMOUNT_MAX:
+                msg = f"a limit must be at most {AMOUNT_MAX} {unit}; none is no limit"
                 raise AdjustError(msg)
         if name == SERVER_ACCOUNT:
             limit = {"server_limit_items": items, "server_limit_bytes": nbytes}
@@ -289,7 +295,7 @@ class Adjusting:
         by_hand.update(new)
         try:
             self._apply(self._configured)
-        except AdjustError:
+        except BaseException:
             by_hand.clear()
             by_hand.update(before)
             raise
