@@ -89,7 +89,8 @@ class Actions:
         self._adjusting: Adjusting = relay.adjusting
         self._relay = relay
         self._nursery = nursery
-        self._until: trio.CancelScope | None = None
+        # A log level that is for a time, the one after it, and what ends the wait.
+        self._for_a_time: tuple[LogLevel, LogLevel, trio.CancelScope] | None = None
 
     async def __call__(self, request: Request, operator: Operator) -> Response:
         """Carry out one request. Cancellation: it is done, or not."""
@@ -183,26 +184,40 @@ class Actions:
             if not 0 < seconds <= SECONDS_MAX:
                 msg = f"The field seconds must be above 0 and at most {SECONDS_MAX:.0f}."
                 raise _RefusedError(400, msg)
-        before = self._adjusting.log_level
-        if self._until is not None:  # A later change replaces the one that was for a time.
-            self._until.cancel()
-            self._until = None
+        before = afterwards = self._adjusting.log_level
+        if self._for_a_time is not None:  # A later change replaces the one that was for a time.
+            was, then, scope = self._for_a_time
+            self._for_a_time = None
+            scope.cancel()
+            if was == before:
+                afterwards = then
         self._adjusting.set_log_level(level)
         if seconds is not None:
-            self._until = trio.CancelScope()
-            self._nursery.start_soon(self._back, before, seconds, self._until)
+            self._for_a_time = level, afterwards, trio.CancelScope()
+            self._nursery.start_soon(self._back, seconds, *self._for_a_time)
         return {"level": level, "before": before, "seconds": seconds}
 
-    async def _back(self, level: LogLevel, seconds: float, scope: trio.CancelScope) -> None:
+    async def _back(
+        self, seconds: float, level: LogLevel, then: LogLevel, scope: trio.CancelScope
+    ) -> None:
         with scope:
-            await trio.sleep(seconds)
-            self._adjusting.set_log_level(level)
-            self._until = None
-            audit_log.info(
-                "the log level is %s again",
-                level,
-                extra={"event": "action", "action": "log-level", "level": level},
-            )
+            try:
+                await trio.sleep(seconds)
+            finally:
+                # Also if the relay ends before that: it may begin anew, in the same process.
+                if self._for_a_time is not None and self._for_a_time[2] is scope:
+                    self._for_a_time = None
+                    self._end_level(level, then)
+
+    def _end_level(self, level: LogLevel, then: LogLevel) -> None:
+        if self._adjusting.log_level != level:
+            return  # It has been configured anew meanwhile.
+        self._adjusting.set_log_level(then)
+        audit_log.info(
+            "the log level is %s again",
+            then,
+            extra={"event": "action", "action": "log-level", "level": then},
+        )
 
 
 def log_action(

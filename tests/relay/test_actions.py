@@ -289,6 +289,29 @@ async def test_the_log_level_for_good_and_for_a_time(caplog: pytest.LogCaptureFi
             assert logger.level == logging.INFO
 
 
+async def test_a_log_level_for_a_time_ends_also_if_it_was_prolonged_or_the_relay_ends() -> None:
+    logger = logging.getLogger("clearfunds")
+    with levels_kept():
+        logger.setLevel("ERROR")
+        async with operated() as here:
+            await here.do("POST", "/log-level", {"level": "debug", "seconds": 1000})
+            done = await here.do("POST", "/log-level", {"level": "debug", "seconds": 0.05})
+            assert done["before"] == "debug"
+            await until(lambda: logger.level == logging.ERROR)
+            await here.do("POST", "/log-level", {"level": "debug", "seconds": 1000})
+        assert logger.level == logging.ERROR
+
+
+async def test_a_log_level_that_is_configured_outlasts_one_for_a_time() -> None:
+    logger = logging.getLogger("clearfunds")
+    with levels_kept():
+        logger.setLevel("ERROR")
+        async with operated() as here:
+            await here.do("POST", "/log-level", {"level": "debug", "seconds": 1000})
+            logger.setLevel("WARNING")  # as SIGHUP does
+        assert logger.level == logging.WARNING
+
+
 async def test_each_has_a_line_whatever_the_level_is(caplog: pytest.LogCaptureFixture) -> None:
     with levels_kept():
         logging.getLogger("clearfunds").setLevel("ERROR")
