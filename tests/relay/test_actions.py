@@ -307,9 +307,10 @@ async def test_a_log_level_that_is_configured_outlasts_one_for_a_time() -> None:
     with levels_kept():
         logger.setLevel("ERROR")
         async with operated() as here:
-            await here.do("POST", "/log-level", {"level": "debug", "seconds": 1000})
+            await here.do("POST", "/log-level", {"level": "debug", "seconds": 0.05})
             logger.setLevel("WARNING")  # as SIGHUP does
-        assert logger.level == logging.WARNING
+            await trio.sleep(0.2)
+            assert logger.level == logging.WARNING
 
 
 async def test_each_has_a_line_whatever_the_level_is(caplog: pytest.LogCaptureFixture) -> None:
