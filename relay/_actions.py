@@ -156,8 +156,12 @@ class Actions:
         if not self._is_known(name):
             name = self._session_of(name).name
         policies = _policies_of(name, fields)
-        if policies and facts_of(self._relay, name) is None:
-            raise _RefusedError(400, f"{name} is no client; policies are those of clients.")
+        if policies:
+            facts = facts_of(self._relay, name)
+            if facts is None:
+                raise _RefusedError(400, f"{name} is no client; policies are those of clients.")
+            for policy in policies:
+                _check_fit(name, facts["protocol"], policy)
         adjusting = self._adjusting
         with adjusting.together():
             if items is not KEPT or nbytes is not KEPT:
@@ -325,6 +329,23 @@ def _policies_of(name: str, fields: dict[str, Any]) -> list[PublicationPolicy | 
         over = _word("over_limit", fields["over_limit"], OverLimitWord)
         found.append(PublicationPolicy(exactly(name), EVERY_TOPIC, over))
     return found
+
+
+def _check_fit(name: str, protocol: str, policy: PublicationPolicy | SubscriptionPolicy) -> None:
+    """Refuse a policy that a client's protocol cannot follow, and which would do nothing."""
+    if protocol.startswith("MQTT"):
+        return
+    fits, what = False, "policy"
+    if isinstance(policy, PublicationPolicy):
+        fits, what = protocol.startswith("AMQP"), "over_limit"
+    elif protocol == "Syndicate":
+        # Imported here: it needs the [relay] extra.
+        from ..transports.syndicate._droppable import ABLE
+
+        fits = policy.rule(0.0).policy in ABLE
+    if not fits:
+        msg = f"{name} is a client of {protocol}, to which {what} {policy.policy} does not apply."
+        raise _RefusedError(400, msg)
 
 
 def _amounts_of(account: Account | None) -> dict[str, Any]:

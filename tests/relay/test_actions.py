@@ -222,6 +222,32 @@ async def test_policies_of_a_client() -> None:
         await until(lambda: here.relay.relay.mqtt.counters.received == 300)
 
 
+async def test_policies_that_a_protocol_cannot_follow_are_refused() -> None:
+    async with operated(listen=(MQTT, AMQP, TCP)) as here:
+        ports = [int(url.rpartition(":")[2]) for url in here.relay.addresses.listening]
+        relay = here.relay.relay
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", ports[1]) as stream,
+            await trio.open_tcp_stream("127.0.0.1", ports[2]),
+        ):
+            await RawClient(stream).connect()
+            await until(lambda: relay.syndicate is not None and relay.syndicate.open)
+            assert relay.amqp is not None
+            assert relay.syndicate is not None
+            (amqp,) = (session.name for session in relay.amqp.open)
+            (syndicate,) = (session.name for session in relay.syndicate.open)
+            for name, fields, fits in (
+                (amqp, {"policy": "wait"}, False),
+                (amqp, {"over_limit": "refuse"}, True),
+                (syndicate, {"policy": "drop_oldest"}, True),
+                (syndicate, {"policy": "conflate"}, False),
+                (syndicate, {"over_limit": "refuse"}, False),
+            ):
+                answer = await here.send("PATCH", f"/accounts/{quote(name, safe='')}", fields)
+                assert answer.status == (200 if fits else 400), (name, fields, answer.body)
+                assert fits or b"does not apply" in answer.body
+
+
 async def test_of_several_changes_none_is_made_if_one_is_refused() -> None:
     async with operated(limit_items=100) as here, connected(here.relay.port, "pub"):
         status, why = await here.refused("PATCH", "/accounts/pub", {"limit_items": 5, "weight": 2})
