@@ -191,6 +191,9 @@ def test_passwords_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "secret" not in out
     assert "hidden" not in out
     assert 'cluster = "nats://me:***@host,nats://you:***@there"  # command line' in out
+    # One with an @ in it, and a token in place of user and password.
+    out = shown(capsys, "--cluster", "nats://me:sec@ret@host,nats://hidden@there")
+    assert 'cluster = "nats://me:***@host,nats://***@there"  # command line' in out
 
 
 def test_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ from ._reloading import Arguments, options_of
 from ._rule_tables import is_table
 from ._sources import read_file
 
-_SECRET: Final = re.compile(r"(://[^/@\s:]*):[^@/\s]+@")
-# The password in a URL.
+_SECRET: Final = re.compile(r"://(?:([^/@\s:]*:)|)[^/\s]*@")
+# The password in a URL, or what stands alone there: a token of NATS.
 
 config = App(
     name="config", help="Check a configuration file; show every option and where it comes from."
@@ -88,7 +88,7 @@ def show(
 ) -> int:
     """Show every option of a command with its value and its origin, in the form of a file.
 
-    Lines with a value that is the default are comments. Passwords in URLs are not shown.
+    Lines with a value that is the default are comments. Passwords and tokens in URLs are not shown.
     """
     # With --config, which the launcher has taken out of `options`.
     rest = [*argv[argv.index("show") + 1 :]]
@@ -156,4 +156,4 @@ def _toml(value: object) -> str:
         return f"{{{', '.join(f'{name} = {_toml(each)}' for name, each in pairs)}}}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, cast('Sequence[object]', value)))}]"
-    return json.dumps(_SECRET.sub(r"\1:***@", str(value)), ensure_ascii=False)
+    return json.dumps(_SECRET.sub(r"://\1***@", str(value)), ensure_ascii=False)
