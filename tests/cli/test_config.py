@@ -196,6 +196,16 @@ def test_passwords_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'cluster = "nats://me:***@host,nats://***@there"  # command line' in out
 
 
+def test_passwords_and_tokens_of_options_are_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEARFUNDS_PUB_PASSWORD", "hidden")
+    assert 'password = "***"  # CLEARFUNDS_PUB_PASSWORD' in shown(capsys, "pub")
+    monkeypatch.setenv("CLEARFUNDS_HTTP_TOKEN", "hidden-0123456789")
+    assert 'token = "***"  # CLEARFUNDS_HTTP_TOKEN' in shown(capsys, "top")
+    assert '# password = "none"' in shown(capsys, "top")
+
+
 def test_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path, "[pub]\nqos = 1\n")
     out = shown(capsys, "pub", "--config", str(file))

@@ -23,6 +23,9 @@ from ._sources import read_file
 _SECRET: Final = re.compile(r"://(?:([^/@\s:]*:)|)[^/\s]*@")
 # The password in a URL, or what stands alone there: a token of NATS.
 
+_SECRETS: Final = ("password", "token")
+# Options whose value is a secret, not a file with it.
+
 config = App(
     name="config", help="Check a configuration file; show every option and where it comes from."
 )
@@ -88,7 +91,7 @@ def show(
 ) -> int:
     """Show every option of a command with its value and its origin, in the form of a file.
 
-    Lines with a value that is the default are comments. Passwords and tokens in URLs are not shown.
+    Lines with a value that is the default are comments. Passwords and tokens are not shown.
     """
     # With --config, which the launcher has taken out of `options`.
     rest = [*argv[argv.index("show") + 1 :]]
@@ -130,6 +133,8 @@ def _line(name: str, value: object, argument: Argument) -> str:
     origin = {"cli": "command line", "env": token.keyword or "environment"}.get(
         token.source, token.source
     )
+    if name in _SECRETS:
+        value = "***"
     if isinstance(value, tuple):
         several = cast("tuple[object, ...]", value)
         if any(attrs.has(each.__class__) for each in several):
