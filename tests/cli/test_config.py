@@ -186,6 +186,13 @@ def test_what_is_shown_is_a_file_of_the_same_options(
     assert settle(toml=f"[relay]\n{whole}\n") == given
 
 
+def test_no_digits_are_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, "--patience", "1234567.25", "--grace", "7654321")
+    assert {"patience = 1234567.25  # command line", "grace = 7654321  # command line"} <= set(
+        out.splitlines()
+    )
+
+
 def test_passwords_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, "--cluster", "nats://me:secret@host,nats://you:hidden@there")
     assert "secret" not in out

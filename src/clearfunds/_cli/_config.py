@@ -155,7 +155,7 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return f"{value:g}" if isinstance(value, float) and abs(value) < 1e15 else str(value)
+        return str(value).removesuffix(".0")
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value).items()
         return f"{{{', '.join(f'{name} = {_toml(each)}' for name, each in pairs)}}}"
