@@ -486,6 +486,12 @@ class _Session:
                 + (", and changes made with POST or PATCH." if known is not LOOKING else "."),
                 ("Allow", ", ".join(known)),
             )
+        names = {name for name, _ in event.headers}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            # A proxy may have taken the other one, and see another request behind this one's body.
+            raise _RefusedError(
+                400, "The request has Content-Length and Transfer-Encoding; send one of them."
+            )
         if method in LOOKING and not isinstance(self._h11.next_event(), h11.EndOfMessage):
             raise _RefusedError(400, "The request has a body; a GET or HEAD request takes none.")
         try:

@@ -394,6 +394,15 @@ async def test_a_host_name_that_is_not_the_relays() -> None:
         assert (await here.send("POST", "/log-level", {}, headers=headers)).status == 421
 
 
+async def test_a_body_of_which_two_lengths_are_given_is_refused() -> None:
+    async with operated() as here:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Transfer-Encoding": "chunked"}
+        body = b'10\r\n{"level":"info"}\r\n0\r\n\r\n'
+        answer = await here.send("POST", "/log-level", headers=headers, raw=body)
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert b"send one of them" in answer.body
+
+
 async def test_bodies_have_a_limit_and_other_methods_are_refused() -> None:
     async with operated() as here:
         answer = await here.send("PATCH", "/accounts/server", raw=b"{" + b" " * 20_000)
