@@ -284,6 +284,19 @@ async def test_a_limit_that_was_fixed_follows_the_latency_again() -> None:
         assert targets == [0.1, 0.3]
 
 
+async def test_a_change_while_the_relay_starts_is_in_force_when_it_runs() -> None:
+    settings = RelaySettings(listen=(MQTT,), limit_items=50)
+    adjusting = Adjusting(settings)
+    adjusting.reload(attrs.evolve(settings, limit_items=60, server_limit_items=600))
+    serve = partial(serve_relay, adjusting=adjusting)
+    async with (
+        running(serve=serve, listen=(MQTT,), limit_items=50) as relay,
+        connected(relay.port, "a"),
+    ):
+        assert relay.account("a").limit.items == 60
+        assert relay.ledger.accounts["server"].limit.items == 600
+
+
 async def test_a_configuration_with_a_mistake_changes_nothing() -> None:
     async with adjustable(listen=(MQTT, TCP), limit_items=50) as here:
         with pytest.raises(AdjustError, match="does not apply to Syndicate's peers"):
