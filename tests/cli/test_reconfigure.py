@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,8 @@ async def test_connections_still_fit_the_open_files_that_are_allowed() -> None:
 
     adjusting = Adjusting(fitted(RelaySettings()))
     for wanted, found in ((10_000, 300), (20_000, 300), (200, 200)):
-        new = {**GIVEN, "max_connections": wanted}
-        await Configuration(lambda new=new: new, GIVEN, adjusting, fitted=fitted).reload()
+        read = partial(dict[str, Any], GIVEN, max_connections=wanted)
+        await Configuration(read, GIVEN, adjusting, fitted=fitted).reload()
         assert adjusting.settings.max_connections == found
 
 

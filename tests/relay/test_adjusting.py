@@ -276,7 +276,7 @@ async def test_a_limit_that_was_fixed_follows_the_latency_again() -> None:
         a, b = here.relay.account("a"), here.relay.account("b")
         assert a.control is None
         here.reload(account_limit=(), limit_items=500)
-        targets = []
+        targets: list[float] = []
         for account in (a, b):
             assert isinstance(account.control, LatencyControl)
             assert account.control.policy.ceiling.items == 500

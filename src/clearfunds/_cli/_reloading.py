@@ -107,7 +107,7 @@ class Configuration:
             # In a thread: the relay goes on meanwhile.
             options = options_of(await trio.to_thread.run_sync(self.read))
             changed, unchanged = self._take(options)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the relay goes on)
+        except Exception as error:  # Whatever it is, the relay goes on.
             log.error(
                 "SIGHUP: the configuration stays unchanged: %s",
                 error,
