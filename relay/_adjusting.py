@@ -23,6 +23,7 @@ from ..access._patterns import exactly
 from ..access._publication_policies import PublicationPolicy
 from ..access._subscription_policies import SubscriptionPolicy
 from ..access._tenants import same_members
+from ..accounts.limits._latency_limit import LatencyControl
 from ..transports import TransportError
 from ..transports._units import is_reloadable
 from ._relay import SERVER_ACCOUNT, check_relay
@@ -194,7 +195,7 @@ class Adjusting:
             name: The account of a connection, as `mqtt:1883/press/ticker`; of a tenant, as
                 `tenant/press`; or `server`, of all connections together.
             items: Outstanding events; None: no limit; `KEPT`: as it is.
-            nbytes: Their bytes; likewise.
+            nbytes: Their bytes; likewise. Of a limit that adapts, what it is at most is kept.
 
         Raises:
             AdjustError: There is no such account, or no such limit.
@@ -212,7 +213,10 @@ class Adjusting:
         elif name.startswith(TENANT_PREFIX):
             self._set_tenant(name, _given({"items": items, "bytes": nbytes}))
         else:
-            now = self._account_of_connection(name).limit
+            account = self._account_of_connection(name)
+            # Not where a moving limit happens to be: that would be its limit from now on.
+            control = account.control
+            now = control.policy.ceiling if isinstance(control, LatencyControl) else account.limit
             fixed = AccountLimit(
                 exactly(name),
                 now.items if isinstance(items, Kept) else items,

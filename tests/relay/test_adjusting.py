@@ -333,6 +333,17 @@ async def test_limits_by_hand_stand_before_the_configuration_and_stay() -> None:
         assert (limit_of(press), press.weight) == ((7, None), 9)
 
 
+async def test_of_a_limit_that_adapts_what_it_is_at_most_is_kept() -> None:
+    async with (
+        adjustable(limit_latency=0.1, limit_items=500, limit_bytes=1_000_000) as here,
+        connected(here.relay.port, "a"),
+    ):
+        account = here.relay.account("a")
+        assert account.limit.bytes != 1_000_000
+        here.adjusting.set_limit(account.name, items=7)
+        assert limit_of(account) == (7, 1_000_000)
+
+
 async def test_policies_by_hand_replace_those_for_the_same_clients_and_topics() -> None:
     async with (
         adjustable(profile="lossless") as here,
