@@ -113,16 +113,27 @@ class AccountTree:
         A limit that adapts gets `limit` as its upper bound.
         """
         names = account.name, peer.name, peer.client
-        control = account.control
-        if isinstance(control, LatencyControl) and not self._fixed.names(*names):
-            if control.policy.ceiling != limit:
-                account.limit_by(_adapting(control.policy.target, limit))
-        else:
-            account.limit_by(None)
-            account.limit = limit
+        self._set_limit(account, names, limit)
         for below in account.below or ():
             below.limit = account.limit
         self._set_rate(account, names)
+
+    def _set_limit(self, account: Account, names: tuple[str, ...], limit: Limit) -> None:
+        latency = None if self._fixed.names(*names) else self._latency_of(account)
+        control = account.control
+        if latency is None:
+            account.limit_by(None)
+            account.limit = limit
+        elif not isinstance(control, LatencyControl) or control.policy.ceiling != limit:
+            account.limit_by(_adapting(latency, limit))
+
+    def _latency_of(self, account: Account) -> float | None:
+        """Return the latency that the limit of a connection's account follows, if it adapts."""
+        for above in account.chain:
+            if above in self._levels:
+                latency = self.rules.tenants[above.name.removeprefix(TENANT_PREFIX)].latency
+                return self._latency if latency is None else latency
+        return self._latency
 
     def _set_rate(self, account: Account, names: tuple[str, ...]) -> None:
         items_and_bytes = self._rates.of(*names)
@@ -188,18 +199,12 @@ class AccountTree:
         name = peer.name if own else f"{peer.name}@{label}"
         while (known := ledger.accounts.get(name)) is not None and known.parent != above:
             name = f"{name}@{label}"
-        if known is not None and known.control is not None:
-            limit = None  # it adapts
-        account = ledger.open(name, limit=limit, parent=above)
+        account = ledger.open(name, limit=limit if known is None else None, parent=above)
+        names = name, peer.name, peer.client
+        if limit is not None:
+            self._set_limit(account, names, limit)
         if len(self._rates) or account.rate is not None:
-            self._set_rate(account, (name, peer.name, peer.client))
-        latency = self._latency if tenant is None or tenant.latency is None else tenant.latency
-        if (
-            limit is not None
-            and latency is not None
-            and not self._fixed.names(name, peer.name, peer.client)
-        ):
-            account.limit_by(_adapting(latency, limit))
+            self._set_rate(account, names)
         return account
 
     def close(self, account: Account) -> None:

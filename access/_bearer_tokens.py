@@ -73,12 +73,14 @@ class BearerTokens:
     def find(self, token: bytes) -> int:
         """Return the position of a token among these, from 1; 0: it is none of them.
 
+        The last, if it is there several times.
+
         The time does not depend on which it is, if any.
         """
         seen = hashlib.sha256(token).digest()
         found = 0
         for position, digest in enumerate(self._digests, 1):
-            found |= position * hmac.compare_digest(digest, seen)
+            found = max(found, position * hmac.compare_digest(digest, seen))
         return found
 
 

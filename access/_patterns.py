@@ -108,3 +108,36 @@ class FirstMatch(Generic[T]):
             if any(map(pattern.match, names)):
                 return value
         return None if first is None else first[1]
+
+
+class EveryMatch(Generic[T]):
+    """Values by pattern; all that match count, in the order of the rules.
+
+    Args:
+        rules: The patterns with their values, the most important first.
+    """
+
+    __slots__ = ("_exact", "_globs")
+
+    def __init__(self, rules: Iterable[tuple[str, T]]) -> None:
+        # Most are of one name each, and there may be thousands of those: policies by hand.
+        self._exact: dict[str, list[tuple[int, T]]] = {}
+        self._globs: list[tuple[int, re.Pattern[str], T]] = []
+        for place, (pattern, value) in enumerate(rules):
+            name = only_name(pattern)
+            if name is None:
+                self._globs.append((place, re.compile(translate(pattern)), value))
+            else:
+                self._exact.setdefault(name, []).append((place, value))
+
+    def __len__(self) -> int:
+        """Return how many patterns there are."""
+        return sum(map(len, self._exact.values())) + len(self._globs)
+
+    def of(self, *names: str) -> list[T]:
+        """Return the values for these names."""
+        found = {place: value for name in names for place, value in self._exact.get(name, ())}
+        for place, pattern, value in self._globs:
+            if any(map(pattern.match, names)):
+                found[place] = value
+        return [found[place] for place in sorted(found)]

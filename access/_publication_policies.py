@@ -13,7 +13,7 @@ import attrs
 
 from ..accounts import OverLimitPolicy
 from ..dataspace import TopicFilter
-from ._patterns import Patterns
+from ._patterns import EveryMatch
 from ._topic_rules import TopicRules, check_client, check_filter
 
 OverLimitWord = Literal["wait", "refuse", "shed"]
@@ -55,7 +55,7 @@ class PublicationPolicies:
     __slots__ = ("_rules",)
 
     def __init__(self, rules: Sequence[PublicationPolicy]) -> None:
-        self._rules = [(Patterns([rule.client]), rule) for rule in rules]
+        self._rules = EveryMatch((rule.client, rule) for rule in rules)
 
     def __repr__(self) -> str:
         return f"<PublicationPolicies: {len(self._rules)} rules>"
@@ -68,11 +68,7 @@ class PublicationPolicies:
         Args:
             names: The name of its account, and its client identifier.
         """
-        found = [
-            (TopicFilter(rule.filter), rule.policy)
-            for pattern, rule in self._rules
-            if any(map(pattern.matches, names))
-        ]
+        found = [(TopicFilter(rule.filter), rule.policy) for rule in self._rules.of(*names)]
         if not found:
             return None
         rules = TopicRules(OverLimitPolicy.WAIT, found, _topic_of)

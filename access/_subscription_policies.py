@@ -16,7 +16,7 @@ import attrs
 
 from ..accounts import Profile, StuckPolicy
 from ..dataspace import TopicFilter
-from ._patterns import Patterns
+from ._patterns import EveryMatch
 from ._topic_rules import EVERY_TOPIC, TopicRules, check_client, check_filter
 
 StuckWord = Literal["wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill"]
@@ -135,7 +135,7 @@ class SubscriptionPolicies:
         self.default = default
         # For all clients without a rule.
         self._plain = PolicyRules(default)
-        self._rules = [(Patterns([each.client]), each, each.rule(patience)) for each in rules]
+        self._rules = EveryMatch((each.client, (each, each.rule(patience))) for each in rules)
 
     def __repr__(self) -> str:
         return f"<SubscriptionPolicies: {self.default.policy}, {len(self._rules)} rules>"
@@ -158,13 +158,12 @@ class SubscriptionPolicies:
             more: Rules of the client's own, after those of the server.
         """
         rules: list[tuple[TopicFilter, PolicyRule]] = []
-        for pattern, each, rule in self._rules:
+        for each, rule in self._rules.of(*names):
             if able is not None and rule.policy not in able:
                 continue
             if topic_of is None and each.filter != EVERY_TOPIC:
                 continue
-            if any(map(pattern.matches, names)):
-                rules.append((TopicFilter(each.filter), rule))
+            rules.append((TopicFilter(each.filter), rule))
         rules.extend(more)
         if not rules:
             return self._plain

@@ -75,6 +75,17 @@ def account_of(ledger: Ledger, name: str) -> Account | None:
     return account
 
 
+def is_certain(ledger: Ledger, name: str) -> bool:
+    """Whether it is certain whose name it is: the whole one, or the beginning of one only.
+
+    Peers choose names: one may begin as another's, and the wrong one must not be changed.
+    """
+    if not is_clipped(name) or name in ledger.accounts:
+        return True
+    every = (*ledger.accounts, *(holder.name for holder in ledger.holders))
+    return len({each for each in every if each.startswith(name[:-1])}) < 2
+
+
 async def _holders_of(ledger: Ledger, name: str, pace: Pace) -> list[Holder]:
     clipped = is_clipped(name)
     found: list[Holder] = []

@@ -20,7 +20,7 @@ import attrs
 
 from ..accounts._loop import Lock, now, sleep_until
 from ..accounts.watch._core_shares import LIVE_SHARE
-from ._about import about
+from ._about import about, is_certain
 from ._cooperative import Pace
 from ._events import CONTENT_TYPE, EventStream, event, retry
 from ._files import FOLDER, HEADERS, SHARED_FILES, read_files
@@ -190,7 +190,8 @@ class LivePage:
         # No 404 if there is none: browsers report that as an error of the page.
         pace = Pace()
         found = await about(self._ledger, names[0], pace, self._clients)
-        return self._answer({**found, "can_change": self._can_change}, pace)
+        can_change = self._can_change and is_certain(self._ledger, names[0])
+        return self._answer({**found, "can_change": can_change}, pace)
 
     async def find(self, request: Request) -> Response:
         """Serve the accounts and holders with a part of a name, as samples have those of all."""

@@ -454,16 +454,17 @@ class _Session:
         if self._h11.they_are_waiting_for_100_continue:
             await self._send(self._frame(h11.InformationalResponse(status_code=100, headers=[])))
         body, most = bytearray(), self._limits.body_bytes
-        while True:
-            event = self._h11.next_event()
-            if event is h11.NEED_DATA:
-                self._h11.receive_data(bytes(await self._stream.receive_some(RECEIVE_BYTES)))
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > most:
-                    raise _RefusedError(413, f"The request's body is larger than {most} bytes.")
-            else:
-                return bytes(body)
+        with self._waiting(Waits.READING):
+            while True:
+                event = self._h11.next_event()
+                if event is h11.NEED_DATA:
+                    self._h11.receive_data(bytes(await self._stream.receive_some(RECEIVE_BYTES)))
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                    if len(body) > most:
+                        raise _RefusedError(413, f"The request's body is larger than {most} bytes.")
+                else:
+                    return bytes(body)
 
     def _refusal(self, error: h11.RemoteProtocolError) -> _RefusedError:
         if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
@@ -484,6 +485,12 @@ class _Session:
                 f"The method is {method[:20]}; pages can be looked at, with GET or HEAD"
                 + (", and changes made with POST or PATCH." if known is not LOOKING else "."),
                 ("Allow", ", ".join(known)),
+            )
+        names = {name for name, _ in event.headers}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            # A proxy may have taken the other one, and see another request behind this one's body.
+            raise _RefusedError(
+                400, "The request has Content-Length and Transfer-Encoding; send one of them."
             )
         if method in LOOKING and not isinstance(self._h11.next_event(), h11.EndOfMessage):
             raise _RefusedError(400, "The request has a body; a GET or HEAD request takes none.")

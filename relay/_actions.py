@@ -89,7 +89,8 @@ class Actions:
         self._adjusting: Adjusting = relay.adjusting
         self._relay = relay
         self._nursery = nursery
-        self._until: trio.CancelScope | None = None
+        # A log level that is for a time, the one after it, and what ends the wait.
+        self._for_a_time: tuple[LogLevel, LogLevel, trio.CancelScope] | None = None
 
     async def __call__(self, request: Request, operator: Operator) -> Response:
         """Carry out one request. Cancellation: it is done, or not."""
@@ -155,8 +156,12 @@ class Actions:
         if not self._is_known(name):
             name = self._session_of(name).name
         policies = _policies_of(name, fields)
-        if policies and facts_of(self._relay, name) is None:
-            raise _RefusedError(400, f"{name} is no client; policies are those of clients.")
+        if policies:
+            facts = facts_of(self._relay, name)
+            if facts is None:
+                raise _RefusedError(400, f"{name} is no client; policies are those of clients.")
+            for policy in policies:
+                _check_fit(name, facts["protocol"], policy)
         adjusting = self._adjusting
         with adjusting.together():
             if items is not KEPT or nbytes is not KEPT:
@@ -183,26 +188,40 @@ class Actions:
             if not 0 < seconds <= SECONDS_MAX:
                 msg = f"The field seconds must be above 0 and at most {SECONDS_MAX:.0f}."
                 raise _RefusedError(400, msg)
-        before = self._adjusting.log_level
-        if self._until is not None:  # A later change replaces the one that was for a time.
-            self._until.cancel()
-            self._until = None
+        before = afterwards = self._adjusting.log_level
+        if self._for_a_time is not None:  # A later change replaces the one that was for a time.
+            was, then, scope = self._for_a_time
+            self._for_a_time = None
+            scope.cancel()
+            if was == before:
+                afterwards = then
         self._adjusting.set_log_level(level)
         if seconds is not None:
-            self._until = trio.CancelScope()
-            self._nursery.start_soon(self._back, before, seconds, self._until)
+            self._for_a_time = level, afterwards, trio.CancelScope()
+            self._nursery.start_soon(self._back, seconds, *self._for_a_time)
         return {"level": level, "before": before, "seconds": seconds}
 
-    async def _back(self, level: LogLevel, seconds: float, scope: trio.CancelScope) -> None:
+    async def _back(
+        self, seconds: float, level: LogLevel, then: LogLevel, scope: trio.CancelScope
+    ) -> None:
         with scope:
-            await trio.sleep(seconds)
-            self._adjusting.set_log_level(level)
-            self._until = None
-            audit_log.info(
-                "the log level is %s again",
-                level,
-                extra={"event": "action", "action": "log-level", "level": level},
-            )
+            try:
+                await trio.sleep(seconds)
+            finally:
+                # Also if the relay ends before that: it may begin anew, in the same process.
+                if self._for_a_time is not None and self._for_a_time[2] is scope:
+                    self._for_a_time = None
+                    self._end_level(level, then)
+
+    def _end_level(self, level: LogLevel, then: LogLevel) -> None:
+        if self._adjusting.log_level != level:
+            return  # It has been configured anew meanwhile.
+        self._adjusting.set_log_level(then)
+        audit_log.info(
+            "the log level is %s again",
+            then,
+            extra={"event": "action", "action": "log-level", "level": then},
+        )
 
 
 def log_action(
@@ -281,8 +300,10 @@ def _bytes(value: Any) -> int | None:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):  # JSON has whole numbers of any length.
+            if math.isfinite(value):
+                return float(value)
     raise _RefusedError(400, f"The field {name} must be a number.")
 
 
@@ -308,6 +329,23 @@ def _policies_of(name: str, fields: dict[str, Any]) -> list[PublicationPolicy | 
         over = _word("over_limit", fields["over_limit"], OverLimitWord)
         found.append(PublicationPolicy(exactly(name), EVERY_TOPIC, over))
     return found
+
+
+def _check_fit(name: str, protocol: str, policy: PublicationPolicy | SubscriptionPolicy) -> None:
+    """Refuse a policy that a client's protocol cannot follow, and which would do nothing."""
+    if protocol.startswith("MQTT"):
+        return
+    fits, what = False, "policy"
+    if isinstance(policy, PublicationPolicy):
+        fits, what = protocol.startswith("AMQP"), "over_limit"
+    elif protocol == "Syndicate":
+        # Imported here: it needs the [relay] extra.
+        from ..transports.syndicate._droppable import ABLE
+
+        fits = policy.rule(0.0).policy in ABLE
+    if not fits:
+        msg = f"{name} is a client of {protocol}, to which {what} {policy.policy} does not apply."
+        raise _RefusedError(400, msg)
 
 
 def _amounts_of(account: Account | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ..access._patterns import exactly
 from ..access._publication_policies import PublicationPolicy
 from ..access._subscription_policies import SubscriptionPolicy
 from ..access._tenants import same_members
+from ..accounts.limits._latency_limit import LatencyControl
 from ..transports import TransportError
 from ..transports._units import is_reloadable
 from ._relay import SERVER_ACCOUNT, check_relay
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 BY_HAND_MAX: Final = 10_000
 """Settings by hand that are remembered; as many as connections."""
+
+AMOUNT_MAX: Final = (1 << 63) - 1
+"""Of a limit: metrics and shares are floating-point numbers, which an integer can exceed."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -175,7 +179,7 @@ class Adjusting:
         before = [dict(each) for each in all_by_hand]
         try:
             yield
-        except AdjustError:
+        except BaseException:
             for by_hand, old in zip(all_by_hand, before, strict=True):
                 by_hand.clear()
                 by_hand.update(old)
@@ -191,7 +195,7 @@ class Adjusting:
             name: The account of a connection, as `mqtt:1883/press/ticker`; of a tenant, as
                 `tenant/press`; or `server`, of all connections together.
             items: Outstanding events; None: no limit; `KEPT`: as it is.
-            nbytes: Their bytes; likewise.
+            nbytes: Their bytes; likewise. Of a limit that adapts, what it is at most is kept.
 
         Raises:
             AdjustError: There is no such account, or no such limit.
@@ -200,13 +204,19 @@ class Adjusting:
             if isinstance(amount, int) and amount < 1:
                 msg = f"a limit must be at least 1, or none for no limit; not {amount} {unit}"
                 raise AdjustError(msg)
+            if isinstance(amount, int) and amount > AMOUNT_MAX:
+                msg = f"a limit must be at most {AMOUNT_MAX} {unit}; none is no limit"
+                raise AdjustError(msg)
         if name == SERVER_ACCOUNT:
             limit = {"server_limit_items": items, "server_limit_bytes": nbytes}
             self._set(self._server, _given(limit))
         elif name.startswith(TENANT_PREFIX):
             self._set_tenant(name, _given({"items": items, "bytes": nbytes}))
         else:
-            now = self._account_of_connection(name).limit
+            account = self._account_of_connection(name)
+            # Not where a moving limit happens to be: that would be its limit from now on.
+            control = account.control
+            now = control.policy.ceiling if isinstance(control, LatencyControl) else account.limit
             fixed = AccountLimit(
                 exactly(name),
                 now.items if isinstance(items, Kept) else items,
@@ -289,7 +299,7 @@ class Adjusting:
         by_hand.update(new)
         try:
             self._apply(self._configured)
-        except AdjustError:
+        except BaseException:
             by_hand.clear()
             by_hand.update(before)
             raise

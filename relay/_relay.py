@@ -674,6 +674,8 @@ async def _serve(
             try:
                 if adjusting is not None:
                     adjusting.relay, relay.adjusting = relay, adjusting
+                    # It may have been configured anew while the store was opened.
+                    relay.adjust(adjusting.carried_over(settings))
                 async with nullcontext() if relay.cluster is None else relay.cluster.joined():
                     return await _run(relay, listeners, stop, task_status)
             finally:

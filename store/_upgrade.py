@@ -52,14 +52,12 @@ def upgrade(directory: Directory, open_store: Callable[[Path], Store]) -> None:
     new = where / _NEW
     shutil.rmtree(new, ignore_errors=True)
     old = OldLog(where)
-    store = open_store(new)
     try:
-        messages = _Copying(old, store).run()
-    finally:
-        store.close()
-    if store.directory.joinpath(f"{DATABASE}-wal").exists():
-        msg = f"cannot upgrade the store in {where}: {new} was not written to its end"
-        raise StoreDiskError(msg)
+        messages = _copy(old, open_store, new)
+    except Exception:
+        # Otherwise a disk that was too small would stay full.
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     (new / DATABASE).replace(where / DATABASE)
     directory.mark()
     for damage in old.damages:
@@ -80,6 +78,19 @@ def upgrade(directory: Directory, open_store: Callable[[Path], Store]) -> None:
             "damages": len(old.damages),
         },
     )
+
+
+def _copy(old: OldLog, open_store: Callable[[Path], Store], new: Path) -> int:
+    """Copy everything to a new store; return the number of messages."""
+    store = open_store(new)
+    try:
+        messages = _Copying(old, store).run()
+    finally:
+        store.close()
+    if store.directory.joinpath(f"{DATABASE}-wal").exists():
+        msg = f"cannot upgrade the store in {new.parent}: {new} was not written to its end"
+        raise StoreDiskError(msg)
+    return messages
 
 
 def put_old_files_aside(where: Path) -> None:

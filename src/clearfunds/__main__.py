@@ -15,12 +15,18 @@ def main() -> NoReturn:
         sys.exit(
             _say('the command line needs more than the library: pip install "clearfunds[relay]"')
         )
-    if sys.argv[1:2] == ["relay"]:
+    is_relay = sys.argv[1:2] == ["relay"]
+    if is_relay:
         # As early as can be: the rest of its start takes half a second.
         signal.signal(signal.SIGHUP, _go_on)
     from ._cli import run
 
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    finally:
+        if is_relay:
+            # No functions are called any more when the interpreter ends, and SIGHUP would kill it.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _go_on(*_: object) -> None:

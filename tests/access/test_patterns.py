@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from clearfunds.access._patterns import of_peer
+from clearfunds.access._patterns import EveryMatch, of_peer
 
 
 def test_any_of_them_counts() -> None:
@@ -15,6 +15,15 @@ def test_any_of_them_counts() -> None:
         assert patterns.matches(name)
     for name in ("mqtt:1883/-/public", "blob", "literal"):
         assert not patterns.matches(name)
+
+
+def test_every_match_counts_in_the_order_of_the_rules() -> None:
+    rules = EveryMatch([("a", 1), ("*", 2), ("b", 3), ("a", 4), ("[*]", 5), ("a?", 6)])
+    assert len(rules) == 6
+    assert rules.of("a") == [1, 2, 4]
+    assert rules.of("b", "a") == [1, 2, 3, 4]
+    assert rules.of("*", "ab") == [2, 5, 6]
+    assert rules.of() == []
 
 
 def test_none_is_too_long() -> None:

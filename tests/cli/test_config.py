@@ -186,11 +186,31 @@ def test_what_is_shown_is_a_file_of_the_same_options(
     assert settle(toml=f"[relay]\n{whole}\n") == given
 
 
+def test_no_digits_are_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, "--patience", "1234567.25", "--grace", "7654321")
+    assert {"patience = 1234567.25  # command line", "grace = 7654321  # command line"} <= set(
+        out.splitlines()
+    )
+
+
 def test_passwords_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, "--cluster", "nats://me:secret@host,nats://you:hidden@there")
     assert "secret" not in out
     assert "hidden" not in out
     assert 'cluster = "nats://me:***@host,nats://you:***@there"  # command line' in out
+    # One with an @ in it, and a token in place of user and password.
+    out = shown(capsys, "--cluster", "nats://me:sec@ret@host,nats://hidden@there")
+    assert 'cluster = "nats://me:***@host,nats://***@there"  # command line' in out
+
+
+def test_passwords_and_tokens_of_options_are_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEARFUNDS_PUB_PASSWORD", "hidden")
+    assert 'password = "***"  # CLEARFUNDS_PUB_PASSWORD' in shown(capsys, "pub")
+    monkeypatch.setenv("CLEARFUNDS_HTTP_TOKEN", "hidden-0123456789")
+    assert 'token = "***"  # CLEARFUNDS_HTTP_TOKEN' in shown(capsys, "top")
+    assert '# password = "none"' in shown(capsys, "top")
 
 
 def test_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,12 +6,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
-from clearfunds._cli._reloading import RELOADABLE_OPTIONS
+from clearfunds._cli._reloading import RELOADABLE_OPTIONS, Configuration
+from clearfunds.relay import Adjusting, RelaySettings
 from tests.cli.conftest import RelayUnderTest
 from tests.signals import heard
 
@@ -84,6 +87,7 @@ def test_a_file_with_a_mistake_changes_nothing_and_says_where(
         ('[relay]\nlimit_items = 60\npatience = "soon"\n', '"soon" is not a number of seconds'),
         ("[relay]\nlimit_items = 60\nlimit_item = 7\n", "limit_item"),
         ("[relay]\nlimit_items = \n", "line 2"),
+        ("[relay]\nlimit_items = 60\nrate = " + "[" * 9_000, "nested too deeply"),
         ("[relay]\nlimit_items = 60\nrate = ['a=x']\n", '"x", which is not a number'),
     ):
         wrong, _ = relay.write(text)
@@ -96,6 +100,31 @@ def test_a_file_with_a_mistake_changes_nothing_and_says_where(
     (tmp_path / "relay.toml").unlink()
     relay.relay.process.terminate()
     assert relay.relay.wait() == 0
+
+
+GIVEN: dict[str, Any] = {
+    "log_level": "info",
+    **{name: getattr(RelaySettings(), name) for name in RELOADABLE_OPTIONS if name != "log_level"},
+}
+
+
+async def test_connections_still_fit_the_open_files_that_are_allowed() -> None:
+    def fitted(settings: RelaySettings) -> RelaySettings:
+        return attrs.evolve(settings, max_connections=min(settings.max_connections, 300))
+
+    adjusting = Adjusting(fitted(RelaySettings()))
+    for wanted, found in ((10_000, 300), (20_000, 300), (200, 200)):
+        read = partial(dict[str, Any], GIVEN, max_connections=wanted)
+        await Configuration(read, GIVEN, adjusting, fitted=fitted).reload()
+        assert adjusting.settings.max_connections == found
+
+
+async def test_whatever_goes_wrong_the_relay_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def read() -> dict[str, Any]:
+        raise LookupError("nobody expects this")
+
+    await Configuration(read, GIVEN, Adjusting(RelaySettings())).reload()
+    assert "the configuration stays unchanged: nobody expects this" in caplog.text
 
 
 def test_sighup_ends_no_relay_from_its_start_to_its_end() -> None:
@@ -115,8 +144,11 @@ def test_sighup_ends_no_relay_from_its_start_to_its_end() -> None:
             said = [process.stdout.readline() for _ in range(2)]
             assert said[-1] == '{"ready": true}\n', said
             process.terminate()
-            process.send_signal(signal.SIGHUP)
-            assert process.wait(SECONDS) == 0
+            deadline = time.monotonic() + SECONDS
+            while process.poll() is None and time.monotonic() < deadline:
+                process.send_signal(signal.SIGHUP)
+                time.sleep(0.001)
+            assert process.returncode == 0
 
 
 def test_the_options_that_are_reloadable() -> None:

@@ -77,6 +77,13 @@ async def get(
 # -- tokens and passwords -------------------------------------------------------------------------
 
 
+def test_the_position_of_a_token_is_its_own_also_if_one_is_there_twice() -> None:
+    other, third = f"{TOKEN}-2", f"{TOKEN}-3"
+    tokens = BearerTokens([TOKEN, TOKEN, third, other])
+    found = [tokens.find(each.encode()) for each in (TOKEN, third, other, "none")]
+    assert found == [2, 3, 4, 0]
+
+
 @pytest.mark.parametrize("path", CLOSED)
 async def test_without_a_token_there_is_no_page(path: str) -> None:
     async with serving(Access(tokens=BearerTokens([TOKEN]))) as url:

@@ -13,8 +13,10 @@ import trio.testing
 from clearfunds.accounts import Ledger
 from clearfunds.pages import (
     Access,
+    Action,
     Handler,
     HttpLimits,
+    Operator,
     Pages,
     Request,
     Response,
@@ -37,12 +39,20 @@ async def quick(request: Request) -> Response:
 
 @asynccontextmanager
 async def serving(
-    handlers: Mapping[str, Handler], limits: HttpLimits | None = None
+    handlers: Mapping[str, Handler],
+    limits: HttpLimits | None = None,
+    actions: Action | None = None,
 ) -> AsyncGenerator[Site]:
     async with trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve_http(handlers, limits=limits, access=Access(), task_status=task_status)
+            await serve_http(
+                handlers,
+                limits=limits,
+                access=Access(),
+                actions=actions,
+                task_status=task_status,
+            )
 
         urls: list[str] = await nursery.start(run)
         with trio.fail_after(60):
@@ -110,6 +120,24 @@ async def test_those_who_take_nothing_of_a_large_page_keep_no_probe_out() -> Non
         readers(site, 200, "/large"),
     ):
         await probe(site)
+
+
+async def test_those_who_ask_for_100_continue_and_send_no_body_keep_no_probe_out() -> None:
+    head = "POST /log-level HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+
+    async def none(request: Request, operator: Operator) -> Response:
+        raise AssertionError(request, operator)
+
+    limits = HttpLimits(connections=8)
+    async with (
+        serving({"/healthz": quick}, limits, none) as site,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(8):
+            client = await stack.enter_async_context(site.client())
+            await client.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            assert (await client.stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+        await probe(site, 2)
 
 
 async def test_requests_that_are_worked_on_keep_no_probe_out() -> None:

@@ -703,6 +703,23 @@ async def test_an_account_that_is_gone_has_no_statement() -> None:
     assert response.status == 400
 
 
+async def test_nothing_can_be_changed_of_a_name_that_may_be_anothers() -> None:
+    ledger = Ledger()
+    page = LivePage(ledger, can_change=True)
+
+    async def can_change(name: str) -> bool:
+        response = await page.about(Request("GET", "/live/about", {"name": (name,)}))
+        assert isinstance(response.body, bytes)
+        return bool(json.loads(response.body)["can_change"])
+
+    begin = "x" * (NAME_CHARACTERS - 1)
+    ledger.open(f"{begin} the first")
+    assert await can_change(f"{begin}\u2026")
+    ledger.open(f"{begin} the second")
+    assert not await can_change(f"{begin}\u2026")
+    assert await can_change(f"{begin} the first")
+
+
 async def test_the_drawer_has_everything_about_one_name() -> None:
     clock = Clock(100.0)
     ledger = Ledger(clock=clock)

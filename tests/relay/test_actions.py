@@ -222,6 +222,32 @@ async def test_policies_of_a_client() -> None:
         await until(lambda: here.relay.relay.mqtt.counters.received == 300)
 
 
+async def test_policies_that_a_protocol_cannot_follow_are_refused() -> None:
+    async with operated(listen=(MQTT, AMQP, TCP)) as here:
+        ports = [int(url.rpartition(":")[2]) for url in here.relay.addresses.listening]
+        relay = here.relay.relay
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", ports[1]) as stream,
+            await trio.open_tcp_stream("127.0.0.1", ports[2]),
+        ):
+            await RawClient(stream).connect()
+            await until(lambda: relay.syndicate is not None and relay.syndicate.open)
+            assert relay.amqp is not None
+            assert relay.syndicate is not None
+            (amqp,) = (session.name for session in relay.amqp.open)
+            (syndicate,) = (session.name for session in relay.syndicate.open)
+            for name, fields, fits in (
+                (amqp, {"policy": "wait"}, False),
+                (amqp, {"over_limit": "refuse"}, True),
+                (syndicate, {"policy": "drop_oldest"}, True),
+                (syndicate, {"policy": "conflate"}, False),
+                (syndicate, {"over_limit": "refuse"}, False),
+            ):
+                answer = await here.send("PATCH", f"/accounts/{quote(name, safe='')}", fields)
+                assert answer.status == (200 if fits else 400), (name, fields, answer.body)
+                assert fits or b"does not apply" in answer.body
+
+
 async def test_of_several_changes_none_is_made_if_one_is_refused() -> None:
     async with operated(limit_items=100) as here, connected(here.relay.port, "pub"):
         status, why = await here.refused("PATCH", "/accounts/pub", {"limit_items": 5, "weight": 2})
@@ -239,14 +265,18 @@ async def test_of_several_changes_none_is_made_if_one_is_refused() -> None:
         ("PATCH", "/accounts/pub", {"limit_items": 0}, 400, "at least 1"),
         ("PATCH", "/accounts/pub", {"limit_items": True}, 400, "whole number"),
         ("PATCH", "/accounts/pub", {"limit_items": 1.5}, 400, "whole number"),
+        ("PATCH", "/accounts/pub", {"limit_items": 10**400}, 400, "at most 9223372036854775807"),
+        ("PATCH", "/accounts/server", {"limit_bytes": 10**400}, 400, "at most 922337203685477"),
         ("PATCH", "/accounts/pub", {"limit_bytes": "many"}, 400, "a size"),
         ("PATCH", "/accounts/pub", {"policy": "hope"}, 400, "one of wait, disconnect"),
         ("PATCH", "/accounts/pub", {"policy": "wait", "patience": -1}, 400, "at least 0"),
+        ("PATCH", "/accounts/pub", {"policy": "wait", "patience": 10**400}, 400, "be a number"),
         ("PATCH", "/accounts/pub", {"patience": 3}, 400, "goes with policy"),
         ("PATCH", "/accounts/pub", {"over_limit": "hope"}, 400, "one of wait, refuse, shed"),
         ("PATCH", "/accounts/server", {"policy": "wait"}, 400, "is no client"),
         ("PATCH", "/accounts/nobody", {"policy": "wait"}, 404, "No client nobody"),
         ("PATCH", "/accounts/server", {"weight": 2}, 400, "only these have weights"),
+        ("PATCH", "/accounts/server", {"weight": 10**400}, 400, "must be a number"),
         ("PATCH", "/accounts/pub", [1], 400, "not a JSON object"),
         ("POST", "/accounts/pub", {"limit_items": 5}, 405, "takes PATCH, not POST"),
         ("PATCH", "/clients/pub/disconnect", {}, 405, "takes POST, not PATCH"),
@@ -283,6 +313,30 @@ async def test_the_log_level_for_good_and_for_a_time(caplog: pytest.LogCaptureFi
             await here.do("POST", "/log-level", {"level": "info"})
             await trio.sleep(0.2)
             assert logger.level == logging.INFO
+
+
+async def test_a_log_level_for_a_time_ends_also_if_it_was_prolonged_or_the_relay_ends() -> None:
+    logger = logging.getLogger("clearfunds")
+    with levels_kept():
+        logger.setLevel("ERROR")
+        async with operated() as here:
+            await here.do("POST", "/log-level", {"level": "debug", "seconds": 1000})
+            done = await here.do("POST", "/log-level", {"level": "debug", "seconds": 0.05})
+            assert done["before"] == "debug"
+            await until(lambda: logger.level == logging.ERROR)
+            await here.do("POST", "/log-level", {"level": "debug", "seconds": 1000})
+        assert logger.level == logging.ERROR
+
+
+async def test_a_log_level_that_is_configured_outlasts_one_for_a_time() -> None:
+    logger = logging.getLogger("clearfunds")
+    with levels_kept():
+        logger.setLevel("ERROR")
+        async with operated() as here:
+            await here.do("POST", "/log-level", {"level": "debug", "seconds": 0.05})
+            logger.setLevel("WARNING")  # as SIGHUP does
+            await trio.sleep(0.2)
+            assert logger.level == logging.WARNING
 
 
 async def test_each_has_a_line_whatever_the_level_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -338,6 +392,15 @@ async def test_a_host_name_that_is_not_the_relays() -> None:
     async with operated() as here:
         headers = {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"}
         assert (await here.send("POST", "/log-level", {}, headers=headers)).status == 421
+
+
+async def test_a_body_of_which_two_lengths_are_given_is_refused() -> None:
+    async with operated() as here:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Transfer-Encoding": "chunked"}
+        body = b'10\r\n{"level":"info"}\r\n0\r\n\r\n'
+        answer = await here.send("POST", "/log-level", headers=headers, raw=body)
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert b"send one of them" in answer.body
 
 
 async def test_bodies_have_a_limit_and_other_methods_are_refused() -> None:

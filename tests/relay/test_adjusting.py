@@ -14,6 +14,7 @@ import trio
 
 from clearfunds.access import AccountLimit, AccountRate, Tenant
 from clearfunds.accounts import Account, Limit, RateLimit, StuckPolicy
+from clearfunds.accounts.limits._latency_limit import LatencyControl
 from clearfunds.relay import AdjustError, Adjusting, RelaySettings, serve_relay
 from clearfunds.transports import PublicationPolicy, SubscriptionPolicy
 from clearfunds.transports.mqtt import PubAck, Publish, encode
@@ -264,6 +265,38 @@ async def test_a_limit_that_follows_a_latency_gets_another_ceiling() -> None:
         assert moved.items is not None
 
 
+async def test_a_limit_that_was_fixed_follows_the_latency_again() -> None:
+    press = attrs.evolve(PRESS, latency=0.3)
+    fixed = AccountLimit("*", 40)
+    async with (
+        adjustable(limit_latency=0.1, tenant=(press,), account_limit=(fixed,)) as here,
+        connected(here.relay.port, "a"),
+        connected(here.relay.port, "b", username="press"),
+    ):
+        a, b = here.relay.account("a"), here.relay.account("b")
+        assert a.control is None
+        here.reload(account_limit=(), limit_items=500)
+        targets: list[float] = []
+        for account in (a, b):
+            assert isinstance(account.control, LatencyControl)
+            assert account.control.policy.ceiling.items == 500
+            targets.append(account.control.policy.target)
+        assert targets == [0.1, 0.3]
+
+
+async def test_a_change_while_the_relay_starts_is_in_force_when_it_runs() -> None:
+    settings = RelaySettings(listen=(MQTT,), limit_items=50)
+    adjusting = Adjusting(settings)
+    adjusting.reload(attrs.evolve(settings, limit_items=60, server_limit_items=600))
+    serve = partial(serve_relay, adjusting=adjusting)
+    async with (
+        running(serve=serve, listen=(MQTT,), limit_items=50) as relay,
+        connected(relay.port, "a"),
+    ):
+        assert relay.account("a").limit.items == 60
+        assert relay.ledger.accounts["server"].limit.items == 600
+
+
 async def test_a_configuration_with_a_mistake_changes_nothing() -> None:
     async with adjustable(listen=(MQTT, TCP), limit_items=50) as here:
         with pytest.raises(AdjustError, match="does not apply to Syndicate's peers"):
@@ -298,6 +331,17 @@ async def test_limits_by_hand_stand_before_the_configuration_and_stay() -> None:
         assert limit_of(here.relay.ledger.accounts["server"]) == (30, 300)
         press = here.relay.ledger.accounts["tenant/press"]
         assert (limit_of(press), press.weight) == ((7, None), 9)
+
+
+async def test_of_a_limit_that_adapts_what_it_is_at_most_is_kept() -> None:
+    async with (
+        adjustable(limit_latency=0.1, limit_items=500, limit_bytes=1_000_000) as here,
+        connected(here.relay.port, "a"),
+    ):
+        account = here.relay.account("a")
+        assert account.limit.bytes != 1_000_000
+        here.adjusting.set_limit(account.name, items=7)
+        assert limit_of(account) == (7, 1_000_000)
 
 
 async def test_policies_by_hand_replace_those_for_the_same_clients_and_topics() -> None:

@@ -129,6 +129,7 @@ def test_a_disk_that_refuses_leaves_it_as_it_was(
         with pytest.raises(StoreDiskError, match="the disk is full"):
             Store.open(directory)
     assert (directory / "clearfunds-store").read_bytes() == OLD_MARK
+    assert not (directory / "upgrade").exists()  # It would keep the disk full.
     assert check(directory) == ()
 
 

@@ -20,8 +20,11 @@ from ._reloading import Arguments, options_of
 from ._rule_tables import is_table
 from ._sources import read_file
 
-_SECRET: Final = re.compile(r"(://[^/@\s:]*):[^@/\s]+@")
-# The password in a URL.
+_SECRET: Final = re.compile(r"://(?:([^/@\s:]*:)|)[^/\s]*@")
+# The password in a URL, or what stands alone there: a token of NATS.
+
+_SECRETS: Final = ("password", "token")
+# Options whose value is a secret, not a file with it.
 
 config = App(
     name="config", help="Check a configuration file; show every option and where it comes from."
@@ -88,7 +91,7 @@ def show(
 ) -> int:
     """Show every option of a command with its value and its origin, in the form of a file.
 
-    Lines with a value that is the default are comments. Passwords in URLs are not shown.
+    Lines with a value that is the default are comments. Passwords and tokens are not shown.
     """
     # With --config, which the launcher has taken out of `options`.
     rest = [*argv[argv.index("show") + 1 :]]
@@ -130,6 +133,8 @@ def _line(name: str, value: object, argument: Argument) -> str:
     origin = {"cli": "command line", "env": token.keyword or "environment"}.get(
         token.source, token.source
     )
+    if name in _SECRETS:
+        value = "***"
     if isinstance(value, tuple):
         several = cast("tuple[object, ...]", value)
         if any(attrs.has(each.__class__) for each in several):
@@ -150,10 +155,10 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return f"{value:g}" if isinstance(value, float) and abs(value) < 1e15 else str(value)
+        return str(value).removesuffix(".0")
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value).items()
         return f"{{{', '.join(f'{name} = {_toml(each)}' for name, each in pairs)}}}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, cast('Sequence[object]', value)))}]"
-    return json.dumps(_SECRET.sub(r"\1:***@", str(value)), ensure_ascii=False)
+    return json.dumps(_SECRET.sub(r"://\1***@", str(value)), ensure_ascii=False)

@@ -134,10 +134,11 @@ def relay(
         plan = Plan(argv, workers, settings, journal.journal, read_again, given)
         return run_workers(plan)
     _spare_the_collector()
-    settings = within_descriptors(settings, journal=companion is not None)
+    fitted = partial(within_descriptors, journal=companion is not None)
+    settings = fitted(settings)
     let_go_of_large(MMAP_THRESHOLD if settings.cluster is None else CLUSTER_MMAP_THRESHOLD)
     adjusting = Adjusting(settings)
-    configuration = Configuration(read_again, given, adjusting)
+    configuration = Configuration(read_again, given, adjusting, fitted=fitted)
     served = partial(_serve, serve, limited, adjusting, configuration)
     try:
         return run_async(served, settings, companion)

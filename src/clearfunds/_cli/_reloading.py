@@ -74,6 +74,7 @@ class Configuration:
         given: The arguments with which the relay was started.
         adjusting: Puts them into force.
         only: The options of which it is said that they stay as they are; None: all.
+        fitted: Makes settings fit this process, as at the start.
     """
 
     def __init__(
@@ -82,12 +83,15 @@ class Configuration:
         given: Arguments,
         adjusting: Adjusting,
         only: Collection[str] | None = None,
+        *,
+        fitted: Callable[[RelaySettings], RelaySettings] = lambda settings: settings,
     ) -> None:
         self.read = read
         self._options = options_of(given)
         self._settings = adjusting.settings
         self._adjusting = adjusting
         self._only = only
+        self._fitted = fitted
 
     def __repr__(self) -> str:
         return f"<Configuration: {len(self._options)} options>"
@@ -103,10 +107,11 @@ class Configuration:
             # In a thread: the relay goes on meanwhile.
             options = options_of(await trio.to_thread.run_sync(self.read))
             changed, unchanged = self._take(options)
-        except (UsageError, AdjustError) as error:
+        except Exception as error:  # Whatever it is, the relay goes on.
             log.error(
                 "SIGHUP: the configuration stays unchanged: %s",
                 error,
+                exc_info=not isinstance(error, UsageError | AdjustError),
                 extra={"event": "not_reloaded", "what": "configuration", "reason": str(error)},
             )
             return
@@ -131,7 +136,7 @@ class Configuration:
         new = {name: options[name] for name in RELOADABLE_OPTIONS}
         level = new.pop("log_level")
         try:
-            settings = attrs.evolve(self._settings, **new)
+            settings = self._fitted(attrs.evolve(self._settings, **new))
         except ValueError as error:
             raise UsageError(str(error)) from error
         done = self._adjusting.reload(settings)

@@ -57,6 +57,8 @@ def read_file(file: Path, commands: list[str]) -> dict[str, Any]:
         raise UsageError(trouble_with_file(file, error)) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not in UTF-8: save it in that") from error
+    except RecursionError as error:
+        raise UsageError(f"{file} has lists or tables nested too deeply: flatten them") from error
     except ValueError as error:
         msg = f"{file} is not TOML: {error}; correct it there"
         raise UsageError(msg) from error

@@ -7,12 +7,15 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from clearfunds._cli._cluster._ending import Ending
 from clearfunds._cli._cluster._fleet import AtEnd, Child, Fleet, open_fleet
 from clearfunds._cli._cluster._guard import open_guard
 from clearfunds._cli._cluster._own_options import Value, with_own
 from clearfunds._cli._cluster._restarts import RESTARTS_MAX, Restarting, exposition
+from clearfunds._cli._cluster._worker import Worker
+from clearfunds._cli._page import Visitor
 
 SECONDS = 30
 
@@ -63,3 +66,21 @@ def test_a_workers_options_take_the_place_of_the_users(
     argv: str, own: dict[str, Value], expected: str
 ) -> None:
     assert with_own(argv.split(), own) == expected.split()
+
+
+async def test_hang_ups_of_a_worker_that_is_not_ready_are_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    worker = Worker("w", visitor=Visitor(), link="w")
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(worker.hang_up)
+        await trio.sleep(1)
+        assert len(nursery.child_tasks) == 1
+        nursery.cancel_scope.cancel()
+    # It can be told again.
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.hang_up)
+        await trio.sleep(1)
+        assert len(nursery.child_tasks) == 1
+        nursery.cancel_scope.cancel()

@@ -29,6 +29,7 @@ class Worker(Member):
     """The command that runs it."""
     processes: Restarting = attrs.field(init=False)
     """Its process, and those that it had before."""
+    _hangs_up: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.processes = Restarting(self.name)
@@ -64,7 +65,13 @@ class Worker(Member):
             await trio.sleep(_PAUSE_SECONDS)
 
     async def hang_up(self) -> None:
-        """Send it SIGHUP once it is ready: before, that would end it."""
-        await self.until_ready()
+        """Send it SIGHUP once it is ready; several times before that are one."""
+        if self._hangs_up:
+            return
+        self._hangs_up = True
+        try:
+            await self.until_ready()
+        finally:
+            self._hangs_up = False
         if self.processes.child is not None:
             self.processes.child.process.send_signal(signal.SIGHUP)
