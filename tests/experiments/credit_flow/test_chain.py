@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from clearfunds.accounts._gate import gate_of
+from clearfunds.persistence import Shelves
 from clearfunds.transports.mqtt import ConnAck, Connect, PubAck, Publish, encode
 from experiments.credit_flow import CREDIT_2015, STORE_CREDIT, Credit
 from experiments.credit_flow._processes import QueueStation, Reader
@@ -77,6 +78,9 @@ async def chain(
         fsync_interval=NEVER,
         disk_limit=disk_limit,
     ) as relay:
+        # A disk that takes nothing until it is asked to.
+        assert isinstance(relay.relay.persistence, Shelves)
+        relay.relay.persistence.rests = None
         yield relay
 
 
