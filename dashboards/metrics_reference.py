@@ -7,7 +7,6 @@ python -m dashboards.metrics_reference --check docs/metrics.md
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -30,6 +29,8 @@ from clearfunds.pages._unsent_collector import UnsentCollector
 from clearfunds.relay._admission_collector import AdmissionCollector
 from clearfunds.relay._over_limit_collector import OverLimitCollector
 from clearfunds.transports.mqtt.server._over_limit import no_totals
+
+from ._printed import print_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -289,21 +290,7 @@ def reference() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the reference, or compare it with a file; return the exit status."""
-    text = reference()
-    if not arguments:
-        sys.stdout.write(text)
-        return 0
-    if len(arguments) != 2 or arguments[0] != "--check":
-        sys.stderr.write(__doc__ or "")
-        return 2
-    path = Path(arguments[1])
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(
-        f"{path} is not up to date; write it again: "
-        f"python -m dashboards.metrics_reference > {path}\n"
-    )
-    return 1
+    return print_or_check(reference(), arguments, "dashboards.metrics_reference", __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from clearfunds._cli import _types as types
 from clearfunds._cli._app import command_line
 from clearfunds._cli._reloading import RELOADABLE_OPTIONS
 from clearfunds._cli._sources import PREFIX
+from dashboards._printed import print_or_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -224,6 +225,7 @@ def _prose(text: str) -> str:
 
 
 def _kind(argument: Argument, meaning: str) -> tuple[str, str]:
+    # By its type it may also be the name of a method, which none of ours is.
     converter: Callable[..., Any] | None = argument.parameter.converter  # type: ignore[assignment]
     hint, is_optional = _without_none(argument.hint)
     said, unit = _READERS.get(converter, (None, "-"))
@@ -318,20 +320,7 @@ def reference() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the reference, or compare it with a file; return the exit status."""
-    text = reference()
-    if not arguments:
-        sys.stdout.write(text)
-        return 0
-    if len(arguments) != 2 or arguments[0] != "--check":
-        sys.stderr.write(__doc__ or "")
-        return 2
-    path = Path(arguments[1])
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(
-        f"{path} is not up to date; write it again: python -m docs.options_reference > {path}\n"
-    )
-    return 1
+    return print_or_check(reference(), arguments, "docs.options_reference", __doc__ or "")
 
 
 if __name__ == "__main__":
