@@ -130,31 +130,33 @@ def _arguments(app: App, tokens: Sequence[str]) -> Mapping[str, Any]:
     return {**defaults, **bound.kwargs}
 
 
-def read_arguments(argv: Sequence[str], *more: Source, needs_all: bool = True) -> Mapping[str, Any]:
+def read_arguments(
+    argv: Sequence[str], *, needs_all: bool = True, seen: list[ArgumentCollection] | None = None
+) -> Mapping[str, Any]:
     """Return the arguments of a command as its sources have them now.
 
     Args:
         argv: The command line.
-        more: Sources behind all others.
         needs_all: Whether it is a mistake if an argument is missing that the command needs;
             otherwise the result has only those that are given then.
+        seen: Gets the options of the command, with what each source has given.
 
     Raises:
         UsageError: They have a mistake.
     """
-    seen: list[ArgumentCollection] = []
+    options: list[ArgumentCollection] = [] if seen is None else seen
 
     def look(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        seen.append(arguments)
+        options.append(arguments)
 
     try:
         try:
-            found: Mapping[str, Any] = _launched(_build(argv, _arguments, *more, look), argv)
+            found: Mapping[str, Any] = _launched(_build(argv, _arguments, look), argv)
         except MissingArgumentError:
-            if needs_all or not seen:
+            if needs_all or not options:
                 raise
             # The arguments of cyclopts have no types.
-            given: list[Any] = [each for each in seen[-1] if each.tokens]
+            given: list[Any] = [each for each in options[-1] if each.tokens]
             found = {each.field_info.name: each.convert_and_validate() for each in given}
     except CycloptsError as error:
         error.verbose = False  # which only the command's own parsing sets

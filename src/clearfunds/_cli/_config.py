@@ -97,11 +97,7 @@ def show(
     rest = [*argv[argv.index("show") + 1 :]]
     command = ["relay", *rest] if not rest or rest[0].startswith("-") else rest
     seen: list[ArgumentCollection] = []
-
-    def look(_: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        seen.append(arguments)
-
-    values = options_of(read_arguments(command, look, needs_all=False))
+    values = options_of(read_arguments(command, needs_all=False, seen=seen))
     print(f"[{command[0]}]")
     group = ""
     for argument in seen[-1]:

@@ -100,12 +100,7 @@ async def fetch_json(
     Raises:
         CommandFailedError: Also if the answer is no JSON.
     """
-    text = await fetch_text(url, seconds, visitor, most)
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        msg = f"{url}: the answer is not JSON; {_WHICH_PORT}"
-        raise CommandFailedError(msg) from error
+    return _decoded(url, await fetch_text(url, seconds, visitor, most))
 
 
 async def send_json(url: str, method: str, content: object, visitor: Visitor = Visitor()) -> Any:
@@ -114,11 +109,14 @@ async def send_json(url: str, method: str, content: object, visitor: Visitor = V
     The errors are those of `fetch_json`. Cancellation: it has been done, or not.
     """
     body = json.dumps(content).encode()
-    text = await fetch_text(url, visitor=visitor, method=method, body=body)
+    return _decoded(url, await fetch_text(url, visitor=visitor, method=method, body=body))
+
+
+def _decoded(url: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        msg = f"{url}: the answer is not JSON"
+        msg = f"{url}: the answer is not JSON; {_WHICH_PORT}"
         raise CommandFailedError(msg) from error
 
 
