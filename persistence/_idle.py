@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 0.002
 
 
 class Rests(trio.abc.Instrument):
-    """Calls back when the event loop rests and something waits for the disk.
+    """Calls back when the event loop rests and something waits for the disk, while `watch` runs.
 
     Args:
         hurry: Puts what waits on the disk.
@@ -75,12 +75,16 @@ class Rests(trio.abc.Instrument):
         self._hurry()
 
     async def watch(self) -> None:
-        """Look for rests that begin when nothing else happens, until cancelled."""
-        while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            while self.awaited:
-                before = self._slept
-                await trio.sleep(LOOK_SECONDS)
-                if self.awaited and self._slept - before >= LOOK_SECONDS / 2:
-                    self._end_wait()
+        """Watch the sleeps of the event loop until cancelled, also when nothing else happens."""
+        trio.lowlevel.add_instrument(self)
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                while self.awaited:
+                    before = self._slept
+                    await trio.sleep(LOOK_SECONDS)
+                    if self.awaited and self._slept - before >= LOOK_SECONDS / 2:
+                        self._end_wait()
+        finally:
+            trio.lowlevel.remove_instrument(self)

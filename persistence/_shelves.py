@@ -542,11 +542,9 @@ async def open_shelves(
             async with trio.open_nursery() as reading:
                 shelves = Shelves(store, flusher, reading, log)
                 reading.start_soon(shelves.commit_each_round)
-                rests = Rests(store.hurry)
-                trio.lowlevel.add_instrument(rests)
                 if log is None:
-                    shelves.rests = rests
-                    reading.start_soon(rests.watch)
+                    shelves.rests = Rests(store.hurry)
+                    reading.start_soon(shelves.rests.watch)
                 else:
                     reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
                 try:
@@ -557,7 +555,6 @@ async def open_shelves(
                         if log is not None:
                             await _all_logged(store, log)
                     finally:
-                        trio.lowlevel.remove_instrument(rests)
                         # After any failure: otherwise the thread would be waited for, for ever.
                         store.stop()
                         reading.cancel_scope.cancel()

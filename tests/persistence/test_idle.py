@@ -75,17 +75,13 @@ async def test_a_rest_behind_full_load_is_seen() -> None:
     rests = Rests(done.set)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rests.watch)
-        trio.lowlevel.add_instrument(rests)
-        try:
-            busy_until = trio.current_time() + 0.05
-            rests.wait_for_disk()
-            while trio.current_time() < busy_until:
-                await trio.lowlevel.checkpoint()
-                assert not done.is_set()
-            with trio.fail_after(30):
-                await done.wait()
-        finally:
-            trio.lowlevel.remove_instrument(rests)
+        busy_until = trio.current_time() + 0.05
+        rests.wait_for_disk()
+        while trio.current_time() < busy_until:
+            await trio.lowlevel.checkpoint()
+            assert not done.is_set()
+        with trio.fail_after(30):
+            await done.wait()
         assert not rests.awaited
         nursery.cancel_scope.cancel()
 
