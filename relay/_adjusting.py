@@ -90,6 +90,7 @@ class Adjusting:
         self._tenants: dict[str, dict[str, Any]] = {}
         self._publication_policies: dict[tuple[str, str], PublicationPolicy] = {}
         self._subscription_policies: dict[tuple[str, str], SubscriptionPolicy] = {}
+        self._is_together = False
 
     def __repr__(self) -> str:
         return f"<Adjusting: {self._by_hand} settings by hand>"
@@ -164,11 +165,14 @@ class Adjusting:
 
     @contextmanager
     def together(self) -> Generator[None]:
-        """Make several changes by hand as one: if one of them is refused, so are all.
+        """Put several changes by hand into force as one: if one of them is refused, so are all.
 
         Raises:
-            AdjustError: As the one that is refused.
+            AdjustError: As the one that is refused, or as the relay refuses all of them.
         """
+        if self._is_together:  # The outer one puts them into force.
+            yield
+            return
         all_by_hand: list[dict[Any, Any]] = [
             self._limits,
             self._server,
@@ -177,14 +181,18 @@ class Adjusting:
             self._subscription_policies,
         ]
         before = [dict(each) for each in all_by_hand]
+        self._is_together = True
         try:
             yield
+            self._apply(self._configured)
         except BaseException:
             for by_hand, old in zip(all_by_hand, before, strict=True):
                 by_hand.clear()
                 by_hand.update(old)
             self._apply(self._configured)
             raise
+        finally:
+            self._is_together = False
 
     def set_limit(
         self, name: str, *, items: int | Kept | None = KEPT, nbytes: int | Kept | None = KEPT
@@ -288,21 +296,15 @@ class Adjusting:
         raise UnknownNameError(msg)
 
     def _set(self, by_hand: dict[Any, Any], new: dict[Any, Any]) -> None:
-        """Set something by hand, and put it into force; if it is refused, take it back."""
+        """Set something by hand; see `together`."""
         if self._by_hand >= BY_HAND_MAX and not new.keys() <= by_hand.keys():
             msg = (
                 f"{BY_HAND_MAX} settings have been made by hand, which is the limit: write them "
                 "into the file of --config, and restart the relay"
             )
             raise AdjustError(msg)
-        before = dict(by_hand)
-        by_hand.update(new)
-        try:
-            self._apply(self._configured)
-        except BaseException:
-            by_hand.clear()
-            by_hand.update(before)
-            raise
+        with self.together():
+            by_hand.update(new)
 
 
 def _given(amounts: dict[str, int | Kept | None]) -> dict[str, int | None]:
