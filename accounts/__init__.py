@@ -15,6 +15,7 @@ from ._backlog import Part as Part
 from ._backlog import Relief as Relief
 from ._backlog import open_lagging as open_lagging
 from ._books import borrow_run as borrow_run
+from ._books import pass_answer as pass_answer
 from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm
 from ._confirm import CountedConfirm as CountedConfirm
@@ -38,6 +39,7 @@ from ._ledger import Ledger as Ledger
 from ._loan import JOIN_BYTES as JOIN_BYTES
 from ._loan import LoanedItem as LoanedItem
 from ._loan import lent as lent
+from ._loan import settle_whole as settle_whole
 from ._loan_at_rest import LoanAtRest as LoanAtRest
 from ._measure import measure as measure
 from ._outcome import Outcome as Outcome

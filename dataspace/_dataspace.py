@@ -263,10 +263,11 @@ class Dataspace:
         count, nbytes = run.count, run.nbytes
         for holder in holders:
             turn.deliver(holder, run, count, nbytes)
-        self._count_run(count, len(holders), 1)
-        turn.on_undo(partial(self._count_run, count, len(holders), -1))
+        self.count_run(count, len(holders))
+        turn.on_undo(partial(self.count_run, count, len(holders), -1))
 
-    def _count_run(self, count: int, copies: int, change: int) -> None:
+    def count_run(self, count: int, copies: int, change: int = 1) -> None:
+        """Count a run of messages that has been routed to `copies` holders."""
         self.ledger.fanout_copies.add_copies(copies, change * count)
         self.published += change * count
         self.deliveries += change * count * copies

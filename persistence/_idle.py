@@ -12,13 +12,14 @@ its last sleeps was long, or if the present one is.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 LONG_SECONDS: Final = 0.0001
 """A long sleep: as long as a quick disk takes to sync."""
@@ -28,6 +29,48 @@ LAST: Final = 4
 
 LOOK_SECONDS: Final = 0.002
 """How long after a commit it is looked whether the loop has slept since; epoll counts in 1 ms."""
+
+
+class Sleeper:
+    """Sleeps in Trio's place, and tells others of it as Trio would.
+
+    Attributes:
+        observers: Those that are told.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observers: list[trio.abc.Instrument] = []
+
+    def fall_asleep(self, timeout: float) -> None:
+        """Tell them that the loop goes to sleep."""
+        for observer in self.observers:
+            observer.before_io_wait(timeout)
+
+    def wake_up(self, timeout: float) -> None:
+        """Tell them that it is awake again."""
+        for observer in self.observers:
+            observer.after_io_wait(timeout)
+
+
+SLEEPER: Final = trio.lowlevel.RunVar["Sleeper | None"]("clearfunds sleeper", default=None)
+"""Sleeps in this run of Trio; None: Trio does."""
+
+
+@contextmanager
+def _observing(observer: trio.abc.Instrument) -> Generator[None]:
+    sleeper = SLEEPER.get()
+    if sleeper is None:
+        trio.lowlevel.add_instrument(observer)
+    else:
+        sleeper.observers.append(observer)
+    try:
+        yield
+    finally:
+        if sleeper is None:
+            trio.lowlevel.remove_instrument(observer)
+        else:
+            sleeper.observers.remove(observer)
 
 
 class Rests(trio.abc.Instrument):
@@ -76,8 +119,7 @@ class Rests(trio.abc.Instrument):
 
     async def watch(self) -> None:
         """Watch the sleeps of the event loop until cancelled, also when nothing else happens."""
-        trio.lowlevel.add_instrument(self)
-        try:
+        with _observing(self):
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
@@ -86,5 +128,3 @@ class Rests(trio.abc.Instrument):
                     await trio.sleep(LOOK_SECONDS)
                     if self.awaited and self._slept - before >= LOOK_SECONDS / 2:
                         self._end_wait()
-        finally:
-            trio.lowlevel.remove_instrument(self)

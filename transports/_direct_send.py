@@ -56,6 +56,12 @@ def commit_and_send(
         if type(holder) is not Outlet or holder.queue or holder.diverted:
             queued.append(holder)
             continue
+        passing = holder.flusher.passing
+        if passing:
+            if holder.sent_in == passing:
+                queued.append(holder)  # what comes in one pass goes in two sends
+                continue
+            holder.sent_in = passing
         try:
             sent = holder.sock.send(raw)
         except BlockingIOError:

@@ -10,13 +10,14 @@ last run of a read need not wait for the others: see `_direct_send.py`.)
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from ..accounts import Outcome
 from ..persistence import RamShelves
+from ._reactor import Reactor, open_reactor
 from ._scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -38,17 +39,32 @@ class Flusher:
 
     Attributes:
         dirty: Outlets with something unsent, in the order in which they got it.
+        passing: The number of the reactor's pass over several sockets that is under way; 0: none
+            is. What an outlet gets in it after the first is sent at its end, in one piece.
         corks: The number of `corked` blocks that are running.
         nursery: The nursery of blocked outlets' tasks: never a publisher's, which ends before them.
+        reactor: Reads for connections whose packets come alone; None: they read themselves.
         scheduler: Tells connections when it is their turn to work.
     """
 
-    __slots__ = ("_shelves", "corks", "dirty", "nursery", "scheduler")
+    __slots__ = (
+        "_passes",
+        "_shelves",
+        "corks",
+        "dirty",
+        "nursery",
+        "passing",
+        "reactor",
+        "scheduler",
+    )
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, reactor: Reactor | None = None) -> None:
         self.dirty: list[Outlet] = []
         self.nursery = nursery
         self.corks = 0
+        self.reactor = reactor
+        self.passing = 0
+        self._passes = 0
         self.scheduler = Scheduler(nursery)
         self._shelves: RamShelves | None = None
 
@@ -71,6 +87,18 @@ class Flusher:
             yield
         finally:
             self.corks -= 1
+
+    def begin_pass(self) -> None:
+        """Begin a pass of the reactor."""
+        self._passes += 1
+        self.passing = self._passes
+        self.corks += 1
+
+    def end_pass(self) -> None:
+        """End it: send what has been gathered."""
+        self.passing = 0
+        self.corks -= 1
+        self.flush_now()
 
     def ready(self) -> None:
         """Send after a committed turn, unless a reader has more to hand over first."""
@@ -236,6 +264,8 @@ def _flush_and_tell(outlets: list[Outlet], waited: float, recorder: Recorder) ->
 @asynccontextmanager
 async def open_flusher() -> AsyncGenerator[Flusher]:
     """Open a flusher for the length of a block; leaving it ends the tasks of blocked outlets."""
-    async with trio.open_nursery() as nursery:
-        yield Flusher(nursery)
+    async with open_reactor() as reactor, trio.open_nursery() as nursery:
+        flusher = Flusher(nursery, reactor)
+        with nullcontext() if reactor is None else reactor.gathering(flusher):
+            yield flusher
         nursery.cancel_scope.cancel()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..sockets import TlsSocket
     from ..sockets._layer import Connected
     from ._input import InputBook
+    from ._reactor import Reactor, Step
     from ._scheduler import Work
 
 READ_BYTES = 64 << 10
@@ -73,8 +74,8 @@ class Link:
     """
 
     __slots__ = (
-        "_fd", "_maybe_more", "book", "closed", "ending", "fault", "opened", "peer", "read_bytes",
-        "scope", "secure", "sock", "user", "why", "work",
+        "_fd", "_lent_to", "_maybe_more", "book", "closed", "ending", "fault", "opened", "peer",
+        "read_bytes", "scope", "secure", "sock", "user", "why", "work",
     )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
@@ -97,9 +98,15 @@ class Link:
         self.work: Work | None = None
         self.book: InputBook | None = None
         self._maybe_more = True
+        self._lent_to: Reactor | None = None
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer}>"
+
+    @property
+    def can_be_lent(self) -> bool:
+        """Whether what is received is what stands in the socket: see `lend`."""
+        return type(self) is Link and self.secure is None
 
     @property
     def voucher(self) -> Voucher | None:
@@ -167,6 +174,16 @@ class Link:
                     self._maybe_more = True  # the socket itself need not become readable for that
                 return data
 
+    async def lend(self, reactor: Reactor, step: Step) -> bytes | None:
+        """Lend the socket: `reactor` reads it and does `step`, until that does not go on.
+
+        Returns, on cancellation, and errors raised: see `Reactor.read`.
+        """
+        self._lent_to = reactor
+        data = await reactor.read(self.sock, step)
+        self._maybe_more = data is not None and len(data) == LITTLE_BYTES
+        return data
+
     def took_apart(self, seconds: float) -> None:
         """Note how long it took to parse the last read: slow parsing makes reads smaller."""
         if self.work is not None:
@@ -196,6 +213,8 @@ class Link:
         if self.closed:
             return
         self.closed = True
+        if self._lent_to is not None:
+            self._lent_to.closing(self._fd)
         # Tasks that still wait for it must hear of it before its number is reused.
         trio.lowlevel.notify_closing(self.sock)
         self.sock.close()

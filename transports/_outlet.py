@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from ..accounts import (
     StuckPolicy,
     Symptoms,
     lent,
+    pass_answer,
 )
 from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
@@ -119,7 +121,9 @@ class Outlet(LoanQueue):
             queued.
         fair: Whether it serves accounts in turn while it is blocked: a message then waits for no
             more than one round of the others. False: the order of all is kept, whoever's they are.
+        flusher: See above.
         framing_bytes: Bytes that framing may add to each event's charged size.
+        sent_in: The reactor's pass in which it has sent something at once (`Flusher.passing`).
         on_flowing: Called when it is not blocked any more, nor behind; does nothing unless it is
             set.
         spare: A settled loan of this outlet's own, used again for the next: it saves making and
@@ -130,9 +134,10 @@ class Outlet(LoanQueue):
     """
 
     __slots__ = (
-        "_blocked", "_consumer_policy", "_dirty", "_flows", "_flusher", "_frame",
+        "_blocked", "_consumer_policy", "_dirty", "_flows", "_frame",
         "_lagging", "_never_begun", "_on_broken", "_rest", "_scope", "_sending", "_unbegun",
-        "begun_rules", "diverted", "fair", "framing_bytes", "on_flowing", "sock", "spare",
+        "begun_rules", "diverted", "fair", "flusher", "framing_bytes", "on_flowing", "sent_in",
+        "sock", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -157,7 +162,8 @@ class Outlet(LoanQueue):
             retain_limit = SPILL_LIMIT if policy is StuckPolicy.SPILL else RETAIN_LIMIT
         super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
         self.queue = NO_LOANS
-        self._flusher = flusher
+        self.flusher = flusher
+        self.sent_in = 0
         self.sock = sock
         self.framing_bytes = FRAMING_BYTES
         self._frame = frame
@@ -324,7 +330,7 @@ class Outlet(LoanQueue):
         """Mark it for the next flush."""
         if not self._dirty:
             self._dirty = True
-            self._flusher.dirty.append(self)
+            self.flusher.dirty.append(self)
 
     # -- a holder -------------------------------------------------------------------------------
 
@@ -376,18 +382,18 @@ class Outlet(LoanQueue):
         queue.append(loan)
         if not self._dirty:
             self._dirty = True
-            self._flusher.dirty.append(self)
+            self.flusher.dirty.append(self)
 
     def turn_away(self, account: Account, items: int, nbytes: int, why: Outcome) -> None:
         """Repay events for this outlet that the recipient in front of it has not passed on."""
         account.repay(items, nbytes, why, self)
 
     def ready(self) -> None:
-        self._flusher.ready()
+        self.flusher.ready()
 
     def send_now(self) -> None:
         """Send now what waits for the next flush: for a caller that has much more to hand over."""
-        self._flusher.flush_now()
+        self.flusher.flush_now()
 
     def forward(self, loan: LoanedItem[list[Any]]) -> None:
         """Send the bytes of a loan that another holder keeps, and settles when they are acked.
@@ -411,7 +417,53 @@ class Outlet(LoanQueue):
         self.queue.append(loan)
         if not self._dirty:
             self._dirty = True
-            self._flusher.dirty.append(self)
+            self.flusher.dirty.append(self)
+
+    def forward_at_once(self, loan: LoanedItem[list[Any]], data: bytes) -> None:
+        """Do as `forward`, and send at once; for callers that have seen that nothing is before it.
+
+        `data` is all that the loan's `item` has. Nothing is before it if this is not `diverted` and
+        has no `queue`. What comes later in the same pass of the reactor waits for its end.
+        """
+        passing = self.flusher.passing
+        if passing:
+            if self.sent_in == passing:
+                self.forward(loan)
+                return
+            self.sent_in = passing
+        loan.grows_to = 0
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as exc:
+            self.queue = deque((loan,))
+            self.fail(exc)
+            return
+        except Exception as exc:  # noqa: BLE001 (whatever it is, it is of this connection)
+            self.ledger.faults.note(self, SENDING, exc)
+            return
+        if sent != len(data):
+            self.progressed_at = self.ledger.clock()
+            self.queue = deque((loan,))
+            self._keep_rest(loan, data, sent)
+
+    def answer(self, account: Account, data: bytes) -> None:
+        """Send one answer at once, if nothing is before it; charged to `account` in any case.
+
+        For callers that have seen that nothing records or traces, and that no gate is closed.
+        """
+        sent = 0
+        if not (self.queue or self.diverted):
+            with suppress(OSError):  # found again when it is flushed
+                sent = self.sock.send(data)
+            if sent == len(data):
+                pass_answer(account, sent, self)
+                return
+        account.borrow(1, len(data))
+        self.hold(account, data, 1, len(data), self.ledger.clock())
+        if sent:
+            self._keep_rest(self.queue[0], data, sent)
 
     def withdraw(self, holder: Holder) -> list[LoanedItem[list[Any]]]:
         """Send none of another holder's loans that are not begun; return them.
@@ -641,7 +693,7 @@ class Outlet(LoanQueue):
                 queue.pop()
             self.diverted = True
         self._scope = trio.CancelScope()
-        self._flusher.nursery.start_soon(self._drain, self._scope, name=f"drain {self.name}")
+        self.flusher.nursery.start_soon(self._drain, self._scope, name=f"drain {self.name}")
 
     async def _drain(self, scope: trio.CancelScope) -> None:
         with scope:

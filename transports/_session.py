@@ -31,7 +31,7 @@ from ..accounts import DEFAULT_LIMIT_BYTES, Account, LoanedItem
 from ._errors import RemoteProtocolError
 from ._flusher import OUTLETS_A_STEP
 from ._input import FREE_BYTES, PAUSE_SECONDS, PAUSED_SECONDS, HeldInput
-from ._link import Ending, Link
+from ._link import LITTLE_BYTES, Ending, Link
 from ._outlet import as_bytes
 from ._peer_facts import PeerFacts
 from ._scheduler import Work
@@ -90,10 +90,6 @@ class Hold(Protocol):
         ...
 
 
-def _none(_: bytes) -> None:
-    """Stand for a fast path where there is none."""
-
-
 class Session(abc.ABC, Generic[ServerT, AccountT]):
     """One peer's connection.
 
@@ -105,7 +101,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     """
 
     __slots__ = (
-        "__weakref__", "_deadline_after", "_eof", "_fast_path", "_hold", "_input", "_known",
+        "__weakref__", "_deadline_after", "_eof", "_hold", "_input", "_known",
         "_last", "_left", "_link", "_retired", "_server", "_steps", "_unsaid", "_waiting",
         "_warned", "_work", "account", "name", "outlet",
     )  # fmt: skip
@@ -147,10 +143,6 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._warned = NEVER_WARNED
         self._unsaid = 0
         self._work = link.work = Work(server.flusher.scheduler)
-        # Handles what was read in one short step, if it can be. None: it cannot, and nothing has
-        # been done. Otherwise whether all is as it was before, nothing unsent and the funds clear,
-        # so that the next read can follow.
-        self._fast_path: Callable[[bytes], bool | None] = _none
         # What has to happen before it is read on.
         self._hold: Hold | None = None
         # What is left of a packet that is handled in steps; nothing else is handled before.
@@ -283,7 +275,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         link = self._link
         flusher = self._server.flusher
         work = self._work
+        reactor = flusher.reactor if link.can_be_lent else None
+        size = 0
         while True:
+            if self._hold is not None:
+                await self._held(self._hold)
             if not work.begin():
                 await self._wait_for_turn(work.wait)
             flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
@@ -299,8 +295,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                     await flusher.flush(work)
             work.end()
             if self._hold is not None:
-                await self._held(self._hold)
-                continue  # something may have been read meanwhile
+                continue  # something may have been read when it is over
             if not more:
                 # Who has nothing more to say need not wait until it has paid (rule 14).
                 ending = self._ending()
@@ -324,16 +319,48 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 held = self._note_input()
                 if held is not None and not held.may_grow():
                     await self._wait_for_room(held)
-            data = await link.receive()
-            while (done := self._fast_path(data)) is not None:
-                self._last = self._server.ledger.clock()
-                if not done:
-                    break
-                del data  # up to 64 KiB, while nothing comes
+            data: bytes | None
+            if size >= LITTLE_BYTES or reactor is None:
                 data = await link.receive()
             else:
-                self._received(data)
-            del data
+                # What comes next is most likely as little.
+                data = await link.lend(reactor, self._handle_read)
+                if data is None:
+                    continue
+            size = len(data)
+            self._received(data)
+            del data  # up to 64 KiB, while nothing comes
+
+    def _handle_read(self, data: bytes) -> bool | None:
+        """Do what `_serve` does with what was read, as long as nothing has to be waited for.
+
+        Returns:
+            None if `data` has still to be received. Otherwise whether the next read may follow at
+            once; if not, `_serve` sees why.
+        """
+        work = self._work
+        if not (data and work.begin()):
+            return None
+        self._received(data)
+        flusher = self._server.flusher
+        flusher.corks += 1
+        try:
+            more = self._handle_input()
+        finally:
+            flusher.corks -= 1
+        if flusher.dirty:
+            if len(flusher.dirty) > OUTLETS_A_STEP:
+                return False
+            flusher.flush_now()
+        work.end()
+        if more or self._hold is not None or self._ending() is not None:
+            return False
+        account = self._after_sending()
+        if account is not None and not account.is_open_wide():
+            return False
+        if self._input is None and self._holding() <= FREE_BYTES:
+            return True
+        return self._note_input() is None
 
     async def _wait_for_turn(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Wait until it is this connection's turn, and begin a step; its clock stands still."""

@@ -28,6 +28,7 @@ from ....accounts import (
     Symptoms,
     UnfitPolicyError,
     lent,
+    settle_whole,
 )
 from ....accounts._fair_queue import FairQueue
 from ....dataspace import Publication
@@ -35,6 +36,7 @@ from ....dataspace.queues import Delivery, PrefetchWindow
 from ....persistence._spool import OpenSpool, Spool
 from ..._flusher import SENDING
 from ..._outlet import Outlet, nobody
+from ..codec._frames import PUBACK
 from ..codec._identifiers import PacketIds
 from ..codec._reasons import Reason, ReasonedError
 from ._droppable import packets_of
@@ -217,6 +219,39 @@ class Inflight(LoanQueue):
             self._flows = FairQueue(self.queue)
             self.queue.clear()
 
+    def hold_packet(
+        self, account: Account, head: bytes, tail: bytes, nbytes: int, now: float
+    ) -> bool:
+        """Hold a QoS 1 publication that is a packet of MQTT 3.1.1, and send it at once.
+
+        The same as `hold` and `Flusher.flush`, at a fifth of the cost. `head` and `tail` are the
+        packet before its identifier and behind it. False if there is more to be done for it:
+        nothing has been done then.
+        """
+        outlet = self._outlet
+        if (
+            outlet.diverted
+            or self.queue
+            or self.lagging
+            or self.closed
+            or self._flows
+            or type(self._framing) is not Framing
+            or not self.has_room
+        ):
+            return False
+        unacked = self.unacked
+        if not unacked:
+            self.progressed_at = now
+        packet_id = self._ids.allocate()
+        packet = b"".join((head, packet_id.to_bytes(2, "big"), tail))
+        loan = lent(account, [packet], 1, nbytes, self, now)
+        unacked[packet_id] = loan, 1
+        if outlet.queue:
+            outlet.forward(loan)
+        else:
+            outlet.forward_at_once(loan, packet)
+        return True
+
     def keep_order(self) -> None:
         """Let all that is here go before whatever comes later, also if it is fair."""
         if self._flows is not None:
@@ -365,6 +400,36 @@ class Inflight(LoanQueue):
         if self._settle(packet_id, 1):
             self._ids.release(packet_id)
             self._go_on()
+
+    def acknowledged_all(self, data: bytes) -> bool:
+        """Settle what a read of nothing but PUBACKs is for, as `acknowledged` does one by one.
+
+        False if there is more to it: nothing has been done then.
+        """
+        outlet = self._outlet
+        unacked = self.unacked
+        if outlet.diverted or len(data) & 3:
+            return False
+        unsent = set(map(id, outlet.queue)) if outlet.queue else ()
+        ids: list[int] = []
+        for at in range(0, len(data), 4):
+            packet_id = data[at + 2] << 8 | data[at + 3]
+            found = unacked.get(packet_id)
+            if found is None or found[1] != 1 or data[at] != PUBACK or data[at + 1] != 2:
+                return False
+            if id(found[0]) in unsent:
+                return False
+            ids.append(packet_id)
+        if len(ids) == 1:
+            unacked.pop(ids[0])[0].settle(outcome=Outcome.ACKED)
+        elif len(set(ids)) == len(ids):
+            settle_whole([unacked.pop(packet_id)[0] for packet_id in ids], Outcome.ACKED)
+        else:
+            return False
+        for packet_id in ids:
+            self._ids.release(packet_id)
+        self._go_on()
+        return True
 
     def received(self, packet_id: int) -> bool:
         """Settle what a PUBREC is for; whether it was here. PUBREL is the answer in any case.

@@ -40,6 +40,11 @@ class Publisher:
         # The identifiers of QoS 2 publications whose PUBREL has not come.
         self._awaiting = None if client.persistent is None else client.persistent.awaiting
 
+    @property
+    def awaits_release(self) -> bool:
+        """Whether the PUBREL of some QoS 2 publication has not come."""
+        return bool(self._awaiting)
+
     def stop_acking(self) -> None:
         """Forget the acknowledgements: the client has gone, or is told nothing more. Idempotent."""
         if self.acks is not None:

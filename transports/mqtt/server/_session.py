@@ -65,6 +65,7 @@ from ._persistent_sessions import PersistentSession
 from ._publisher import Publisher
 from ._replays import Replays
 from ._sender import Sender
+from ._single_packets import SinglePackets
 from ._subscriber import Subscriber
 from ._subscriptions import PersistentSubscriptions, VolatileSubscriptions
 
@@ -101,7 +102,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_connection", "_entry", "_forwarder", "_incoming", "_listener", "_login", "_publisher",
-        "_replays", "_sender", "_subscriber", "came", "client_id",
+        "_replays", "_sender", "_singles", "_subscriber", "came", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -130,6 +131,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._subscriber: Subscriber | None = None
         self._forwarder: Forwarder | None = None
         self._replays = Replays()
+        self._singles: SinglePackets | None = None
 
     def __repr__(self) -> str:
         return f"<MqttSession {self.name}: {self._connection.state.value}>"
@@ -502,6 +504,15 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     # -- what came in ---------------------------------------------------------------------------
 
+    def _handle_read(self, data: bytes) -> bool | None:
+        """See `Session._handle_read`."""
+        singles = self._singles
+        done = None if singles is None else singles.handle(data)
+        if done is None:
+            return super()._handle_read(data)
+        self._last = self._server.ledger.clock()
+        return done
+
     def _handle_input(self) -> bool:
         connection, incoming = self._connection, self._incoming
         server = self._server
@@ -672,10 +683,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         resumed = None if persistent is None else PersistentSubscriptions(client, persistent)
         subscriptions = VolatileSubscriptions(client) if resumed is None else resumed
         forwarder = self._forwarder = self._make_forwarder(client)
-        self._fast_path = forwarder.forward_single
         version = self._connection.version
-        self._publisher = Publisher(client)
-        self._subscriber = Subscriber(client, subscriptions, self._replays, version)
+        publisher = self._publisher = Publisher(client)
+        subscriber = self._subscriber = Subscriber(client, subscriptions, self._replays, version)
+        self._singles = SinglePackets(
+            client, self._connection, forwarder, publisher, subscriber, self._replays
+        )
         if resumed is not None:
             yield from resumed.attaching()
         entry.set_will(will)

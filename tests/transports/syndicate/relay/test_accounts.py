@@ -403,18 +403,24 @@ async def test_two_who_echo_each_other_come_to_an_end() -> None:
         await other.sync()
         body = "y" * 150
         done: dict[str, int] = {"Ping": 0, "Pong": 0}
+        turns = {one: trio.Lock(), other: trio.Lock()}
+
+        async def say(peer: Peer, what: str, number: int | str) -> None:
+            async with turns[peer]:
+                await peer.send(f'[[0 <M <{what} {number} "{body}">>]]')
 
         async def echo(peer: Peer, answer: str) -> None:
             for _ in range(count * hops):
                 (line,) = await peer.lines(1)
                 done[answer] += 1
                 number = line.split("[")[1].split(" ")[0]
-                await peer.send(f'[[0 <M <{answer} {number} "{body}">>]]')
+                await say(peer, answer, number)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(echo, one, "Pong")
             nursery.start_soon(echo, other, "Ping")
-            await one.send(*[f'[[0 <M <Pong {n} "{body}">>]]' for n in range(count)])
+            for n in range(count):
+                await say(one, "Pong", n)
             await until(lambda: min(done.values()) >= count * (hops - 1), 60)
             nursery.cancel_scope.cancel()
         served.audit()

@@ -1,0 +1,222 @@
+"""Packets that come alone have the same effect as those that are parsed with others."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, Subscribe
+from clearfunds.transports.mqtt.server._single_packets import SinglePackets
+from tests.transports.mqtt.peers5 import connected5
+from tests.transports.peers import PassiveClient, connected, running
+
+EVERYTHING = ("a/b", "a/c", "a/b/c", "d")
+READERS = {
+    "all": ("#", 0, EVERYTHING),
+    "once": ("a/+", 1, ("a/b", "a/c")),
+    "exactly": ("a/#", 2, ("a/b", "a/c", "a/b/c")),
+    "one": ("a/b", 1, ("a/b",)),
+}
+SIZES = (0, 1, 5, 100, 127, 128, 200, 3_000)
+
+
+class Play:
+    """What some clients say, drawn from a seed, and all that they hear."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.heard: list[object] = []
+        self.readers: list[tuple[PassiveClient, tuple[str, ...]]] = []
+        self.owed: dict[PassiveClient, list[int]] = {}
+
+    async def read_as(self, client: PassiveClient, name: str) -> None:
+        text, qos, topics = READERS[name]
+        await client.send(Subscribe(9, ((text, qos),)))
+        self.heard.append(await client.next())
+        self.readers.append((client, topics))
+        self.owed[client] = []
+
+    async def publish(self, who: PassiveClient, number: int) -> None:
+        chance = self.chance
+        topic, qos = chance.choice(EVERYTHING), chance.choice((0, 1, 1, 1, 1, 2))
+        payload = b"%06d" % number + bytes(chance.choice(SIZES))
+        packet_id = chance.randrange(1, 60_000) if qos else 0
+        await who.send(Publish(topic, payload, qos, packet_id=packet_id))
+        if qos == 2:
+            self.heard.append(await who.next())
+            await who.send(PubRel(packet_id))
+        if qos:
+            self.heard.append(await who.next())
+        for each, topics in self.readers:
+            if topic in topics:
+                await self.take(each, payload)
+
+    async def take(self, who: PassiveClient, payload: bytes) -> None:
+        packet = await who.publication()
+        assert packet.payload == payload
+        self.heard.append(packet)
+        if packet.qos == 1:
+            self.owed[who].append(packet.packet_id)
+            if self.chance.random() < 0.7 or len(self.owed[who]) > 8:
+                await self.acknowledge(who)
+        elif packet.qos == 2:
+            await who.send(PubRec(packet.packet_id))
+            self.heard.append(await who.next())
+            await who.send(PubComp(packet.packet_id))
+
+    async def acknowledge(self, who: PassiveClient) -> None:
+        owed, self.owed[who] = self.owed[who], []
+        self.chance.shuffle(owed)
+        await who.send(*map(PubAck, owed))
+
+
+async def play(seed: int) -> tuple[list[object], dict[str, Any]]:
+    """Return all that was heard, and the books at the end."""
+    found = Play(seed)
+    async with running() as relay, AsyncExitStack() as stack:
+        writers: list[PassiveClient] = [
+            await stack.enter_async_context(connected(relay.port, "w")),
+            await stack.enter_async_context(connected5(relay.port, "w5")),
+        ]
+        for name in READERS:
+            await found.read_as(await stack.enter_async_context(connected(relay.port, name)), name)
+            five = await stack.enter_async_context(connected5(relay.port, f"{name}5"))
+            await found.read_as(five, name)
+        for number in range(80):
+            await found.publish(found.chance.choice(writers), number)
+            relay.audit()
+        for client, owed in found.owed.items():
+            if owed:
+                await found.acknowledge(client)
+        for writer in writers:  # what came before has been handled then
+            await writer.send(Subscribe(8, (("nothing", 0),)))
+            await writer.next()
+        while relay.statistics().debt_items:
+            for client, _ in found.readers:
+                await client.send(Subscribe(8, (("nothing", 0),)))
+                await client.next()
+        statistics = relay.statistics()
+        books: dict[str, Any] = {
+            "borrowed": (statistics.borrowed_items, statistics.borrowed_bytes),
+            "repaid": (statistics.repaid_items, statistics.repaid_bytes),
+            "received": relay.relay.mqtt.counters.received,
+            "published": relay.relay.dataspace.published,
+            "deliveries": relay.relay.dataspace.deliveries,
+            "copies": relay.ledger.fanout_copies.counts,
+        }
+        for name in ("w", "w5"):
+            account = relay.account(name)
+            books[name] = (
+                account.borrowed_items,
+                account.borrowed_bytes,
+                account.peak_items,
+                account.peak_bytes,
+            )
+    return found.heard, books
+
+
+@pytest.mark.rule(8)
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_books_and_the_wire_are_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {"confirmed": 0, "acknowledged": 0}
+    confirm, acknowledge = SinglePackets._confirm, SinglePackets._acknowledge
+
+    def confirmed(self: SinglePackets, data: bytes) -> bool | None:
+        done = confirm(self, data)
+        quick["confirmed"] += done is not None
+        return done
+
+    def acknowledged(self: SinglePackets, data: bytes) -> bool | None:
+        done = acknowledge(self, data)
+        quick["acknowledged"] += done is not None
+        return done
+
+    monkeypatch.setattr(SinglePackets, "_confirm", confirmed)
+    monkeypatch.setattr(SinglePackets, "_acknowledge", acknowledged)
+    heard, books = await play(seed)
+    assert min(quick.values()) > 20, quick
+    monkeypatch.setattr(SinglePackets, "handle", lambda self, data: None)
+    assert (heard, books) == await play(seed)
+
+
+async def test_an_acknowledgement_of_nothing_is_refused_as_ever() -> None:
+    async with running() as relay, connected(relay.port) as reader, connected(relay.port) as other:
+        await reader.subscribe("t", qos=1)
+        for number in range(3):
+            await other.publish("t", b"x", 1, packet_id=number + 1)
+            await other.expect(PubAck(number + 1))
+            packet = await reader.publication()
+            await reader.send(PubAck(packet.packet_id), PubAck(packet.packet_id))
+        # Twice, or for what was never sent: neither settles anything else.
+        await reader.send(PubAck(999))
+        await other.publish("t", b"y", 1, packet_id=77)
+        await other.expect(PubAck(77))
+        assert (await reader.publication()).payload == b"y"
+        relay.audit()
+
+
+async def test_a_subscriber_with_a_full_window_gets_the_rest_in_order() -> None:
+    async with (
+        running(max_inflight=2) as relay,
+        connected(relay.port) as reader,
+        connected(relay.port) as other,
+    ):
+        await reader.subscribe("t", qos=1)
+        for number in range(10):
+            await other.publish("t", b"%d" % number, 1, packet_id=number + 1)
+            await other.expect(PubAck(number + 1))
+        for number in range(10):
+            packet = await reader.publication()
+            assert packet.payload == b"%d" % number
+            await reader.send(PubAck(packet.packet_id))
+        relay.audit()
+
+
+async def test_a_subscriber_that_does_not_read_gets_all_in_order() -> None:
+    """What its socket does not take is kept, from the very byte on."""
+    count, size = 400, 2_000
+    async with (
+        running(max_inflight=1_000, profile="lossless") as relay,
+        connected(relay.port, receive_buffer=4_096) as slow,
+        connected(relay.port) as other,
+    ):
+        await slow.subscribe("t", qos=1)
+        for number in range(count):
+            await other.publish("t", b"%06d" % number + bytes(size), 1, packet_id=number + 1)
+            await other.expect(PubAck(number + 1))
+        relay.audit()
+        for number in range(count):
+            packet = await slow.publication()
+            assert packet.payload == b"%06d" % number + bytes(size)
+            await slow.send(PubAck(packet.packet_id))
+        relay.audit()
+
+
+async def test_many_to_one_all_arrive() -> None:
+    """What comes from many sockets at once is gathered; nothing is lost or out of order."""
+    async with running() as relay, AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(connected(relay.port, "reader"))
+        await reader.subscribe("t/#", qos=1)
+        many = [await stack.enter_async_context(connected(relay.port)) for _ in range(30)]
+        for number in range(6):
+            for qos in (0, 1):
+                for place, each in enumerate(many):
+                    await each.publish(
+                        f"t/{place}", b"%d" % number, qos, packet_id=qos and number + 1
+                    )
+                found: dict[str, bytes] = {}
+                for _ in many:
+                    packet = await reader.publication()
+                    found[packet.topic] = packet.payload
+                    if packet.qos:
+                        await reader.send(PubAck(packet.packet_id))
+                assert found == {f"t/{place}": b"%d" % number for place in range(len(many))}
+                if qos:
+                    for each in many:
+                        await each.expect(PubAck(number + 1))
+        relay.audit()
