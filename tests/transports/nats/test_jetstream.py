@@ -156,7 +156,7 @@ async def test_many_publications_at_once(js: JetStream) -> None:
     await js.nats.wait_for_room()
     js.publish_nowait("S.a", b"again", done, message_id="m7")
     js.publish_nowait("T.a", b"nowhere", done)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         await over.wait()
     acks = [each for each in found if isinstance(each, PubAck)]
     assert sorted(each.sequence for each in acks) == sorted([*range(1, 1001), 8])

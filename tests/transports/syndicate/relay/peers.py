@@ -322,12 +322,12 @@ class SyndicateRelay:
     async def deserted(self) -> None:
         """Wait until all peers have gone, and see that nothing of them is left."""
         await until(lambda: not self.side.open)
-        await until(lambda: set(self.ledger.accounts) <= {"server", "kept"}, 5)
+        await until(lambda: set(self.ledger.accounts) <= {"server", "kept"})
         self.audit()
         statistics = self.ledger.statistics()
         assert statistics.debt_items == statistics.debt_bytes == 0
         assert [holder.kind for holder in self.ledger.holders] == ["router"]
-        await until(lambda: not self.running.flusher.nursery.child_tasks, 5)
+        await until(lambda: not self.running.flusher.nursery.child_tasks)
         self.empty()
 
     def empty(self) -> None:
