@@ -17,9 +17,9 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 CORES = $(shell getconf _NPROCESSORS_ONLN)
-# Tests at a time: two a core, as many of them wait for something; at most four. `tests/pipeline/jvms.py` says how many
-# of these may have a JVM.
-WORKERS = $(shell echo $$(($(CORES) < 2 ? 2 : 4)))
+# Tests at a time: three a core, as many of them wait for something; at most six. `tests/pipeline/jvms.py` says how many
+# of them may have a JVM.
+WORKERS = $(shell echo $$(($(CORES) < 2 ? 3 : 6)))
 # Minutes are what they may take.
 HANGING = -o faulthandler_timeout=1200
 

@@ -26,7 +26,7 @@ PIPELINE: Final = Path(__file__).with_name("pipeline")
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how many examples a property is tried with."""
     if not str(config.getoption("-m")).startswith("long"):
-        # Four tests run at a time on two cores: how long one of them takes says nothing.
+        # Six tests run at a time on two cores: how long one of them takes says nothing.
         settings.register_profile(
             "quick",
             max_examples=EXAMPLES,
