@@ -304,7 +304,7 @@ async def test_what_is_written(tmp_path: Path) -> None:
 
 
 def page(url: str) -> str:
-    with urlopen(url, timeout=10) as answer:
+    with urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 
