@@ -79,7 +79,7 @@ def pytest_runtest_protocol(
     """Let a test with a JVM wait for its turn, outside of the time that it may take."""
     if "spark" in getattr(item, "fixturenames", ()) and hasattr(item.config, "workerinput"):
         # Below the folder that xdist's workers share.
-        _JVM.wait_for_turn(Path(item.config.getoption("basetemp")).parent)
+        _JVM.wait_for_turn(Path(str(item.config.getoption("basetemp"))).parent)
     try:
         return (yield)
     finally:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,10 +60,11 @@ class Jvm:
 def _end_jvm() -> None:
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway
+    untyped: Any = SparkContext
+    gateway = untyped._gateway
     if gateway is not None:
         gateway.shutdown()
-        SparkContext._gateway = SparkContext._jvm = None
+        untyped._gateway = untyped._jvm = None
         # The JVM ends with its standard input.
         gateway.proc.stdin.close()
         gateway.proc.wait()
