@@ -17,14 +17,9 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 CORES = $(shell getconf _NPROCESSORS_ONLN)
-# Tests at a time: two a core, as many of them wait for something; at most four.
-WORKERS = $(shell echo $$(($(CORES) < 2 ? 2 : 4)))
-# Each of these starts a JVM, which keeps more than one core busy: one a core, at most four. They run after the others,
-# some of which measure how long a client waits.
-SPARKS = $(shell echo $$(($(CORES) < 4 ? $(CORES) : 4)))
-# The tests marked so, so many at a time. A choice (ARGS) that leaves none of them, status 5, is no failure.
-pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n $(2) --dist worksteal $(ARGS) \
-  || [ $$? = 5 ]
+# Tests at a time: three a core, as many of them wait for something; at most six. `tests/pipeline/jvms.py` says how many
+# of them may have a JVM.
+WORKERS = $(shell echo $$(($(CORES) < 2 ? 3 : 6)))
 # Minutes are what they may take.
 HANGING = -o faulthandler_timeout=1200
 
@@ -40,12 +35,11 @@ demo: $(VENV)/.relay ## publish a month of flights through a relay and watch who
 	$(BIN)/clearfunds demo $(ARGS)
 
 test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
-	$(call pytest,not long and not pipeline,$(WORKERS))
-	$(call pytest,not long and pipeline,$(SPARKS))
+	@# A choice (ARGS) that leaves no test, status 5, is no failure.
+	$(BIN)/python -m pytest -rs -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? = 5 ]
 
 test-long: $(VENV)/.test ## run the tests that take minutes
-	$(BIN)/python -m pytest -rs -m "long and not pipeline" $(HANGING) $(ARGS) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -rs -m "long and pipeline" $(HANGING) $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -rs -m long $(HANGING) $(ARGS) || [ $$? = 5 ]
 
 lint: $(VENV)/.lint ## ruff, mypy and pyright; whether dashboards/ is what its code makes
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.pipeline.jvms import JVMS
 from tests.signals import heard
 from tests.store.disk import Disks, FakeDisk
 
@@ -25,7 +26,7 @@ PIPELINE: Final = Path(__file__).with_name("pipeline")
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how many examples a property is tried with."""
     if not str(config.getoption("-m")).startswith("long"):
-        # Four tests run at a time on two cores: how long one of them takes says nothing.
+        # Six tests run at a time on two cores: how long one of them takes says nothing.
         settings.register_profile(
             "quick",
             max_examples=EXAMPLES,
@@ -35,15 +36,24 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import only that side of `tests/pipeline` that is wanted: the other takes seconds."""
-    marks = str(config.getoption("-m"))
-    if "not pipeline" in marks:
-        return collection_path == PIPELINE or None
-    if "pipeline" in marks:
-        aside = collection_path.parent == PIPELINE.parent and collection_path != PIPELINE
-        return aside or None
-    return None
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let as many workers as may have a JVM begin with the tests of `tests/pipeline`.
+
+    xdist's `worksteal` gives each worker an equal part of the list, and later moves ends of parts.
+    """
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    first = [item for item in items if PIPELINE in item.path.parents]
+    others = [item for item in items if PIPELINE not in item.path.parents]
+    total, heads = len(items), min(workers, JVMS)
+    items.clear()
+    for worker in range(workers):
+        size = (total - len(items)) // (workers - worker)
+        head = first[len(first) * worker // heads : len(first) * (worker + 1) // heads]
+        rest = max(size - len(head), 0)
+        items += head + others[:rest]
+        del others[:rest]
+    items += others
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,6 +35,7 @@ class NatsServer:
         self.url = f"nats://127.0.0.1:{self.port}"
         self._log = folder / f"{name}.log"
         self._config = folder / f"{name}.conf"
+        self._streams = folder / name / "jetstream" / "$G" / "streams"
         store = f'jetstream {{ store_dir: "{folder / name}", max_file: 4GB, max_mem: 64MB }}'
         self._config.write_text(
             f'server_name: {name}\nlisten: "127.0.0.1:{self.port}"\n'
@@ -60,6 +61,13 @@ class NatsServer:
     def slow_consumers(self) -> int:
         """Return how often it has cut off a client that was too slow, by its log."""
         return self._log.read_text().count("Slow Consumer")
+
+    def has_files_of_streams(self) -> bool:
+        """Return whether there are any; a deleted stream's go after the answer to its deletion.
+
+        Until then a new stream of that name may begin with what the deleted one had.
+        """
+        return self._streams.exists() and any(self._streams.iterdir())
 
     def kill(self) -> None:
         """End it as a crash would."""

@@ -98,18 +98,24 @@ ASYNCIO_MODULE = "accounts/_asyncio_loop.py"
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
+@cache
+def imports_of(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
+    """Return all statements that import; several tests look at each module."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(tree: ast.AST, module: tuple[str, ...]) -> list[tuple[int, str]]:
     """Return (line, name) of all that is imported; own modules start with `clearfunds.`.
 
     `module` is where the source stands below the package: `("accounts", "_account")`.
     """
     found: list[tuple[int, str]] = []
-    for node in ast.walk(tree):
+    for node in imports_of(tree):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        elif node.level == 0:
             found.append((node.lineno, node.module or ""))
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = ("clearfunds", *module)[: -node.level]
             name = ".".join((*base, node.module)) if node.module is not None else ".".join(base)
             if node.module is not None and name.removeprefix("clearfunds.") not in ROOMS:
@@ -128,10 +134,10 @@ def layer_of(module: Sequence[str]) -> str | None:
 def absolute_imports(tree: ast.AST) -> list[tuple[int, str]]:
     """Return (line, name) of the own modules that are imported by their full names."""
     found: list[tuple[int, str]] = []
-    for node in ast.walk(tree):
+    for node in imports_of(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        elif node.level == 0:
             names = [node.module or ""]
         else:
             continue
@@ -301,8 +307,7 @@ def test_every_folder_with_sources_is_a_package(folder: str) -> None:
 def test_nothing_below_the_experiments_imports_them() -> None:
     below = [*SOURCES, *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     for path in below:
-        tree = ast.parse(path.read_text("utf-8"))
-        names = [name for _, name in imported(tree, (path.stem,))]
+        names = [name for _, name in imported(parse(path), (path.stem,))]
         assert not [name for name in names if name.split(".")[0] == EXPERIMENTS], label(path)
 
 

@@ -62,7 +62,7 @@ class Served:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def until(self, path: str, what: str, wanted: object, seconds: float = 8.0) -> None:
+    def until(self, path: str, what: str, wanted: object, seconds: float = 60.0) -> None:
         """Wait until the field `what` of a page is as wanted."""
         deadline = time.monotonic() + seconds
         while (found := self.get(path)[what]) != wanted:

@@ -120,7 +120,7 @@ async def test_a_stream_ends_when_its_client_leaves(hub: Hub) -> None:
     client = Client(debt_pages(hub))
     async with hub, open_nursery() as nursery:
         nursery.start_soon(client.get, "/live/events")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while len(client.got) < 3:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             client.leaves.set()
@@ -142,17 +142,17 @@ async def test_pages_come_before_the_hub(hub: Hub) -> None:
 
 def test_they_are_served_below_a_path(served: Served) -> None:
     url = f"http://127.0.0.1:{served.port}"
-    with urllib.request.urlopen(f"{url}/debt", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/debt", timeout=60) as answer:
         assert answer.url == f"{url}/debt/"
         assert b"live/page.js" in answer.read()
-    with urllib.request.urlopen(f"{url}/debt/live/page.js", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/debt/live/page.js", timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/javascript")
-    with urllib.request.urlopen(f"{url}/debt/live/events", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/debt/live/events", timeout=60) as answer:
         while not answer.readline().startswith(b"event: sample"):
             pass
         assert json.loads(answer.readline()[6:])["totals"]["debt_items"] == 0
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(f"{url}/closed/", timeout=10)
+        urllib.request.urlopen(f"{url}/closed/", timeout=60)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)

@@ -15,6 +15,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.asgi.conftest import Served
 
+SECONDS = 60
+"""More than anything waited for takes on a busy machine."""
 SMALL = 4096
 #: More than the buffers of the server and of the kernel take for one client.
 COUNT, SIZE = 400, 64 << 10
@@ -29,6 +31,7 @@ def websocket(served: Served, path: str, *, small: bool = False) -> ClientConnec
         max_size=None,
         max_queue=1 if small else None,
         compression=None,
+        open_timeout=SECONDS,
         close_timeout=2,
     )
 
@@ -92,10 +95,10 @@ def test_a_sleeping_client_holds_up_nobody(served: Served) -> None:
     ):
         served.until("/books", "feeds", ["awake", "dozes", "sleeps"])
         publishing = pool.submit(served.get, f"/publish?count={COUNT}&size={SIZE}", method="POST")
-        assert [number_of(awake.recv(10)) for _ in range(COUNT)] == list(range(COUNT))
+        assert [number_of(awake.recv(SECONDS)) for _ in range(COUNT)] == list(range(COUNT))
         assert publishing.result() < 8
         assert served.get("/books")["lagging"] == ["dozes", "sleeps"]
-        assert [number_of(sleeps.recv(10)) for _ in range(COUNT)] == list(range(COUNT))
+        assert [number_of(sleeps.recv(SECONDS)) for _ in range(COUNT)] == list(range(COUNT))
         heard = events(dozes)
         assert [number_of(next(heard)[1]) for _ in range(COUNT)] == list(range(COUNT))
         served.until("/books", "lagging", [])
@@ -111,7 +114,7 @@ def test_a_sleeping_client_is_told_what_it_missed(served: Served) -> None:
         assert served.get(f"/publish?count={COUNT}&size={SIZE}", method="POST") < 8
         next_one = 0
         while next_one < COUNT:
-            text = sleeps.recv(10)
+            text = sleeps.recv(SECONDS)
             if "missed" in str(text)[:20]:
                 next_one += int(str(text)[:-1].split()[1])
             else:
@@ -174,7 +177,7 @@ def test_a_fault_of_a_handler_ends_its_connection_alone(served: Served) -> None:
         served.until("/books", "feeds", ["alice", "bob"])
         alice.send("fail")
         with pytest.raises(ConnectionClosed):
-            alice.recv(10)
+            alice.recv(SECONDS)
         bob.send("still here")
         assert bob.recv(5) == "bob: still here"
         deadline = time.monotonic() + 5

@@ -106,7 +106,8 @@ def test_guesses_are_few_and_who_knows_the_password_is_let_in(
         logged = scene.relay.logged()
     assert len(alice.answers) > 5
     assert set(alice.answers) == {LET_IN}
-    assert max(alice.seconds) < (2 if scene.whole else 5), max(alice.seconds)
+    slowest = max(alice.seconds)
+    assert slowest < (2 if scene.whole else scene.beside_others(5)), slowest
     assert len(answers) > (100 if scene.whole else 10)
     assert set(answers) <= {WRONG, b""}
     looked_at = int(float(_value(metrics, 'refused_logins_total{cause="password"}')))

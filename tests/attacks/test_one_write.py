@@ -30,7 +30,7 @@ def write(port: int, version: int, client_id: str, *packets: Packet, kept: bool)
     encoded = encode if version == 4 else encode5
     properties = Properties(session_expiry=60) if kept and version == 5 else Properties()
     hello = Connect(client_id, not kept, 0, protocol_level=version, properties=properties)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         sock.sendall(encoded(hello))
         sock.recv(1 << 16)
         sock.sendall(b"".join(map(encoded, packets)))

@@ -83,7 +83,7 @@ def test_they_run_out_and_it_goes_on(
     assert [each["connections"] for each in few] == [160]
 
     def dial() -> socket.socket:
-        return socket.create_connection(("127.0.0.1", port), timeout=10)
+        return socket.create_connection(("127.0.0.1", port), timeout=60)
 
     with ExitStack() as stack:
         client = stack.enter_context(dial())

@@ -56,7 +56,7 @@ def curl(*argv: str) -> tuple[int, str]:
     """Return the status and the page that curl gets."""
     run = subprocess.run(
         ["curl", "-sS", "-w", "\n%{http_code}", *argv],
-        capture_output=True, text=True, check=False, timeout=20,
+        capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     page, _, status = run.stdout.rpartition("\n")

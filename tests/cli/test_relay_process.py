@@ -57,16 +57,16 @@ def test_each_address_is_a_line_then_ready(start_relay: StartRelay, tmp_path: Pa
         match = re.fullmatch(r"mqtt\+tcp://127\.0\.0\.1:(\d+)", line["listening"])
         assert match is not None
         ports.append(int(match[1]))
-        with socket.create_connection(("127.0.0.1", ports[-1]), timeout=10):
+        with socket.create_connection(("127.0.0.1", ports[-1]), timeout=60):
             pass
     assert 0 not in ports
     assert ports[0] != ports[1]
     assert unix == {"listening": f"mqtt+unix://{path}"}
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
-    with urlopen(f"{pages['http']}/readyz", timeout=10) as page:
+    with urlopen(f"{pages['http']}/readyz", timeout=60) as page:
         assert page.status == 200
-    with urlopen(f"{pages['http']}/ledger.json", timeout=10) as page:
+    with urlopen(f"{pages['http']}/ledger.json", timeout=60) as page:
         assert page.headers["Content-Type"].startswith("application/json")
 
 
@@ -81,7 +81,7 @@ def test_a_signal_ends_it_with_status_0(start_relay: StartRelay, number: signal.
     assert any(number.name in line for line in relay.log)
     assert all(LOG_LINE.fullmatch(line) for line in relay.log), relay.log
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=10)
+        socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 def test_what_is_owed_is_delivered_before_the_end(start_relay: StartRelay) -> None:
@@ -130,7 +130,7 @@ def test_a_second_signal_ends_it_at_once(start_relay: StartRelay) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             relay.process.wait(timeout=2)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), timeout=10)
+            socket.create_connection(("127.0.0.1", port), timeout=60)
         relay.process.send_signal(signal.SIGINT)
         assert relay.wait() == 1
     assert any("SIGINT" in line for line in relay.log)
@@ -213,7 +213,7 @@ def test_passwords_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: P
     def said(password: bytes) -> int:
         """Connect as anna; return what the relay says to that."""
         packet = encode(Connect("other", username="anna", password=password))
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(packet)
             return client.recv(4)[3]
 
@@ -224,7 +224,7 @@ def test_passwords_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: P
     )
     port = relay.mqtt_port()
     assert (said(b"one"), said(b"two")) == (0, 4)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as stays:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as stays:
         stays.sendall(encode(Connect("stays", username="anna", password=b"one")))
         assert stays.recv(4) == b"\x20\x02\x00\x00"
         write(user_line("anna", b"two"))
@@ -257,7 +257,7 @@ def test_the_access_control_list_is_read_again_at_sighup(
         *("--log-format", "json"),
     )
     port = relay.mqtt_port()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
 
         def echoed(*topics: str) -> bytes:
             """Publish, and ping; return what comes until the answer."""
@@ -321,7 +321,7 @@ def test_certificates_are_read_again_at_sighup(start_relay: StartRelay, tmp_path
     def serial() -> object:
         """Connect; return the number of the certificate that the relay shows."""
         with (
-            socket.create_connection(("127.0.0.1", port), timeout=10) as below,
+            socket.create_connection(("127.0.0.1", port), timeout=60) as below,
             context.wrap_socket(below, server_hostname="localhost") as client,
         ):
             client.sendall(encode(Connect("other")))

@@ -29,9 +29,9 @@ from tests.relay.brokers import Broker
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import SECONDS, connected, fetch
 
-ANSWERED_SECONDS: Final = 40
+ANSWERED_SECONDS: Final = 120
 """Some queries have an answer only when the relay has given up on somebody, twice."""
-TOLD_SECONDS: Final = 30
+TOLD_SECONDS: Final = 90
 DETAILED: Final = "/metrics/detailed?family=account,holder,matrix,blame,queue,tenant"
 
 needs_promtool = needs("promtool")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-SECONDS: Final = 60
+SECONDS: Final = 180
 PORTS: Final = ("1883", "1884", "4222", "8080", "8081", "8082", "8883", "9100")
 
 LOG: Final = "relay.log"

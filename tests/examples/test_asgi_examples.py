@@ -45,7 +45,7 @@ def feeding() -> Generator[str]:
                 time.sleep(0.05)
         yield place
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=20)[0]
+        said = process.communicate(timeout=60)[0]
         assert "Traceback" not in said, said
     finally:
         process.kill()

@@ -34,7 +34,7 @@ def chatting(loop: str, printed: list[str]) -> Generator[int]:
         assert found
         yield int(found[1])
         process.send_signal(signal.SIGINT)
-        printed += process.communicate(timeout=20)[0].splitlines()
+        printed += process.communicate(timeout=60)[0].splitlines()
         assert process.returncode == 0, "\n".join(printed)
     finally:
         process.kill()

@@ -286,7 +286,7 @@ async def test_a_client_that_goes_away_disarms() -> None:
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
         await until(lambda: scene.pub.tracers)
         await stream.aclose()
-        await until(lambda: not scene.ledger.tracers, 5)
+        await until(lambda: not scene.ledger.tracers)
         assert scene.pub.tracers is None
 
 

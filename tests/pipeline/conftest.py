@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.pipeline.jvms import Jvm
 from tests.pipeline.relays import RelayProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 # No JVM lives long enough for its second compiler, which took half of the CPU time (measured).
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -67,22 +69,31 @@ def spark_session(folder: Path, master: str = "local[2]", **more: str) -> Genera
         session.stop()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is below this folder: see `pipeline` in pyproject.toml."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker("pipeline")
+_JVM = Jvm()
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests of a process: it takes six to ten seconds to start."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Let a test with a JVM wait for its turn, outside of the time that it may take."""
+    if "spark" in getattr(item, "fixturenames", ()) and hasattr(item.config, "workerinput"):
+        # Below the folder that xdist's workers share.
+        _JVM.wait_for_turn(Path(str(item.config.getoption("basetemp"))).parent)
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or HERE not in nextitem.path.parents:
+            _JVM.end_turn()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """Return the session of all tests of a process: it takes six to ten seconds to start."""
     why = why_no_spark()
     if why is not None:
         pytest.skip(why)
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
+    return _JVM.session(lambda: spark_session(tmp_path_factory.mktemp("spark")))
 
 
 @pytest.fixture

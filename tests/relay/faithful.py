@@ -82,6 +82,10 @@ class Load:
         """What the relay has acknowledged."""
         return {payload for publisher in self.publishers for payload in publisher.confirmed}
 
+    def has_confirmed(self, count: int) -> bool:
+        """Whether the relay has acknowledged so many."""
+        return len(self.confirmed) >= count
+
     async def stores_again(self) -> None:
         """Wait until something is confirmed that is not published yet; the store is well then.
 

@@ -142,10 +142,10 @@ async def test_sessions_expire(caplog: pytest.LogCaptureFixture) -> None:
             async with b.visit("back", present=True, leave=True):
                 pass
             sessions.wall = lambda: began + 1_100
-            await until(lambda: set(sessions.by_id) == {"back", "here"}, 5)
+            await until(lambda: set(sessions.by_id) == {"back", "here"})
             assert sessions.expired == 1
             sessions.wall = lambda: began + 1e9
-            await until(lambda: set(sessions.by_id) == {"here"}, 5)
+            await until(lambda: set(sessions.by_id) == {"here"})
         relay.audit()
 
 

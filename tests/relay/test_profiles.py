@@ -126,7 +126,7 @@ async def test_without_room_publishers_go_on_when_somebody_else_makes_some(qos: 
             await until(lambda: is_full("second") and relay.ledger.waiters)
             got = numbers(await first.publications(sent["first"], ack=True))
             assert got == list(range(1, sent["first"] + 1))
-            await until(lambda: not is_full("second") and not relay.ledger.waiters, 10)
+            await until(lambda: not is_full("second") and not relay.ledger.waiters)
             enough = True
             relay.audit()
         got = numbers(await second.publications(sent["second"], ack=True))

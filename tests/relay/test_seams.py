@@ -125,8 +125,8 @@ async def relay_with_pair(
 
             await one(b"before")
             yield relay
-            await until(lambda: seam.hits, 5)
-            await until(lambda: relay.relay.internal_errors, 5)
+            await until(lambda: seam.hits)
+            await until(lambda: relay.relay.internal_errors)
             await one(b"after")
             if gone:
                 await until(lambda: VICTIM not in relay.relay.mqtt.sessions)

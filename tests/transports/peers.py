@@ -130,7 +130,7 @@ class RunningRelay:
         assert not self.relay.mqtt.sessions
         assert len(self.relay.dataspace.routes) == 0
         assert not self.flusher.dirty
-        await until(lambda: not self.flusher.nursery.child_tasks, 5)
+        await until(lambda: not self.flusher.nursery.child_tasks)
 
 
 @asynccontextmanager

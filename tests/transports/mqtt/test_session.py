@@ -320,7 +320,7 @@ async def test_who_leaves_is_told_nothing_more() -> None:
             await brief.subscribe("t/#")
             await until(lambda: relay.account("brief").waiting)
             await brief.send(Disconnect())
-            await until(lambda: "brief" not in relay.relay.mqtt.sessions, 5)
+            await until(lambda: "brief" not in relay.relay.mqtt.sessions)
         relay.audit()
 
 
@@ -539,7 +539,7 @@ async def test_who_leaves_during_a_replay_is_let_go_at_once() -> None:
             await slow.subscribe("t/#", qos=1)
             await until(lambda: relay.account("slow").waiting)
             await slow.send(Disconnect())
-            await until(lambda: relay.relay.mqtt.sessions.keys() == {"pub"}, 5)
+            await until(lambda: relay.relay.mqtt.sessions.keys() == {"pub"})
 
 
 async def test_a_closed_connection_is_said_to_have_been_cut_in_a_packet(

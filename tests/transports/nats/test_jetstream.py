@@ -47,6 +47,7 @@ async def js(shared: NatsServer) -> AsyncIterator[JetStream]:
         found = JetStream(nats)
         for name in await found.stream_names():
             await found.delete_stream(name)
+        await until(lambda: not shared.has_files_of_streams())
         yield found
 
 
@@ -62,7 +63,9 @@ async def filled(js: JetStream, count: int, name: str = "S") -> None:
 # -- streams ---------------------------------------------------------------------------------------
 
 
-async def test_streams_are_created_changed_listed_and_deleted(js: JetStream) -> None:
+async def test_streams_are_created_changed_listed_and_deleted(
+    js: JetStream, shared: NatsServer
+) -> None:
     config = StreamConfig(
         name="S",
         subjects=("S.a", "S.b.>"),
@@ -76,6 +79,7 @@ async def test_streams_are_created_changed_listed_and_deleted(js: JetStream) -> 
     assert (info.config.subjects, info.config.max_messages) == (("S.a", "S.b.>"), 100)
     assert (info.config.max_age, info.config.duplicate_window) == (60.5, 60.5)
     assert info.messages == info.bytes == info.last_sequence == 0
+    assert shared.has_files_of_streams()
     assert (await js.create_stream(config)).config.name == "S"
     with pytest.raises(JetStreamError, match="stream name already in use"):
         await js.create_stream(StreamConfig(name="S", subjects=("other",)))
@@ -152,7 +156,7 @@ async def test_many_publications_at_once(js: JetStream) -> None:
     await js.nats.wait_for_room()
     js.publish_nowait("S.a", b"again", done, message_id="m7")
     js.publish_nowait("T.a", b"nowhere", done)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         await over.wait()
     acks = [each for each in found if isinstance(each, PubAck)]
     assert sorted(each.sequence for each in acks) == sorted([*range(1, 1001), 8])

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,7 +60,13 @@ def packet_of(text: str) -> Packet:
 
 def wire(*texts: str) -> bytes:
     """The packets that are written so, in binary, in one piece."""
-    return b"".join(encode(packet_of(text)) for text in texts)
+    return b"".join(map(_binary, texts))
+
+
+# The library reads text slowly, and many tests send the same packets.
+@lru_cache(maxsize=8192)
+def _binary(text: str) -> bytes:
+    return encode(packet_of(text))
 
 
 def text_of(value: Value) -> str:
@@ -68,7 +75,12 @@ def text_of(value: Value) -> str:
     A long string in a record or a sequence is written `<long length checksum>`, or it would take
     the library seconds.
     """
-    return encode_text(decode_binary(canonical(_shortened(value))))
+    return _text_of(canonical(_shortened(value)))
+
+
+@lru_cache(maxsize=8192)
+def _text_of(value: bytes) -> str:
+    return encode_text(decode_binary(value))
 
 
 def _shortened(value: Value) -> Value:
@@ -322,12 +334,12 @@ class SyndicateRelay:
     async def deserted(self) -> None:
         """Wait until all peers have gone, and see that nothing of them is left."""
         await until(lambda: not self.side.open)
-        await until(lambda: set(self.ledger.accounts) <= {"server", "kept"}, 5)
+        await until(lambda: set(self.ledger.accounts) <= {"server", "kept"})
         self.audit()
         statistics = self.ledger.statistics()
         assert statistics.debt_items == statistics.debt_bytes == 0
         assert [holder.kind for holder in self.ledger.holders] == ["router"]
-        await until(lambda: not self.running.flusher.nursery.child_tasks, 5)
+        await until(lambda: not self.running.flusher.nursery.child_tasks)
         self.empty()
 
     def empty(self) -> None:

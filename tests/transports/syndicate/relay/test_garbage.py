@@ -430,7 +430,7 @@ async def test_the_time_to_the_first_packet(first: bytes) -> None:
     async with relay(connect_timeout=0.2) as served, served.peer() as idle, served.peer() as peer:
         await idle.sync()
         await peer.send_raw(first)
-        await until(lambda: len(served.side.open) == 1, 5)
+        await until(lambda: len(served.side.open) == 1)
         assert await peer.stream.receive_some() == b""
         assert served.side.counters.timeouts == 1
         # Who has said something may be silent for as long as it likes.

@@ -219,7 +219,7 @@ async def test_who_leaves_within_a_packet_does_not_keep_the_relay_busy(
         await until(lambda: left.account.waiting and looks)
         before = steps
         await peer.leave()
-        await until(lambda: len(served.side.open) == 1, 5)
+        await until(lambda: len(served.side.open) == 1)
         assert looks == 1
         assert steps - before <= 2
         served.audit()

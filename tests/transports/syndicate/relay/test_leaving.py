@@ -30,7 +30,7 @@ async def test_who_leaves_within_a_packet_need_not_wait_until_it_has_paid(
         await publisher.send_raw(SAYS_LARGE + SAYS_LARGE[:50])
         await until(lambda: account.waiting)
         await publisher.leave()
-        await until(lambda: len(served.side.open) == 1, 5)
+        await until(lambda: len(served.side.open) == 1)
         assert account.debt_bytes >= 250_000
         assert log_of(caplog, "closed the connection within a packet (50 bytes of it came)")
         served.audit()
