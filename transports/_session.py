@@ -283,6 +283,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         link = self._link
         flusher = self._server.flusher
         work = self._work
+        if self.account is None:
+            # Nothing is to be done, or to be paid first, before the peer has said who it is.
+            self._received(await link.receive())
         while True:
             if not work.begin():
                 await self._wait_for_turn(work.wait)
