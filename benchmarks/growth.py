@@ -6,8 +6,10 @@
     many plain, plus, hash    the same of 1,000 clients
     shared        100,000 subscriptions of 1,000 clients to the same hundred filters
     retained      1,000,000 topics with a retained message of 100 bytes
-    replaced      the same topics, each of which has a message that is replaced
     accounts      100,000 accounts that each owe for a message, in a process without a network
+
+Beside the relay are mosquitto, NATS where it has the like, and `trio`: a program that accepts
+clients with a task each and does nothing else, which shows what of the cost is Trio's.
 
 Each run has a fresh server. The server's CPU time and its resident memory are read when a part of
 the whole is there: a 32nd, a 16th, ... all of it. Passes are interleaved: each server in turn, then
@@ -15,7 +17,7 @@ again. Printed are, for all of it, the CPU time in microseconds and the memory i
 ratio of that CPU time to mosquitto's in the same pass, and the exponent b of the fitted `cost = a *
 number ** b`, of the whole cost: 1 is linear, below 1 each further one is cheaper than those before.
 
-    python benchmarks/growth.py                       # everything: ten minutes
+    python benchmarks/growth.py                       # everything: six minutes
     python benchmarks/growth.py --only connecting --passes 3
     python benchmarks/growth.py --part 0.1 --check --json growth.json
 """
@@ -26,6 +28,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -47,8 +50,10 @@ from benchmarks.scaling import exponent, many_files
 from benchmarks.servers import (
     MOSQUITTO,
     NATS,
+    PEERS_FOLDER,
     ROOT,
     AnyServer,
+    CommandServer,
     Relay,
     Running,
     ServerError,
@@ -89,6 +94,8 @@ OTHER_FILES: Final = 300
 
 TIMEOUT: Final = 60.0
 """Seconds in which a server has to answer."""
+
+ACCEPTING: Final = PEERS_FOLDER / "accepting_server.py"
 
 LINEAR: Final = 1.1
 """The highest exponent that is called linear: a fit to six numbers is not more exact."""
@@ -168,7 +175,9 @@ class Nats:
 
     def hello(self, number: int) -> bytes:
         """See `Wire.hello`."""
-        return b'CONNECT {"verbose":false,"pedantic":false,"name":"client-%06d"}\r\nPING\r\n' % number
+        return (
+            b'CONNECT {"verbose":false,"pedantic":false,"name":"client-%06d"}\r\nPING\r\n' % number
+        )
 
     def welcome(self, sock: socket.socket) -> None:
         """See `Wire.welcome`; what the server is stands before it."""
@@ -292,31 +301,21 @@ def subscribing(form: str, clients: int = 1, different: int | None = None) -> Dr
     return drive
 
 
-def retaining(rounds: int = 1) -> Drive:
-    """Return what retains a message on each topic; only the last of several rounds counts."""
-
-    def drive(client: Client, marks: Sequence[int]) -> Iterator[None]:
-        client.connect(0, 1, 1)
-        sock = client.socks[0]
-        payload = bytes(RETAINED_BYTES)
-
-        def retain(first: int, end: int) -> None:
-            for start in range(first, end, RETAINED_AT_ONCE):
-                some = range(start, min(start + RETAINED_AT_ONCE, end))
-                sock.sendall(b"".join(_packet(0x31, topic(each) + payload) for each in some))
-                sock.sendall(b"\xc0\x00")  # PINGREQ; its answer comes after all before it
-                received(sock, 2)
-
-        for _ in range(rounds - 1):
-            retain(0, marks[-1])
+def retaining(client: Client, marks: Sequence[int]) -> Iterator[None]:
+    """Retain a message on each topic: a `Drive`."""
+    client.connect(0, 1, 1)
+    sock = client.socks[0]
+    payload = bytes(RETAINED_BYTES)
+    yield
+    place = 0
+    for mark in marks:
+        while place < mark:
+            end = min(place + RETAINED_AT_ONCE, mark)
+            packets = [_packet(0x31, topic(each) + payload) for each in range(place, end)]
+            sock.sendall(b"".join(packets) + b"\xc0\x00")  # PINGREQ is answered after all of them
+            received(sock, 2)
+            place = end
         yield
-        before = 0
-        for mark in marks:
-            retain(before, mark)
-            before = mark
-            yield
-
-    return drive
 
 
 def topic(number: int) -> bytes:
@@ -338,15 +337,23 @@ class Growth:
     """Descriptors of a server for each."""
 
     servers: tuple[str, ...] = ("relay", "mosquitto", "nats")
+    passes: int = 1
 
     def marks(self, part: float, files: int) -> tuple[int, ...]:
-        """Return the numbers to look at, for a part of the whole and so many descriptors."""
+        """Return the numbers to look at, for a part of the whole and so many descriptors.
+
+        Raises:
+            ServerError: There are too few descriptors.
+        """
         most = max(2 ** (STEPS - 1), round(self.most * part))
         if self.files:
             most = min(most, (files - OTHER_FILES) // self.files)
+        if most < 2 ** (STEPS - 1):
+            raise ServerError(f"{files} descriptors are too few (ulimit -n)")
         return tuple(most >> step for step in reversed(range(STEPS)))
 
 
+ALL: Final = ("relay", "mosquitto", "nats", "trio")
 OF_MQTT: Final = ("relay", "mosquitto")
 ACCOUNTS: Final = "accounts"
 FORMS: Final = {
@@ -356,8 +363,8 @@ FORMS: Final = {
 }
 
 GROWTHS: Final = (
-    Growth("connecting", "clients, one after the other", 10_000, connecting(1), 1),
-    Growth("crowd", f"clients, {CROWD} at a time", 10_000, connecting(CROWD), 1),
+    Growth("connecting", "clients, one after the other", 10_000, connecting(1), 1, ALL, 3),
+    Growth("crowd", f"clients, {CROWD} at a time", 10_000, connecting(CROWD), 1, ALL, 3),
     Growth("plain", "filters of one client", 100_000, subscribing(FORMS["plain"])),
     Growth("plus", "filters with + of one client", 100_000, subscribing(FORMS["plus"])),
     Growth("hash", "filters with # of one client", 100_000, subscribing(FORMS["hash"])),
@@ -380,8 +387,7 @@ GROWTHS: Final = (
         100_000,
         subscribing(FORMS["plain"], SUBSCRIBERS, SHARED),
     ),
-    Growth("retained", "retained topics", 1_000_000, retaining(), servers=OF_MQTT),
-    Growth("replaced", "retained messages replaced", 1_000_000, retaining(2), servers=OF_MQTT),
+    Growth("retained", "retained topics", 1_000_000, retaining, servers=OF_MQTT),
     Growth(ACCOUNTS, "accounts that owe", 100_000, connecting(1), servers=("relay",)),
 )
 
@@ -444,8 +450,10 @@ class Measuring:
         self.part = part
         self.report = report
 
-    def growth(self, growth: Growth, servers: Sequence[AnyServer], passes: int) -> list[Sample]:
-        """Measure one, with each server in turn, so many times.
+    def growth(
+        self, growth: Growth, servers: Sequence[AnyServer], passes: int | None = None
+    ) -> list[Sample]:
+        """Measure one, with each server in turn, so many times (None: as often as it says).
 
         Raises:
             ServerError: A server did not start, did not stop or did not do what it was told to.
@@ -453,6 +461,7 @@ class Measuring:
         samples: list[Sample] = []
         with many_files() as files:
             marks = growth.marks(self.part, files)
+            passes = passes or growth.passes
             for number in range(passes):
                 for server in servers:
                     if server.name not in growth.servers:
@@ -666,22 +675,17 @@ def missed(found: Sequence[Found]) -> list[str]:
     return made
 
 
-def servers_here() -> list[AnyServer]:
-    """Return the servers that are measured, if they are here; says what is missing."""
-    found: list[AnyServer] = []
-    candidates: tuple[AnyServer, ...] = (relay(), MOSQUITTO, NATS)
-    for server in candidates:
+def servers_here(peers: Iterable[AnyServer]) -> list[AnyServer]:
+    """Return the servers that are measured beside each other; says which peers are missing."""
+    found: list[AnyServer] = [Relay(protocols=("mqtt",), options=OPTIONS)]
+    for server in peers:
         sentence = server.missing()
         if sentence is None:
             found.append(server)
         else:
             print(sentence, file=sys.stderr)
-    return found
-
-
-def relay() -> Relay:
-    """Return the relay, with limits above what is measured."""
-    return Relay(protocols=("mqtt",), options=OPTIONS)
+    program = f"{shlex.quote(sys.executable)} {shlex.quote(str(ACCEPTING))} {{port}}"
+    return [*found, CommandServer(program, name="trio")]
 
 
 def main() -> int:
@@ -690,7 +694,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [growth.name for growth in GROWTHS]
-    parser.add_argument("--passes", type=int, default=1, help="with each server (1)")
+    parser.add_argument("--passes", type=int, help="with each server (3 of connecting, else 1)")
     parser.add_argument("--part", type=float, default=1.0, help="of each whole (1)")
     parser.add_argument("--only", choices=names, action="append", help="may be repeated")
     parser.add_argument("--server", action="append", help="of these only; may be repeated")
@@ -701,9 +705,13 @@ def main() -> int:
     if options.accounts:
         print(json.dumps(accounts_here(options.accounts)))
         return 0
-    if not (0 < options.part < math.inf and options.passes > 0):
+    if not (0 < options.part < math.inf and (options.passes is None or options.passes > 0)):
         parser.error("--part and --passes are above 0")
-    servers = [s for s in servers_here() if not options.server or s.name in options.server]
+    servers = [
+        server
+        for server in servers_here((MOSQUITTO, NATS))
+        if not options.server or server.name in options.server
+    ]
     measuring = Measuring(Cores.choose(), options.part, lambda text: print(text, file=sys.stderr))
     samples: list[Sample] = []
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import ssl
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 import trio
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 READ_BYTES = 64 << 10
 """Most bytes of one read; four times as much gained nothing."""
+
+_FIRST: Final = object()
+"""Nothing has been read yet, and most peers have spoken by the time that they are accepted."""
 
 LITTLE_BYTES = 4 << 10
 """Most bytes of one read where parsing is expensive: many frames of a few bytes."""
@@ -96,7 +99,7 @@ class Link:
         self.read_bytes = READ_BYTES
         self.work: Work | None = None
         self.book: InputBook | None = None
-        self._maybe_more = True
+        self._maybe_more: bool | object = _FIRST
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer}>"
@@ -134,7 +137,10 @@ class Link:
                 raise RemoteProtocolError("the client's certificate has no common name")
 
     async def receive(self) -> bytes:
-        """Read available bytes, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
+        """Read available bytes, at most `READ_BYTES`; b"" at the end of the stream.
+
+        A checkpoint, but for the first time if something is there: the connection's task has just
+        begun then.
 
         Cancellation: nothing is lost, the next call reads on. It waits before it reads, and never
         between that and returning: a reader that looks ahead is cancelled and goes on later.
@@ -145,7 +151,9 @@ class Link:
             OSError: From the socket.
         """
         sock = self.sock
-        if self._maybe_more:
+        if self._maybe_more is _FIRST:
+            pass
+        elif self._maybe_more:
             # After a full read there is likely more: reading at once saves an epoll round.
             await trio.lowlevel.checkpoint()
         else:

@@ -102,12 +102,13 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         account: Who pays for what it causes. A protocol whose peers say who they are may have None
             until they have.
         outlet: The way out.
+        quiet_until: Before that `check_deadline` would do nothing, on the ledger's clock.
     """
 
     __slots__ = (
         "__weakref__", "_deadline_after", "_eof", "_fast_path", "_hold", "_input", "_known",
         "_last", "_left", "_link", "_retired", "_server", "_steps", "_unsaid", "_waiting",
-        "_warned", "_work", "account", "name", "outlet",
+        "_warned", "_work", "account", "name", "outlet", "quiet_until",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -161,6 +162,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         # Silence is counted from here, and how much of it is too much.
         self._last = server.ledger.clock()
         self._deadline_after: float | None = settings.connect_timeout
+        self.quiet_until = 0.0
 
     @property
     def _who(self) -> str:

@@ -94,6 +94,7 @@ class ClearingRates:
             # No look at the holders, then: ten thousand would take 3 % of a core (measured).
             self._places.clear()
             return []
+        holders = list(holders)
         suspect: set[Account] = set()
         least = min((each.patience for each in holders if each.patience), default=0.0)
         horizon = min((each.horizon for each in holders), default=HORIZON)
