@@ -404,11 +404,11 @@ class Sample:
     number: int
     """Of the pass."""
 
-    marks: tuple[int, ...] = attrs.field(converter=tuple)
-    cpu: tuple[float, ...] = attrs.field(converter=tuple)
+    marks: Sequence[int]
+    cpu: Sequence[float]
     """CPU seconds of the server since there was nothing, at each mark."""
 
-    kib: tuple[int, ...] = attrs.field(converter=tuple)
+    kib: Sequence[int]
     """KiB of resident memory that it had grown by, at each mark."""
 
     total_kib: int
@@ -579,7 +579,7 @@ class Found:
         return [cls(*names, tuple(each)) for names, each in sorted_.items()]
 
     @property
-    def marks(self) -> tuple[int, ...]:
+    def marks(self) -> Sequence[int]:
         """The numbers that were looked at."""
         return self.samples[0].marks
 

@@ -96,7 +96,7 @@ def configure_logging(
     """
     # No line shows these. To find them out takes half of a record's time, a system call included.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # type: ignore[attr-defined] # noqa: SLF001 (so its documentation says)
+    logging._srcfile = None  # noqa: SLF001 (so its documentation says)
     handler = logging.StreamHandler()
     limited = None if lines is None else LimitedHandler(handler, lines)
     if form == "json":
