@@ -718,13 +718,14 @@ def main() -> int:
         for growth in GROWTHS:
             if not options.only or growth.name in options.only:
                 samples += measuring.growth(growth, servers, options.passes)
+                if options.json is not None:
+                    words = json.dumps([attrs.asdict(each) for each in samples])
+                    options.json.write_text(words + "\n")
     except ServerError as error:
         print(f"growth: {error}", file=sys.stderr)
         return 1
     found = Found.of(samples)
     print(table(HEAD, rows(found)))
-    if options.json is not None:
-        options.json.write_text(json.dumps([attrs.asdict(each) for each in samples]) + "\n")
     sentences = missed(found)
     for sentence in sentences:
         print(f"growth: {sentence}", file=sys.stderr)
