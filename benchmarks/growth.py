@@ -532,11 +532,14 @@ def drive(growth: Growth, name: str, running: Running, marks: tuple[int, ...]) -
 def accounts_here(marks: Sequence[int]) -> dict[str, Any]:
     """Open accounts in this process, each with a message that has still to be delivered.
 
-    Each has a parent, and a name and a limit as those of a connection.
+    Each has a parent, and a name and a limit as those of a connection. The garbage collector is set
+    as in a relay.
     """
+    from clearfunds._cli._collector import spare_the_collector
     from clearfunds.accounts import Ledger, Limit
     from clearfunds.dataspace import Mailbox
 
+    spare_the_collector()
     ledger = Ledger()
     server = ledger.open("server", limit=Limit(items=None, bytes=None), shared=True)
     limit = Limit(items=10_000, bytes=8 << 20)
