@@ -101,7 +101,7 @@ LINEAR: Final = 1.1
 """The highest exponent that is called linear: a fit to six numbers is not more exact."""
 
 OPTIONS: Final = (
-    *("--max-connections=20000", "--connect-rate=none"),
+    *("--max-connections=20000", "--connect-rate=none", "--listener-connect-rate=none"),
     *("--max-subscriptions=1000000", "--max-retained=2000000", "--max-retained-bytes=1GiB"),
     *("--quota-items=none", "--quota-bytes=none"),
 )

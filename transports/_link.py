@@ -151,11 +151,10 @@ class Link:
             OSError: From the socket.
         """
         sock = self.sock
-        if self._maybe_more is _FIRST:
-            pass
-        elif self._maybe_more:
+        if self._maybe_more:
             # After a full read there is likely more: reading at once saves an epoll round.
-            await trio.lowlevel.checkpoint()
+            if self._maybe_more is not _FIRST:
+                await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._fd)
         size = self.read_bytes
