@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import ssl
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 import trio
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 READ_BYTES = 64 << 10
 """Most bytes of one read; four times as much gained nothing."""
-
-_FIRST: Final = object()
-"""Nothing has been read yet, and most peers have spoken by the time that they are accepted."""
 
 LITTLE_BYTES = 4 << 10
 """Most bytes of one read where parsing is expensive: many frames of a few bytes."""
@@ -76,8 +73,8 @@ class Link:
     """
 
     __slots__ = (
-        "_fd", "_maybe_more", "book", "closed", "ending", "fault", "opened", "peer", "read_bytes",
-        "scope", "secure", "sock", "user", "why", "work",
+        "_fd", "_just_begun", "_maybe_more", "book", "closed", "ending", "fault", "opened", "peer",
+        "read_bytes", "scope", "secure", "sock", "user", "why", "work",
     )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
@@ -99,7 +96,8 @@ class Link:
         self.read_bytes = READ_BYTES
         self.work: Work | None = None
         self.book: InputBook | None = None
-        self._maybe_more: bool | object = _FIRST
+        self._maybe_more = True
+        self._just_begun = False
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer}>"
@@ -136,11 +134,15 @@ class Link:
             if self.user is None or self.user == NO_USER:
                 raise RemoteProtocolError("the client's certificate has no common name")
 
-    async def receive(self) -> bytes:
-        """Read available bytes, at most `READ_BYTES`; b"" at the end of the stream.
+    def begin(self) -> None:
+        """Let the next `receive` be no checkpoint if something is there: the task has just begun.
 
-        A checkpoint, but for the first time if something is there: the connection's task has just
-        begun then.
+        Most peers have spoken by the time that they are accepted.
+        """
+        self._just_begun = True
+
+    async def receive(self) -> bytes:
+        """Read available bytes, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
 
         Cancellation: nothing is lost, the next call reads on. It waits before it reads, and never
         between that and returning: a reader that looks ahead is cancelled and goes on later.
@@ -153,8 +155,9 @@ class Link:
         sock = self.sock
         if self._maybe_more:
             # After a full read there is likely more: reading at once saves an epoll round.
-            if self._maybe_more is not _FIRST:
+            if not self._just_begun:
                 await trio.lowlevel.checkpoint()
+            self._just_begun = False
         else:
             await trio.lowlevel.wait_readable(self._fd)
         size = self.read_bytes

@@ -287,6 +287,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         work = self._work
         if self.account is None:
             # Nothing is to be done, or to be paid first, before the peer has said who it is.
+            link.begin()
             self._received(await link.receive())
         while True:
             if not work.begin():

@@ -244,7 +244,7 @@ def test_a_short_run(name: str) -> None:
     (found,) = measuring.growth(BY_NAME[name], servers, 1)
     assert found.marks == (2, 4, 8, 16, 32, 64)
     assert list(found.cpu) == sorted(found.cpu)
-    assert found.cpu[0] > 0
+    assert found.cpu[-1] > 0
     assert found.total_kib > 10_000
     assert len(lines) == 1
 

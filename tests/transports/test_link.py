@@ -39,10 +39,11 @@ async def test_what_there_is_is_read_at_most_one_read_at_a_time(
     assert await link.receive() == b""
 
 
-async def test_the_first_read_takes_what_is_there_and_later_ones_let_others_run(
+async def test_the_read_of_a_task_that_has_just_begun_takes_what_is_there(
     pair: tuple[Link, socket.socket],
 ) -> None:
     link, peer = pair
+    link.begin()
     peer.send(b"first")
     with assert_no_checkpoints():
         assert await link.receive() == b"first"
