@@ -201,7 +201,7 @@ class AccountTree:
             name = f"{name}@{label}"
         account = ledger.open(name, limit=limit if known is None else None, parent=above)
         names = name, peer.name, peer.client
-        if limit is not None:
+        if limit is not None and (known is not None or self.moves_limits):
             self._set_limit(account, names, limit)
         if len(self._rates) or account.rate is not None:
             self._set_rate(account, names)

@@ -97,6 +97,8 @@ class FirstMatch(Generic[T]):
 
     def of(self, *names: str) -> T | None:
         """Return the value for these names; None if no pattern matches any of them."""
+        if not (self._exact or self._globs):
+            return None  # so it is mostly, for every client that comes
         first: tuple[int, T] | None = None
         for name in names:
             found = self._exact.get(name)
@@ -136,6 +138,8 @@ class EveryMatch(Generic[T]):
 
     def of(self, *names: str) -> list[T]:
         """Return the values for these names."""
+        if not (self._exact or self._globs):
+            return []
         found = {place: value for name in names for place, value in self._exact.get(name, ())}
         for place, pattern, value in self._globs:
             if any(map(pattern.match, names)):

@@ -93,9 +93,10 @@ class PolicyRules(TopicRules[PolicyRule]):
 
     Attributes:
         patience: The least patience of them.
+        policies: All policies that may ever apply.
     """
 
-    __slots__ = ("patience",)
+    __slots__ = ("patience", "policies")
 
     def __init__(
         self,
@@ -105,14 +106,10 @@ class PolicyRules(TopicRules[PolicyRule]):
     ) -> None:
         super().__init__(default, rules, topic_of)
         self.patience = min(each.patience for each in self.every)
+        self.policies = frozenset(each.policy for each in self.every)
 
     def __repr__(self) -> str:
         return f"<PolicyRules: {self.default.policy}, {len(self._rules)} rules>"
-
-    @property
-    def policies(self) -> frozenset[StuckPolicy]:
-        """All policies that may ever apply."""
-        return frozenset(each.policy for each in self.every)
 
 
 class SubscriptionPolicies:

@@ -165,17 +165,21 @@ class Account:
         read. An account that has lost its limit is checked until its line is gone: nobody
         overtakes. `sharing`: some are shared. `rated`: all rate limits, which input is charged to.
         """
-        limited = tuple(
-            a
-            for a in self.chain
-            if a.is_limited or a.gated or (a.parent is not None and a.parent.shares is not None)
-        )
+        limited: list[Account] = []
+        rated: list[TokenBucket] = []
+        sharing = shared = False  # whether some are shared, and whether the one above is
+        for a in reversed(self.chain):
+            if shared or a.gated or a.is_limited:
+                limited.append(a)
+            shared = a.shares is not None
+            sharing = sharing or shared
+            if a.gate is not None and a.gate.bucket is not None:
+                rated.append(a.gate.bucket)
         # Mostly it is all of them: one tuple is enough then.
-        self.limited = self.chain if len(limited) == len(self.chain) else limited
-        self.sharing = any(a.shares is not None for a in self.chain)
-        self.rated = tuple(
-            a.gate.bucket for a in self.chain if a.gate is not None and a.gate.bucket is not None
-        )
+        all_of_them = len(limited) == len(self.chain)
+        self.limited = self.chain if all_of_them else tuple(reversed(limited))
+        self.sharing = sharing
+        self.rated = tuple(reversed(rated))
 
     @property
     def shared(self) -> bool:

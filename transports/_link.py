@@ -74,8 +74,8 @@ class Link:
     """
 
     __slots__ = (
-        "_fd", "_lent_to", "_maybe_more", "book", "closed", "ending", "fault", "opened", "peer",
-        "read_bytes", "scope", "secure", "sock", "user", "why", "work",
+        "_fd", "_just_begun", "_lent_to", "_maybe_more", "book", "closed", "ending", "fault",
+        "opened", "peer", "read_bytes", "scope", "secure", "sock", "user", "why", "work",
     )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
@@ -98,6 +98,7 @@ class Link:
         self.work: Work | None = None
         self.book: InputBook | None = None
         self._maybe_more = True
+        self._just_begun = False
         self._lent_to: Reactor | None = None
 
     def __repr__(self) -> str:
@@ -140,6 +141,13 @@ class Link:
             if self.user is None or self.user == NO_USER:
                 raise RemoteProtocolError("the client's certificate has no common name")
 
+    def begin(self) -> None:
+        """Let the next `receive` be no checkpoint if something is there: the task has just begun.
+
+        Most peers have spoken by the time that they are accepted.
+        """
+        self._just_begun = True
+
     async def receive(self) -> bytes:
         """Read available bytes, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
 
@@ -154,7 +162,9 @@ class Link:
         sock = self.sock
         if self._maybe_more:
             # After a full read there is likely more: reading at once saves an epoll round.
-            await trio.lowlevel.checkpoint()
+            if not self._just_begun:
+                await trio.lowlevel.checkpoint()
+            self._just_begun = False
         else:
             await trio.lowlevel.wait_readable(self._fd)
         size = self.read_bytes

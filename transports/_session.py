@@ -98,12 +98,13 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         account: Who pays for what it causes. A protocol whose peers say who they are may have None
             until they have.
         outlet: The way out.
+        quiet_until: Before that `check_deadline` would do nothing, on the ledger's clock.
     """
 
     __slots__ = (
         "__weakref__", "_deadline_after", "_eof", "_hold", "_input", "_known",
         "_last", "_left", "_link", "_retired", "_server", "_steps", "_unsaid", "_waiting",
-        "_warned", "_work", "account", "name", "outlet",
+        "_warned", "_work", "account", "name", "outlet", "quiet_until",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -153,6 +154,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         # Silence is counted from here, and how much of it is too much.
         self._last = server.ledger.clock()
         self._deadline_after: float | None = settings.connect_timeout
+        self.quiet_until = 0.0
 
     @property
     def _who(self) -> str:
@@ -277,6 +279,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         work = self._work
         reactor = flusher.reactor if link.can_be_lent else None
         size = 0
+        if self.account is None:
+            # Nothing is to be done, or to be paid first, before the peer has said who it is.
+            link.begin()
+            self._received(await link.receive())
         while True:
             if self._hold is not None:
                 await self._held(self._hold)

@@ -88,13 +88,17 @@ class ClearingRates:
         To be called once in a while, with all of them.
         """
         before, self._debts = self._debts, {}
+        # Debt of accounts below it says nothing about its own waiting.
+        waiting = [each for each in waiting if each.debt_items and not each.below]
+        if not waiting:
+            # No look at the holders, then: ten thousand would take 3 % of a core (measured).
+            self._places.clear()
+            return []
+        holders = list(holders)
         suspect: set[Account] = set()
         least = min((each.patience for each in holders if each.patience), default=0.0)
         horizon = min((each.horizon for each in holders), default=HORIZON)
         for account in waiting:
-            # Debt of accounts below it says nothing about its own waiting.
-            if account.below or not account.debt_items:
-                continue
             seen, repaid = before.get(account) or (None, (0, 0))
             items, nbytes = _repaid(account)
             if seen is None or seen.is_fast(items - repaid[0], nbytes - repaid[1], horizon):

@@ -160,7 +160,7 @@ def too_slow_in_steps(
     }
     found: dict[Holder, Stuck] = {}
     debts: dict[Holder, dict[Account, tuple[int, int]]] = {}
-    for slow in (yield from clearing_rates.look_in_steps(waiting, list(ledger.holders), now)):
+    for slow in (yield from clearing_rates.look_in_steps(waiting, ledger.holders, now)):
         items = nbytes = held = 0
         for loan in slow.holder.waited_for():
             held += loan.items

@@ -18,6 +18,7 @@ NAMES: Final = (
     "flow",
     "cost",
     "scaling",
+    "growth",
     "recovery",
     "topics",
     "metastable",

@@ -22,7 +22,9 @@ from clearfunds.accounts import (
     overdue,
     watch_patience,
 )
+from clearfunds.accounts._cooperative import run_to_end
 from clearfunds.accounts._loop import running
+from clearfunds.accounts.watch._clearing_rate import ClearingRates
 from clearfunds.accounts.watch._patience import DEALT_A_STEP
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
 from tests.loops import LoopClock, open_nursery
@@ -967,3 +969,16 @@ async def test_while_many_are_dealt_with_others_go_on(
     assert rounds >= 2
     assert not any(box.given_up for box in spared)
     spared[0].close()
+
+
+def test_no_holder_is_looked_at_while_no_reader_waits() -> None:
+    def untouched() -> Iterator[Box]:
+        raise AssertionError
+        yield
+
+    ledger = Ledger()
+    account = ledger.open("reader")
+    rates = ClearingRates()
+    # Neither without a reader that waits, nor with one that owes nothing itself.
+    for waiting in ((), (account,)):
+        assert run_to_end(rates.look_in_steps(waiting, untouched(), 1.0)) == []

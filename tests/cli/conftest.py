@@ -171,7 +171,7 @@ def settle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settle:
 
     monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
     # The collector is that of all tests to come.
-    monkeypatch.setattr("clearfunds._cli._relay._spare_the_collector", lambda: None)
+    monkeypatch.setattr("clearfunds._cli._relay.spare_the_collector", lambda: None)
 
     def settle(*options: str, env: dict[str, str] | None = None, toml: str = "") -> RelaySettings:
         for name, value in (env or {}).items():

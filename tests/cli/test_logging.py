@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def _as_it_was() -> Iterator[None]:
     root, own = logging.getLogger(), logging.getLogger("clearfunds")
     handlers, levels = root.handlers[:], (root.level, own.level)
+    found = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
     # `configure_logging` closes what it replaces; pytest's own handlers are still needed.
     root.handlers = []
     yield
@@ -30,6 +31,13 @@ def _as_it_was() -> Iterator[None]:
     root.setLevel(levels[0])
     own.setLevel(levels[1])
     logging.captureWarnings(False)
+    logging.logThreads, logging.logProcesses, logging.logMultiprocessing = found
+
+
+def test_nothing_is_found_out_that_no_line_shows() -> None:
+    configure_logging("info")
+    record = logging.getLogger("clearfunds").makeRecord("n", 20, "f", 1, "m", (), None)
+    assert (record.process, record.processName, record.thread) == (None, None, None)
 
 
 def test_time_level_and_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_a_configuration_is_accepted(
         return 0
 
     monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
-    monkeypatch.setattr("clearfunds._cli._relay._spare_the_collector", lambda: None)
+    monkeypatch.setattr("clearfunds._cli._relay.spare_the_collector", lambda: None)
     file.write_text(text, "utf-8")
     assert run(["relay", "--config", str(file)]) == 0, capsys.readouterr().err
     assert found

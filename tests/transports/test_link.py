@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import assert_checkpoints, assert_no_checkpoints, wait_all_tasks_blocked
 
 from clearfunds.transports import Link
 from clearfunds.transports._link import READ_BYTES
@@ -37,6 +37,19 @@ async def test_what_there_is_is_read_at_most_one_read_at_a_time(
     peer.close()
     assert await link.receive() == b""
     assert await link.receive() == b""
+
+
+async def test_the_read_of_a_task_that_has_just_begun_takes_what_is_there(
+    pair: tuple[Link, socket.socket],
+) -> None:
+    link, peer = pair
+    link.begin()
+    peer.send(b"first")
+    with assert_no_checkpoints():
+        assert await link.receive() == b"first"
+    peer.send(b"second")
+    with assert_checkpoints():
+        assert await link.receive() == b"second"
 
 
 async def test_a_read_waits_for_something(pair: tuple[Link, socket.socket]) -> None:

@@ -94,6 +94,8 @@ def configure_logging(
         The handler that limits them, if any does: its caller has to let it sum up
         (`keep_summing_up`).
     """
+    # No line shows these, and to find them out takes a system call for each record.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler()
     limited = None if lines is None else LimitedHandler(handler, lines)
     if form == "json":

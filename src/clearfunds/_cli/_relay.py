@@ -1,6 +1,5 @@
 """`clearfunds relay`: options, the lines on stdout, signals."""
 
-import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +27,7 @@ from clearfunds.relay._memory import (
 from clearfunds.store import StoreError
 from clearfunds.transports import ListenURLError, TransportError
 
+from ._collector import spare_the_collector
 from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
@@ -42,12 +42,6 @@ from ._token_options import TokenOptions
 from ._types import Count, OptionalCount
 
 log = logging.getLogger("clearfunds.relay")
-
-# Objects made and not freed, and collections of the younger generation, before each collection;
-# CPython's own are 700, 10 and 10.
-_YOUNG: Final = 50_000
-_MIDDLE: Final = 20
-_OLD: Final = 100
 
 _WORKERS_MAX: Final = 64
 # Each is a process on this machine, and has a connection of NATS to each of the others.
@@ -133,7 +127,7 @@ def relay(
 
         plan = Plan(argv, workers, settings, journal.journal, read_again, given)
         return run_workers(plan)
-    _spare_the_collector()
+    spare_the_collector()
     fitted = partial(within_descriptors, journal=companion is not None)
     settings = fitted(settings)
     let_go_of_large(MMAP_THRESHOLD if settings.cluster is None else CLUSTER_MMAP_THRESHOLD)
@@ -185,17 +179,6 @@ def prepared(
 
 def _is_secure(url: str) -> bool:
     return url.partition(":")[0].endswith(("+tls", "+wss", "https", "mqtts", "amqps"))
-
-
-def _spare_the_collector() -> None:
-    """Make the garbage collector look at long-lived objects as seldom as possible.
-
-    A full collection stops the relay for 25 ms with 10,000 accounts (measured), and finds nothing:
-    reference counts free forwarded messages and closed connections; only exceptions make cycles.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
 async def _serve(

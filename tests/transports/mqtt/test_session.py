@@ -30,6 +30,7 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
+from clearfunds.transports.mqtt.server._session import MqttSession
 from tests.transports.peers import connected, dial, log_of, running, until
 
 # -- CONNECT --------------------------------------------------------------------------------------
@@ -493,6 +494,26 @@ async def test_clients_without_a_keep_alive_may_be_given_an_idle_timeout(
             assert await client.gone() == []
         await relay.deserted()
     assert log_of(caplog, "no packet for")
+
+
+async def test_a_client_is_looked_at_when_its_deadline_can_be_over_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[str] = []
+    check = MqttSession.check_deadline
+
+    def counted(session: MqttSession, now: float) -> None:
+        looks.append(session.client_id)
+        check(session, now)
+
+    monkeypatch.setattr(MqttSession, "check_deadline", counted)
+    async with running() as relay, connected(relay.port, "patient", keep_alive=600) as patient:
+        async with connected(relay.port, "silent", keep_alive=1) as silent:
+            assert await silent.gone() == []
+        await patient.send(PingReq())
+        await patient.expect(PingResp())
+    # There was a look each half second, of which the silent one took three or more.
+    assert looks.count("patient") <= 1
 
 
 # -- the end --------------------------------------------------------------------------------------

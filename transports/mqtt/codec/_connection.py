@@ -87,12 +87,16 @@ from ._topics import TopicLimits
 class Role(enum.Enum):
     """Which side of the connection this is."""
 
+    __hash__ = object.__hash__  # Enum's own is a function in Python
+
     CLIENT = "client"
     SERVER = "server"
 
 
 class State(enum.Enum):
     """How far the connection has come."""
+
+    __hash__ = object.__hash__
 
     AWAITING_CONNECT = "awaiting CONNECT"
     AWAITING_CONNACK = "awaiting CONNACK"

@@ -6,7 +6,7 @@ exceptions: MQTT 5 distinguishes malformed fields from forbidden values. So each
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ..._errors import LocalProtocolError
 from ._frames import KIND_NAMES, encode_remaining_length
@@ -139,11 +139,19 @@ class Reader:
 
     def byte(self, what: str, statement: str = "") -> int:
         """Take a byte."""
-        return self._take(1, what, statement)[0]
+        at = self._at
+        if at >= len(self._body):
+            self._ends_in(what, statement)
+        self._at = at + 1
+        return self._body[at]
 
     def uint16(self, what: str, statement: str = "") -> int:
         """Take a two byte integer."""
-        return int.from_bytes(self._take(2, what, statement), "big")
+        at, body = self._at, self._body
+        if at + 2 > len(body):
+            self._ends_in(what, statement)
+        self._at = at + 2
+        return body[at] << 8 | body[at + 1]
 
     def packet_id(self, statement: str = "") -> int:
         """Take a packet identifier."""
@@ -154,7 +162,11 @@ class Reader:
 
     def binary(self, what: str, statement: str = "") -> bytes:
         """Take binary data."""
-        return self._take(self.uint16(what, statement), what, statement)
+        start = self._at + 2
+        end = self._at = start + self.uint16(what, statement)
+        if end > len(self._body):
+            self._ends_in(what, statement)
+        return self._body[start:end]
 
     def string(self, what: str, statement: str = "", utf8: str = "") -> str:
         """Take a string; `utf8` is a statement, beside the general one, that it be well-formed."""
@@ -180,10 +192,8 @@ class Reader:
     def _section(self) -> str:
         return f"(section 3.{KIND_NAMES.index(self._packet)})"
 
-    def _take(self, length: int, what: str, statement: str) -> bytes:
-        start, self._at = self._at, self._at + length
-        if self._at > len(self._body):
-            raise self._fields.malformed(
-                f"{self._packet} ends before or in its {what} {statement or self._section}"
-            )
-        return self._body[start : self._at]
+    def _ends_in(self, what: str, statement: str) -> NoReturn:
+        """Raise the exception for a packet that ends too early."""
+        raise self._fields.malformed(
+            f"{self._packet} ends before or in its {what} {statement or self._section}"
+        )

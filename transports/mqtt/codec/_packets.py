@@ -567,7 +567,7 @@ def encode_empty(packet: PingReq | PingResp | Disconnect) -> bytes:
 
 
 def _refuse_properties(what: str, properties: Properties) -> None:
-    if properties != NO_PROPERTIES:
+    if properties is not NO_PROPERTIES and properties != NO_PROPERTIES:
         raise LocalProtocolError(f"{what} of MQTT 3.1.1 cannot carry properties; MQTT 5 can")
 
 

@@ -11,6 +11,7 @@ Rules of this file, beyond those of every session (`.._session`):
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -631,6 +632,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._sender.cut("its token has expired", Reason.MAXIMUM_CONNECT_TIME)
         elif not login.is_delayed:  # such a client has done what it has to
             super().check_deadline(now)
+            # Both can come earlier only when it is let in, which sets this back.
+            allowed = self._deadline_after
+            since = now if self._waiting else self._last
+            quiet_until = math.inf if allowed is None else since + allowed
+            self.quiet_until = min(quiet_until, login.ends_at or math.inf)
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
@@ -697,6 +703,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._deadline_after = (
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else server.settings.idle_timeout
         )
+        self.quiet_until = 0.0
         # MQTT 3.1 cannot say that there was a session.
         entry.welcome(packet, self._sender, present=present and version != PROTOCOL_LEVEL_31)
         self._say_connected()

@@ -73,9 +73,12 @@ class ConsumerPolicies:
         if self._can_spill != can_spill:
             self._set_up(can_spill=can_spill)
         outlet.retain_limit = self._server.settings.retain_limit
-        rule = PolicyRule.of(Profile.LIVE, self._server.settings.patience)
-        filters = sorted(live) if len(live) <= MAX_LIVE else [EVERY_TOPIC]
-        rules = self._policies.of(*names, more=[(TopicFilter(each), rule) for each in filters])
+        more: list[tuple[TopicFilter, PolicyRule]] = []
+        if live:
+            rule = PolicyRule.of(Profile.LIVE, self._server.settings.patience)
+            filters = sorted(live) if len(live) <= MAX_LIVE else [EVERY_TOPIC]
+            more = [(TopicFilter(each), rule) for each in filters]
+        rules = self._policies.of(*names, more=more)
         others = self._others
         outlet.deal_by(others if rules is others.rules else self._consumer_policy(rules))
 
