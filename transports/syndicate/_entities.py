@@ -22,6 +22,7 @@ from ...accounts import Turn, measure
 from ...dataspace import CapturesOnly, Dataspace, Observation, PatternError, take_apart
 from .._errors import RemoteProtocolError
 from ._patterns import pattern_from_wire
+from ._plans import Plans
 from ._port import Ask, Made, Make, NobodyPort, Port, Unmake
 from ._preserves import Embedded, Record, Symbol, Value, is_tuple
 from ._sturdy import (
@@ -145,12 +146,13 @@ class DataspaceEntity(Entity):
     Records whose label is in the vocabulary are instances of its classes.
     """
 
-    __slots__ = ("dataspace", "vocabulary")
+    __slots__ = ("dataspace", "plans", "vocabulary")
 
     def __init__(self, dataspace: Dataspace, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.dataspace = dataspace
         self.vocabulary = vocabulary
+        self.plans = Plans(dataspace, vocabulary)
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor:
         """See `Entity.assert_`.
@@ -193,6 +195,7 @@ class DataspaceEntity(Entity):
 
     def _unobserve(self, observation: Observation, source: Source, turn: Turn) -> None:
         source.observes_no_more()
+        self.plans.forget()
         self.dataspace.unobserve(turn, observation)
 
     def message(self, turn: Turn, value: WireValue, source: Source) -> None:
