@@ -19,7 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...accounts import Turn, measure
-from ...dataspace import CapturesOnly, Dataspace, Observation, PatternError, take_apart
+from ...dataspace import Assertion, CapturesOnly, Dataspace, Observation, PatternError, take_apart
 from .._errors import RemoteProtocolError
 from ._patterns import pattern_from_wire
 from ._plans import Plans
@@ -165,8 +165,7 @@ class DataspaceEntity(Entity):
             fields = value.content.fields
             if len(fields) == 2 and isinstance(fields[1], Embedded):
                 return self._observe(turn, value, fields[0], fields[1].embeddedValue, source)
-        assertion = self.dataspace.assert_(turn, self.vocabulary.known(value))
-        return partial(self.dataspace.retract, assertion=assertion)
+        return Withdrawal(self, self.dataspace.assert_(turn, self.vocabulary.known(value)))
 
     def _observe(
         self, turn: Turn, value: Decoded, pattern: Value, observer: Entity, source: Source
@@ -205,6 +204,19 @@ class DataspaceEntity(Entity):
             RemoteProtocolError: if it does not fit its label.
         """
         turn.publish(self.dataspace, self.vocabulary.known(value))
+
+
+class Withdrawal:
+    """Takes an assertion to a dataspace back; see `Retractor`."""
+
+    __slots__ = ("assertion", "entity")
+
+    def __init__(self, entity: DataspaceEntity, assertion: Assertion) -> None:
+        self.entity = entity
+        self.assertion = assertion
+
+    def __call__(self, turn: Turn) -> None:
+        self.entity.dataspace.retract(turn, self.assertion)
 
 
 class Proxy(Entity):

@@ -12,6 +12,7 @@ import re
 from typing import Final, NamedTuple
 
 from ._scan import (
+    ASSERT,
     DOUBLE,
     END,
     FALSE,
@@ -40,7 +41,7 @@ class FlatEvent(NamedTuple):
     """One event, or several equal messages in a row, as offsets in the buffer."""
 
     oid: bytes
-    """The oid of its target, as it travels, without the tag."""
+    """The oid of its target, as it travels, without the tag: its length in a byte, and its bytes."""
     kind: int
     """`ASSERT`, `RETRACT` or `MESSAGE`."""
     start: int
@@ -144,6 +145,14 @@ def _fields(data: bytes, start: int) -> list[int] | None:
         else:
             return None
         places.append(at)
+
+
+def flat_body(body: bytes) -> FlatEvent | None:
+    """Return an event with this body, a well-formed value; None if it is not a flat record."""
+    if body[0] != RECORD:
+        return None
+    places = _fields(body, 0)
+    return None if places is None else FlatEvent(b"", ASSERT, 0, len(body), places, 0, 1)
 
 
 def is_canonical(data: bytes, places: list[int]) -> bool:

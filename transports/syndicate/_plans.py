@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from ...dataspace import Endpoint
-from ._flat import FlatEvent
+from ...dataspace import Endpoint, Sight, sights
+from ._flat import FlatEvent, flat_body, is_canonical
 from ._port import Port
 from ._runs import MESSAGE_HEAD, ToldAs
-from ._values import Encoded, encode_integer
+from ._values import Encoded, encode_integer, encoded
 
 if TYPE_CHECKING:
     from ...dataspace import Dataspace
@@ -33,8 +33,12 @@ MAX_CAPTURES: Final = 8
 """Captures of an observer of what goes by a plan: for more the observer pays a part itself
 (`dataspace._telling`)."""
 
-Pieces: TypeAlias = tuple[int, ...]
-"""What an observer captures: fields, by number; -1 for the record."""
+MAX_REMEMBERED: Final = 256
+"""Largest assertion in bytes for which it is remembered what observers see of it: one that comes
+and goes, and comes again."""
+
+Pieces: TypeAlias = tuple[tuple[int, int], ...]
+"""What an observer captures: fields, from one number to another; (-1, -1) for the record."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -44,9 +48,23 @@ class Plan:
     ports: tuple[Port, ...]
     """Their ports, each of another peer."""
     told: tuple[tuple[ToldAs, bytes, Pieces], ...]
-    """For each kind of port, what an event for it begins with, and what it shows."""
+    """For each kind of port, what a message to it begins with, and what it shows."""
     endpoints: tuple[tuple[Endpoint, tuple[Port, ...]], ...]
     """The same ports, by endpoint."""
+
+
+@attrs.frozen(slots=True, eq=False)
+class Seen:
+    """An assertion, as observers see it."""
+
+    value: Encoded
+    key: Hashable
+    """Its identity."""
+    ports: tuple[Port, ...]
+    """The ports of all observers, each of another peer."""
+    sights: tuple[Sight, ...]
+    told: tuple[tuple[bytes, tuple[Port, ...]], ...]
+    """For each sight, what it shows, as it travels, and the ports that are told so."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -61,18 +79,20 @@ class _Kind:
 class Plans:
     """The plans of one dataspace."""
 
-    __slots__ = ("_count", "_dataspace", "_kinds", "_version", "_vocabulary")
+    __slots__ = ("_count", "_dataspace", "_kinds", "_seen", "_version", "_vocabulary")
 
     def __init__(self, dataspace: Dataspace, vocabulary: Vocabulary) -> None:
         self._dataspace = dataspace
         self._vocabulary = vocabulary
         self._version = -1
         self._kinds: dict[tuple[bytes, int], _Kind | None] = {}
+        self._seen: dict[bytes, Seen] = {}
         self._count = 0
 
     def forget(self) -> None:
         """Forget all plans: an observer leaves, and nothing is to keep it."""
         self._kinds.clear()
+        self._seen.clear()
         self._count = 0
 
     def of(self, data: bytes, event: FlatEvent) -> Plan | None:
@@ -100,6 +120,36 @@ class Plans:
             self._count += 1
             plan = kind.plans[key] = self._plan(data[event.start : event.end])
             return plan
+
+    def seen(self, data: bytes, event: FlatEvent) -> Seen | None:
+        """Return what observers see of an assertion; None if it needs a closer look."""
+        body = data[event.start : event.end]
+        if self._version == self._dataspace.version and (seen := self._seen.get(body)) is not None:
+            return seen
+        plan = self.of(data, event)
+        if plan is None:
+            return None
+        value = Encoded(body)
+        known = is_canonical(data, event.places)
+        key = ("preserves", body) if known else value.pattern_identity()
+        found = sights(value, key, [endpoint for endpoint, _ in plan.endpoints])
+        told: list[tuple[bytes, tuple[Port, ...]]] = []
+        for sight, (_, ports) in zip(found, plan.endpoints, strict=True):
+            raw = encoded(sight.shown)
+            assert raw is not None, "there is no reference in it"
+            told.append((raw, ports))
+        seen = Seen(value, key, plan.ports, found, tuple(told))
+        if len(body) <= MAX_REMEMBERED:
+            self._count += 1
+            self._seen[body] = seen
+        return seen
+
+    def seen_again(self, body: bytes) -> Seen | None:
+        """Return what observers see of an assertion that stands, by its bytes; as `seen`."""
+        if self._version == self._dataspace.version and (seen := self._seen.get(body)) is not None:
+            return seen
+        event = flat_body(body)
+        return None if event is None else self.seen(body, event)
 
     def _kind(self, data: bytes, event: FlatEvent) -> _Kind:
         value = Encoded(data[event.start : event.end])
@@ -141,21 +191,27 @@ class Plans:
 
 def _pieces(captures: Sequence[tuple[Any, ...]]) -> Pieces | None:
     """Return what of a flat record has these paths; None if that is neither it nor its fields."""
-    pieces: list[int] = []
+    pieces: list[tuple[int, int]] = []
     for path in captures:
         if path == ():
-            pieces.append(-1)
-        elif len(path) == 1 and isinstance(path[0], int):
-            pieces.append(path[0])
-        else:
+            pieces.append((-1, -1))
+        elif len(path) != 1 or not isinstance(path[0], int):
             return None
+        elif pieces and pieces[-1][1] == path[0]:
+            pieces[-1] = pieces[-1][0], path[0] + 1  # they stand side by side
+        else:
+            pieces.append((path[0], path[0] + 1))
     return tuple(pieces)
 
 
-def shown(data: bytes, event: FlatEvent, pieces: Pieces) -> list[bytes]:
+def shown(data: bytes, event: FlatEvent, pieces: Pieces) -> bytes:
     """Return what is captured of the body of an event."""
     places = event.places
-    return [
-        data[event.start : event.end] if piece < 0 else data[places[piece] : places[piece + 1]]
-        for piece in pieces
-    ]
+    if len(pieces) == 1 and pieces[0][0] >= 0:
+        return data[places[pieces[0][0]] : places[pieces[0][1]]]
+    return b"".join(
+        [
+            data[event.start : event.end] if first < 0 else data[places[first] : places[after]]
+            for first, after in pieces
+        ]
+    )

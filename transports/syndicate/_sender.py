@@ -14,7 +14,7 @@ from ..websocket import WebSocket
 from ._connection import Connection
 from ._packets import Packet, Turn, TurnEvent, decode, encode
 from ._port import Gathering, Port
-from ._runs import MessageRun, SingleMessage
+from ._runs import AnyRun
 
 if TYPE_CHECKING:
     from ._turn_credit import Credited
@@ -105,9 +105,9 @@ class Sender:
         self._hold(account, packet, 1, items, nbytes, now)
 
     def put_run(
-        self, port: Port, account: Account, run: MessageRun | SingleMessage, nbytes: int, now: float
+        self, port: Port, account: Account, run: AnyRun, nbytes: int, now: float
     ) -> None:
-        """Send each message of a run as a turn of its own. For `Port`."""
+        """Send each packet of a run as a turn of its own. For `Port`."""
         if self._connection.text:
             told = run.packets(port.told_as)
             packets = b"".join([self._wrapped(encode(decode(p), text=True)) for p in told])
@@ -115,7 +115,7 @@ class Sender:
             packets = b"".join(map(WebSocket.frame, run.packets(port.told_as)))
         else:
             packets = run.chunk(port.told_as)
-        self._hold(account, packets, run.count, run.count, nbytes, now)
+        self._hold(account, packets, run.turns, run.count, nbytes, now)
 
     def put_batch(
         self, port: Port, account: Account, batch: Batch, nbytes: int, now: float

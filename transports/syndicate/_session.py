@@ -31,6 +31,7 @@ from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy
+from ._flat_turns import FlatTurns
 from ._membrane import Membrane
 from ._packets import Error, Extension, Nop, Turn
 from ._port import NobodyPort, Port
@@ -61,7 +62,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     """
 
     __slots__ = (
-        "_answers", "_connection", "_fault", "_forgotten", "_framing", "_lookahead",
+        "_answers", "_connection", "_fault", "_flat", "_forgotten", "_framing", "_lookahead",
         "_lookahead_bytes", "_membrane", "_messages", "_messages_bytes", "_peer", "_receiver",
         "_templates", "_websocket", "sender", "turn_credit",
     )  # fmt: skip
@@ -133,6 +134,15 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         )
         self._answers: set[Answer] = set()
         self._templates = Templates()
+        self._flat = FlatTurns(
+            self.account,
+            self._membrane,
+            self._receiver,
+            self._templates,
+            server.counters,
+            settings,
+            self._work,
+        )
         self._forgotten = 0
         # Packets cut from the input while it waited, and the fault found after them.
         self._lookahead: deque[Frame] = deque()
@@ -396,6 +406,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                     return False
             if not account.funds_are_clear():
                 return True
+            if self._known and not self._lookahead and self._forward_flat():
+                if self._work.is_over():
+                    return True
+                continue
             frame = self._next_frame()
             if frame is NEED_DATA:
                 self._check_layers()
@@ -514,6 +528,19 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 return True
             if self._work.is_over():
                 return False
+
+    def _forward_flat(self) -> bool:
+        """Handle flat packets; whether there were any."""
+        connection = self._connection
+        at = connection.buffered()
+        if at is None or self._fault is not None:
+            return False
+        packets, end = self._flat.forward(*at)
+        if packets:
+            connection.skip_to(end)
+            self._last = self._server.ledger.clock()
+            self.turn_credit.took(packets)
+        return packets > 0
 
     def _forward_one(self, frame: Frame, part: EventParts) -> bool:
         """Forward a message alone, in one step; False if it needs a turn.
