@@ -6,7 +6,7 @@ the generator, which is slow, nor on other work.
 
     python benchmarks/syndicate_loads.py                        # all loads, three passes
     python benchmarks/syndicate_loads.py --loads state-1,ping-1 --passes 1
-    python benchmarks/syndicate_loads.py --only relay --profile 30
+    python benchmarks/syndicate_loads.py --other CHECKOUT --loads state-1
 
 The Rust server is found on the PATH, or at $SYNDICATE_SERVER (cargo install syndicate-server
 --version 0.50.1 --locked); without it the relay is measured alone, and the output says so.
@@ -25,6 +25,7 @@ import selectors
 import shutil
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -173,10 +174,10 @@ PRESENT: Final = OF_ONE.format("Present")
 LOADS: Final = {
     load.name: load
     for load in (
-        Load("alike-1", "messages that are alike, one a turn", 1, SAYS, alike),
-        Load("alike-9", "the same, nine observers", 9, SAYS, alike),
+        Load("alike-1", "messages that are alike, one a turn", 1, SAYS, alike, budget=1.0),
+        Load("alike-9", "alike, nine observers", 9, SAYS, alike, budget=1.0),
         Load("unlike-1", "messages with a number that differs, one a turn", 1, SAYS, unlike),
-        Load("unlike-9", "the same, nine observers", 9, SAYS, unlike),
+        Load("unlike-9", "messages with a number that differs, nine observers", 9, SAYS, unlike),
         Load(
             "actions100-9", "100 equal messages a turn, nine observers", 9, SAYS,
             actions(100, differ=False), budget=2.5,
@@ -188,14 +189,17 @@ LOADS: Final = {
         Load(
             "state-1", "one assertion that comes and goes", 1, PRESENT, comes_and_goes, budget=8.0,
         ),
-        Load("state-9", "the same, nine observers", 9, PRESENT, comes_and_goes, budget=8.0),
+        Load(
+            "state-9", "one assertion that comes and goes, nine observers", 9, PRESENT,
+            comes_and_goes, budget=8.0,
+        ),
         Load(
             "states-1", "assertions that come and go, fifty at a time", 1, PRESENT,
             many_come_and_go, budget=8.0,
         ),
         Load(
-            "attenuated-1", "unlike-1 through a reference with a caveat", 1, SAYS, unlike,
-            caveat=ONLY_SAYS,
+            "attenuated-1", "messages as unlike-1, through a reference with a caveat", 1, SAYS,
+            unlike, caveat=ONLY_SAYS,
         ),
         Load(
             "ping-1", "ping-pong, one in flight", 1, OF_TWO.format("Ping"), pings, in_flight=1,
@@ -263,6 +267,14 @@ class RustServer:
                 "(cargo install syndicate-server --version 0.50.1 --locked)."
             )
         return None
+
+    def version(self) -> str:
+        """Return what it says about its version."""
+        assert self.program is not None
+        done = subprocess.run(
+            [self.program, "--version"], capture_output=True, text=True, check=False
+        )
+        return (done.stdout or done.stderr).strip() or RUST
 
     @contextlib.contextmanager
     def running(self, scratch: Path, core: int | None) -> Generator[Running]:
@@ -476,9 +488,7 @@ def ping(load: Load, running: Running, seconds: float) -> tuple[float, float]:
         return found
 
 
-def measure(
-    load: Load, server: AnyServer, seconds: float, cores: Cores, scratch: Path
-) -> Sample:
+def measure(load: Load, server: AnyServer, seconds: float, cores: Cores, scratch: Path) -> Sample:
     """Measure one load with a fresh server.
 
     Raises:

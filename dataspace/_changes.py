@@ -1,8 +1,8 @@
 """Changes of state: what stands, and what observers have been shown of it.
 
-A turn makes them with a way back, at its commit (`_dataspace.py`). A transport that knows beforehand
-that nothing can go wrong makes them at once (`StateChanges`), and delivers what observers have to be
-told in a turn of its own, before anything else happens.
+A turn makes them with a way back, at its commit (`_dataspace.py`). A transport that knows
+beforehand that nothing can go wrong makes them at once (`StateChanges`), and delivers what
+observers have to be told in a turn of its own, before anything else happens.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class StateChanges:
     def appear(self, assertion: Assertion, seen: Sequence[Sight]) -> list[tuple[int, Any]]:
         """Let an assertion stand from now on.
 
-        `seen` is for all endpoints that its value concerns. Returns the places in it whose observers
-        have to be told, with what appears to them.
+        `seen` is for all endpoints that its value concerns. Returns the places in it whose
+        observers have to be told, with what appears to them.
         """
         told: list[tuple[int, Any]] = []
         if self.put_in(assertion).count == 1:

@@ -186,8 +186,9 @@ class Dataspace:
         self.changes = StateChanges()
 
     def __repr__(self) -> str:
+        assertions = len(self.changes.bag)
         return (
-            f"<Dataspace: {self._observations} patterns observed, {len(self.changes.bag)} assertions, "
+            f"<Dataspace: {self._observations} patterns observed, {assertions} assertions, "
             f"{len(self.retained)} topics retained, {self.published:,} events routed>"
         )
 

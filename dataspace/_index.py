@@ -192,9 +192,9 @@ class PatternIndex:
         return False
 
     def deciding(self, kind: Hashable) -> set[Hashable]:
-        """Return the entries of a compound of this kind on whose content it depends who observes it.
+        """Return the entries of a compound of this kind on whose content its observers depend.
 
-        Besides, it depends on which entries there are.
+        Besides, they depend on which entries there are.
         """
         entries: set[Hashable] = set()
         for root in (kind, None):

@@ -22,6 +22,7 @@ NAMES: Final = (
     "topics",
     "metastable",
     "why",
+    "syndicate",
 )
 
 

@@ -32,16 +32,14 @@ MOST_EVENTS: Final = 128
 """Events of a flat packet: as many as one turn may have (`_receiver.TURN_EVENTS`)."""
 
 # The beginning of an event, up to its body or handle.
-_head = re.compile(
-    rb"\xb5\xb0(\x00|\x01.|\x02..|\x03...)\xb4\xb3\x01([AMR])", re.DOTALL
-).match
+_head = re.compile(rb"\xb5\xb0(\x00|\x01.|\x02..|\x03...)\xb4\xb3\x01([AMR])", re.DOTALL).match
 
 
 class FlatEvent(NamedTuple):
     """One event, or several equal messages in a row, as offsets in the buffer."""
 
     oid: bytes
-    """The oid of its target, as it travels, without the tag: its length in a byte, and its bytes."""
+    """The oid of its target, as it travels: its length in a byte, and its bytes."""
     kind: int
     """`ASSERT`, `RETRACT` or `MESSAGE`."""
     start: int

@@ -1,15 +1,15 @@
 """Flat turns: messages and changes of state, handled in runs without a look at the index for each.
 
 A run is of consecutive flat packets (`_flat.py`): of messages that concern the same observers, by
-their plans (`_plans.py`), or of assertions that come and go, one in each packet. Every packet is told
-as a turn of its own, but the run is one turn of the account (rule 4: one run of packets already
-validated), handed over once to each observer's connection.
+their plans (`_plans.py`), or of assertions that come and go, one in each packet. Every packet is
+told as a turn of its own, but the run is one turn of the account (rule 4: one run of packets
+already validated), handed over once to each observer's connection.
 
-What is not plain is left to the general path, unchanged, and ends the run: packets that are refused,
-too; observers that are not a peer's own entities, or that attenuate what they are told; two observers
-on one connection, which share a turn; a quota that is used up. A change of state is made at once,
-once nothing can fail any more; what observers have to be told of it is delivered at the end of the
-run, before anything else happens.
+Everything else is left to the general path, unchanged, and ends the run: packets that are refused,
+too; observers that are not a peer's own entities, or that attenuate what they are told; two
+observers on one connection, which share a turn; a quota that is used up. A change of state is made
+as soon as nothing can fail any more; what observers have to be told of it is delivered at the end
+of the run, before anything else happens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ...accounts import QuotaExceededError
 from ...dataspace import Assertion
-from ._entities import DataspaceEntity, Withdrawal
+from ._entities import Attenuated, DataspaceEntity, Withdrawal
 from ._flat import DEPTH, FlatEvent, flat_packet
 from ._packets import Assert, Retract
 from ._plans import Plan, Seen, shown
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ._receiver import Receiver
 
 LOOK_PACKETS = 16
-"""How many packets are handled between two looks at the clock: a quarter of a millisecond's worth."""
+"""Packets handled between two looks at the clock: a quarter of a millisecond's worth."""
 
 
 class FlatTurns:
@@ -51,14 +51,15 @@ class FlatTurns:
         membrane: maps oids to entities.
         receiver: has the peer's live assertions.
         templates: recognise messages that differ in their last atom only; those are not for here.
+        entity: the dataspace that templates are for.
         counters: where messages are counted.
         settings: the limits on packets.
         work: the work of the connection, whose time is bounded.
     """
 
     __slots__ = (
-        "_account", "_counters", "_max_deliveries", "_max_packet_size", "_membrane", "_receiver",
-        "_templates", "_work",
+        "_account", "_counters", "_entity", "_max_deliveries", "_max_packet_size", "_membrane",
+        "_receiver", "_templates", "_work",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,7 @@ class FlatTurns:
         membrane: Membrane[Entity],
         receiver: Receiver,
         templates: Templates,
+        entity: DataspaceEntity,
         counters: Counters,
         settings: ServerSettings,
         work: Work,
@@ -75,13 +77,16 @@ class FlatTurns:
         self._membrane = membrane
         self._receiver = receiver
         self._templates = templates
+        self._entity = entity
         self._counters = counters
         self._max_packet_size = settings.max_packet_size if settings.max_depth >= DEPTH else 0
         self._max_deliveries = settings.max_turn_deliveries
         self._work = work
 
-    def forward(self, buffer: bytes, position: int) -> tuple[int, int]:
+    def forward(self, buffer: bytes, position: int, most: int | None = None) -> tuple[int, int]:
         """Handle the flat packets at `position`, each if there are funds before it (rule 9).
+
+        With `most`, that many at the most, without a look at the clock.
 
         Returns:
             The number of packets handled, and where they end.
@@ -110,7 +115,7 @@ class FlatTurns:
                     if of is None:
                         break
                     entity, plan = of
-                    if run is None or run.plan is not plan:
+                    if not isinstance(run, _Messages) or run.plan is not plan:
                         if run is not None:
                             run.commit()
                         run = _Messages(account, entity, plan)
@@ -120,10 +125,9 @@ class FlatTurns:
                 else:
                     if len(events) > 1:
                         break
-                    if run is not None and run.plan is not None:
-                        run.commit()
-                        run = None
-                    if run is None:
+                    if not isinstance(run, _States):
+                        if run is not None:
+                            run.commit()
                         run = _States(account)
                     changed = self._change(buffer, events[0], run, nbytes)
                     if changed is None:
@@ -133,7 +137,10 @@ class FlatTurns:
                 room_bytes -= nbytes * (1 + copies)
                 position = end
                 packets += 1
-                if not packets % LOOK_PACKETS and self._work.is_over():
+                if most is not None:
+                    if packets == most:
+                        break
+                elif not packets % LOOK_PACKETS and self._work.is_over():
                     break
         finally:
             # Also after a fault of our own: what has been changed has to be told.
@@ -148,15 +155,15 @@ class FlatTurns:
     ) -> tuple[DataspaceEntity, Plan] | None:
         """Return what one plan is for of all events of a packet; None if there is none."""
         first = events[0]
-        entity = self._membrane.exported(int.from_bytes(first.oid[1:], "big", signed=True))
-        if type(entity) is not DataspaceEntity:
+        entity = self._target(buffer, first)
+        if entity is None:
             return None
         plan = entity.plans.of(buffer, first)
         if plan is None:
             return None
         if len(events) == 1:
             if first.times == 1:
-                if self._is_wanted(buffer, position, first, entity.dataspace.version):
+                if self._is_wanted(buffer, position, first):
                     return None
             elif first.times * len(plan.ports) > self._max_deliveries:
                 return None
@@ -164,26 +171,38 @@ class FlatTurns:
         count = 0
         for event in events:
             count += event.times
+            if event is first:
+                continue
             if event.kind != MESSAGE or event.oid != first.oid:
                 return None
-            if event is not first and entity.plans.of(buffer, event) is not plan:
+            if self._target(buffer, event) is None or entity.plans.of(buffer, event) is not plan:
                 return None
         return None if count * len(plan.ports) > self._max_deliveries else (entity, plan)
 
-    def _is_wanted(
-        self, buffer: bytes, position: int, event: FlatEvent, version: int
-    ) -> bool:
+    def _target(self, buffer: bytes, event: FlatEvent) -> DataspaceEntity | None:
+        """Return the dataspace that an event reaches; None if it goes elsewhere, or is changed."""
+        entity = self._membrane.exported(int.from_bytes(event.oid[1:], "big", signed=True))
+        if type(entity) is DataspaceEntity:
+            return entity
+        if type(entity) is Attenuated and entity.passes(buffer, event):
+            behind = entity.entity
+            return behind if type(behind) is DataspaceEntity else None
+        return None
+
+    def _is_wanted(self, buffer: bytes, position: int, event: FlatEvent) -> bool:
         """Whether a template is to be made of this message, which others are like."""
         places = event.places
         if len(places) < 2 or buffer[places[-2]] not in (STRING, BYTES):
             return False
+        entity = self._membrane.exported(int.from_bytes(event.oid[1:], "big", signed=True))
+        if entity is not self._entity:
+            return False
+        version = self._entity.dataspace.version
         return self._templates.wants(buffer[position : places[-2] + 1], version)
 
     # -- state ----------------------------------------------------------------------------------
 
-    def _change(
-        self, buffer: bytes, event: FlatEvent, run: _States, nbytes: int
-    ) -> int | None:
+    def _change(self, buffer: bytes, event: FlatEvent, run: _States, nbytes: int) -> int | None:
         """Make one change of state; return the copies that tell of it.
 
         None if it is one for the general path: nothing has happened then.
@@ -194,10 +213,9 @@ class FlatTurns:
 
     def _appears(self, buffer: bytes, event: FlatEvent, run: _States, nbytes: int) -> int | None:
         membrane = self._membrane
-        oid = int.from_bytes(event.oid[1:], "big", signed=True)
-        entity = membrane.exported(oid)
         handle = event.handle
-        if type(entity) is not DataspaceEntity or not membrane.may_receive(handle):
+        entity = self._target(buffer, event)
+        if entity is None or not membrane.may_receive(handle):
             return None
         seen = entity.plans.seen(buffer, event)
         if seen is None or not _all_take_state(seen):
@@ -209,6 +227,7 @@ class FlatTurns:
             account.standing().check(1, size)
         except QuotaExceededError:
             return None
+        oid = int.from_bytes(event.oid[1:], "big", signed=True)
         membrane.receive_assert(oid, Assert(value, handle), plain=True)
         assertion = Assertion(value, account, size, seen.key)
         self._receiver.stands(handle, Withdrawal(entity, assertion))
@@ -247,10 +266,7 @@ class FlatTurns:
 
 
 def _all_take_state(seen: Seen) -> bool:
-    for port in seen.ports:
-        if not port.takes_state:
-            return False
-    return True
+    return all(port.takes_state for port in seen.ports)
 
 
 class _Messages:
@@ -261,14 +277,13 @@ class _Messages:
     def __init__(self, account: Account, entity: DataspaceEntity, plan: Plan) -> None:
         self._account = account
         self._entity = entity
-        self.plan: Plan | None = plan
+        self.plan = plan
         told: dict[ToldAs, list[bytes]] = {told_as: [] for told_as, _, _ in plan.told}
         self._run = FlatRun(told, b"")
 
     def add(self, buffer: bytes, events: Sequence[FlatEvent], nbytes: int) -> int:
         """Add a packet; return the number of its messages."""
         plan = self.plan
-        assert plan is not None
         run = self._run
         first = events[0]
         if not run.count:
@@ -289,24 +304,21 @@ class _Messages:
                 )
                 run.told[told_as].append(b"\xb5" + packet + b"\x84")
         run.count += count
-        run.turns += 1
+        run.events.append(count)
         run.nbytes += nbytes
         return count
 
     def commit(self) -> None:
-        """Route the run, as `Dataspace.route_run` does."""
-        plan = self.plan
-        assert plan is not None
-        if self._run.count:
-            self._entity.dataspace.route_run(self._account, self._run, plan.ports)
+        """Route the run. Idempotent."""
+        run, self._run = self._run, FlatRun({}, b"")
+        if run.count:
+            self._entity.dataspace.route_run(self._account, run, self.plan.ports)
 
 
 class _States:
     """A run of packets with one change of state each."""
 
     __slots__ = ("_account", "_body", "_items", "_nbytes", "_told")
-
-    plan: Plan | None = None
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -332,14 +344,16 @@ class _States:
             told[1].append(packet)
 
     def commit(self) -> None:
-        """Deliver what has to be told, in one turn."""
-        if self._items:
-            with self._account.turn(items=self._items, nbytes=self._nbytes) as turn:
+        """Deliver what has to be told, in one turn. Idempotent."""
+        items, self._items = self._items, 0
+        if items:
+            with self._account.turn(items=items, nbytes=self._nbytes) as turn:
                 turn.act(self._deliver)
 
     def _deliver(self, turn: AccountTurn) -> None:
         for port, packets in self._told.values():
             run = FlatRun({port.told_as: packets}, self._body)
-            run.count = run.turns = len(packets)
+            run.count = len(packets)
+            run.events = [1] * run.count
             run.nbytes = sum(map(len, packets))
             turn.deliver(port, run, run.count, run.nbytes)

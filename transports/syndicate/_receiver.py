@@ -190,7 +190,7 @@ class Receiver:
             if retractor is not None:
                 retractor(turn)
 
-    # -- changes without a turn of their own: see `_flat_turns.py` ----------------------------------
+    # -- changes without a turn of their own: see `_flat_turns.py` --------------------------------
 
     def stands(self, handle: int, withdrawal: Withdrawal) -> None:
         """Note an assertion of the peer that stands already."""

@@ -255,18 +255,23 @@ class FlatRun:
 
     Attributes:
         count: the number of events.
-        turns: the number of packets.
+        events: the number of events of each packet.
         nbytes: the bytes charged for them to each recipient.
         told: the packets, by what describes the observer.
         body: that of the first event, to describe the run with.
     """
 
-    __slots__ = ("body", "count", "nbytes", "told", "turns")
+    __slots__ = ("body", "count", "events", "nbytes", "told")
 
     def __init__(self, told: dict[ToldAs, list[bytes]], body: bytes) -> None:
         self.told = told
         self.body = body
-        self.count = self.turns = self.nbytes = 0
+        self.count = self.nbytes = 0
+        self.events: list[int] = []
+
+    @property
+    def turns(self) -> int:
+        return len(self.events)
 
     def chunk(self, told_as: ToldAs) -> bytes:
         packets = self.told[told_as]
