@@ -104,10 +104,11 @@ class Plans:
         name = data[event.start : places[0]], len(places)
         kind = self._kinds.get(name)
         if kind is None:
-            self._count += 1
-            # None at first, and what it is when it is seen again.
-            self._kinds[name] = self._kind(data, event) if name in self._kinds else None
-            return None
+            if name not in self._kinds:
+                self._count += 1
+                self._kinds[name] = None  # it has been seen once
+                return None
+            kind = self._kinds[name] = self._kind(data, event)
         decide = kind.decide
         if decide is None:
             return None

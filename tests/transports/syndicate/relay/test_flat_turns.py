@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 import attrs
+import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clearfunds.transports.syndicate import (
+    Assert,
+    Message,
+    Record,
+    Symbol,
+    Turn,
+    TurnEvent,
+    encode,
+)
 from clearfunds.transports.syndicate._flat_turns import FlatTurns
 from tests.transports.peers import until
 from tests.transports.syndicate.relay.peers import (
@@ -19,8 +31,11 @@ from tests.transports.syndicate.relay.peers import (
     observe,
     rec,
     relay,
+    says,
     wire,
 )
+
+DO = "<do <credit-flow-control 202506>>"
 
 OBSERVED = (
     [rec("Says", BIND, BIND)],
@@ -72,17 +87,41 @@ class Outcome:
     """What the peer's account stood for before it left."""
 
 
-async def outcome(packets: list[str], cuts: list[int], *, runs: bool) -> Outcome:
-    """Send packets in pieces of so many bytes, with flat turns or without."""
+LIMITS: tuple[dict[str, Any], ...] = (
+    {},
+    {"quota_items": 3},
+    {"max_assertions": 2},
+    {"max_turn_deliveries": 3},
+    {"limit_items": 5},
+    {"turn_credit": "request"},
+)
+"""Settings of the relay. With each something is refused, or waits, that is not otherwise."""
+
+
+async def outcome(
+    packets: list[str], cuts: list[int], limits: dict[str, Any], *, text: bool, runs: bool
+) -> Outcome:
+    """Send packets in pieces of so many bytes, with flat turns or without.
+
+    With `text`, one of the observers speaks text.
+    """
     with ExitStack() as stack:
         if not runs:
             nothing = patch.object(
                 FlatTurns, "forward", lambda _, __, position, *___: (0, position)
             )
             stack.enter_context(nothing)
-        async with relay() as served, served.peer() as a, served.peer() as b, served.peer() as c:
+        async with (
+            relay(**limits) as served,
+            served.peer(text=text) as a,
+            served.peer() as b,
+            served.peer() as c,
+        ):
             async with served.peer() as d, served.peer() as peer:
                 observers = (a, b, c, d)
+                if limits.get("turn_credit"):
+                    for each in (*observers, peer):
+                        await each.expect(DO)
                 for observer, patterns in zip(observers, OBSERVED, strict=True):
                     for n, pattern in enumerate(patterns, 1):
                         await observer.send(observe(pattern, n, n))
@@ -134,9 +173,110 @@ def standing(served: SyndicateRelay, peer: Peer) -> dict[str, int]:
 
 
 @examples
-@given(st.lists(turns, min_size=1, max_size=14), st.lists(st.integers(1, 200), max_size=3))
+@given(
+    st.lists(turns, min_size=1, max_size=14),
+    st.lists(st.integers(1, 200), max_size=3),
+    st.sampled_from(LIMITS),
+    st.booleans(),
+)
 async def test_runs_are_told_as_the_general_path_tells_them(
-    packets: list[str], cuts: list[int]
+    packets: list[str], cuts: list[int], limits: dict[str, Any], text: bool
 ) -> None:
     twice = [*packets, *packets]  # plans are made when a kind is seen again
-    assert await outcome(twice, cuts, runs=True) == await outcome(twice, cuts, runs=False)
+    general = await outcome(twice, cuts, limits, text=text, runs=False)
+    assert await outcome(twice, cuts, limits, text=text, runs=True) == general
+
+
+@pytest.fixture
+def handled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many packets each call of `FlatTurns.forward` handles."""
+    numbers: list[int] = []
+    forward = FlatTurns.forward
+
+    def counted(self: FlatTurns, *of: Any) -> tuple[int, int]:
+        found = forward(self, *of)
+        numbers.append(found[0])
+        return found
+
+    monkeypatch.setattr(FlatTurns, "forward", counted)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [says(str(n), '"x"') for n in range(60)],
+        [f"[{' '.join(f'[0 <M <Says {n} {k}>>]' for k in range(9))}]" for n in range(60)],
+        [f"[[0 <{'R' if n % 2 else f'A <Says {n} 1>'} {n // 2}>]]" for n in range(60)],
+    ],
+    ids=["messages", "turns", "state"],
+)
+async def test_all_but_the_first_are_handled_in_runs(
+    handled: list[int], packets: list[str]
+) -> None:
+    async with relay() as served, served.peer() as peer, served.peer() as observer:
+        await observer.send(observe(rec("Says", BIND, BIND)))
+        await observer.sync()
+        await peer.send(*packets)
+        await peer.sync()
+        assert len(await observer.sync()) == 60
+        assert 58 <= sum(handled) <= 60
+        assert max(handled) > 10
+        served.audit()
+
+
+@pytest.mark.parametrize("state", [False, True])
+async def test_a_run_is_cut_where_its_account_has_no_more_room(
+    handled: list[int], state: bool
+) -> None:
+    """Rule 9: looked at before each packet. An observer that does not read holds all that comes."""
+    async with (
+        relay(limit_items=50, patience=60.0) as served,
+        served.peer() as peer,
+        served.peer(receive_buffer=4_096) as observer,
+    ):
+        await observer.send(observe(rec("Says", BIND, BIND)))
+        await observer.sync()
+        bodies = [Record(Symbol("Says"), ("x" * 8_000, n)) for n in range(1_500)]
+        events = [Assert(body, n) if state else Message(body) for n, body in enumerate(bodies)]
+        data = b"".join([encode(Turn((TurnEvent(0, event),))) for event in events])
+        await peer.sync()
+        account = served.account(peer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.send_raw, data)
+            await until(lambda: not account.funds_are_clear())
+            peak = account.statistics().peak_items
+            # One packet's fan-out at the most: itself, and a copy.
+            assert 50 < peak <= 50 + 2
+            served.audit()
+            for _ in events:
+                await observer.raw_packet()
+        assert sum(handled) > 1_000  # the others are cut in two by a read
+
+
+@pytest.mark.parametrize("how", ["leaves", "retracts"])
+async def test_observers_come_and_go_between_changes(how: str) -> None:
+    """A plan holds until then; who comes is shown what stands, and is told when that goes."""
+    async with relay() as served, served.peer() as peer, served.peer() as first:
+        await first.send(observe(rec("Says", BIND)))
+        await first.sync()
+        await peer.send(*[f"[[0 <A <Says {n}> {n}>]]" for n in range(5)])
+        await peer.sync()
+        async with served.peer() as second:
+            await second.send(observe(rec("Says", BIND)))
+            assert sorted(flat(await second.sync())) == [f"1 + [{n}]" for n in range(5)]
+            await peer.send("[[0 <R 1>]]", "[[0 <A <Says 1> 9>]]", "[[0 <R 2>]]")
+            await peer.sync()
+            told = [["1 - [1]"], ["1 + [1]"], ["1 - [2]"]]
+            assert await second.sync() == told
+            assert (await first.sync())[-3:] == told
+            if how == "retracts":
+                await second.send("[[0 <R 1>]]")
+                gone = flat(await second.sync())
+                assert sorted(gone) == ["1 - [0]", "1 - [1]", "1 - [3]", "1 - [4]"]
+        await until(lambda: served.statistics.observations == 1)
+        await peer.send(*[f"[[0 <R {n}>]]" for n in (0, 3, 4, 9)])
+        await peer.sync()
+        assert sorted(flat(await first.sync())) == [f"1 - [{n}]" for n in (0, 1, 3, 4)]
+        assert served.statistics.assertions == 1
+        served.audit()
