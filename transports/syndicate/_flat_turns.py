@@ -115,21 +115,23 @@ class FlatTurns:
                     if of is None:
                         break
                     entity, plan = of
-                    if not isinstance(run, _Messages) or run.plan is not plan:
+                    messages = run if isinstance(run, _Messages) and run.plan is plan else None
+                    if messages is None:
                         if run is not None:
                             run.commit()
-                        run = _Messages(account, entity, plan)
-                    items = run.add(buffer, events, nbytes)
+                        run = messages = _Messages(account, entity, plan)
+                    items = messages.add(buffer, events, nbytes)
                     copies = items * len(plan.ports)
                     self._counters.received += items
                 else:
                     if len(events) > 1:
                         break
-                    if not isinstance(run, _States):
+                    states = run if isinstance(run, _States) else None
+                    if states is None:
                         if run is not None:
                             run.commit()
-                        run = _States(account)
-                    changed = self._change(buffer, events[0], run, nbytes)
+                        run = states = _States(account)
+                    changed = self._change(buffer, events[0], states, nbytes)
                     if changed is None:
                         break
                     copies, items = changed, 1

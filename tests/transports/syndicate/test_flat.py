@@ -28,7 +28,7 @@ from clearfunds.transports.syndicate._flat import (
     flat_packet,
     is_canonical,
 )
-from clearfunds.transports.syndicate._preserves import canonical, decode_binary, encode_binary
+from clearfunds.transports.syndicate._preserves import canonical, encode_binary
 from clearfunds.transports.syndicate._sturdy import compile_caveats
 from clearfunds.transports.syndicate._values import Encoded, places_of
 from tests.transports.syndicate.preserves_values import plain_atoms, texts, values
@@ -149,6 +149,14 @@ def rec(name: str, *fields: Any) -> Record:
     return Record(Symbol(name), fields)
 
 
+def _of_record(label: Symbol, fields: list[Any]) -> Record:
+    return rec("rec", label, tuple(fields))
+
+
+def _rewrite(pattern: Any, template: Any) -> Record:
+    return rec("rewrite", pattern, template)
+
+
 field_patterns: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
         st.just(rec("_")),
@@ -167,14 +175,10 @@ field_patterns: st.SearchStrategy[Any] = st.recursive(
 )
 patterns = st.one_of(
     field_patterns,
-    st.builds(
-        lambda label, fields: rec("rec", label, tuple(fields)),
-        labels,
-        st.lists(field_patterns, max_size=3),
-    ),
+    st.builds(_of_record, labels, st.lists(field_patterns, max_size=3)),
 )
 rewrites = st.builds(
-    lambda pattern, template: rec("rewrite", pattern, template),
+    _rewrite,
     patterns.map(lambda pattern: rec("bind", pattern)) | patterns,
     st.one_of(
         st.just(rec("ref", 0)),
@@ -209,7 +213,6 @@ def test_what_passes_unchanged_is_what_caveats_let_through_so(
         passed = through(compiled, value, lambda entity, _: entity)
         if entity.passes(raw, _event(raw)):
             assert passed is value
-            assert passed.value() == decode_binary(raw) or "nan" in repr(body)
 
 
 def test_a_caveat_that_looks_at_one_field_lets_others_through_whatever_they_are() -> None:
@@ -228,4 +231,3 @@ def test_a_caveat_that_looks_at_one_field_lets_others_through_whatever_they_are(
         assert not passes(1, n, n)
         assert not passes(1, n)
         assert not passes(True, n, "x")
-    assert len(entity._passing) == 5

@@ -51,22 +51,30 @@ examples = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-records = st.builds(
-    lambda label, fields: f"<{' '.join((label, *fields))}>",
-    st.sampled_from(["Says", "Present", "Other"]),
-    st.lists(st.sampled_from(["1", "2", '"a"', '"é"', "#f", "x", "1.5", "[1]"]), max_size=3),
-)
-handles = st.integers(1, 4)
-events = st.one_of(
-    records.map(lambda body: f"[0 <M {body}>]"),
-    st.builds(lambda body, handle: f"[0 <A {body} {handle}>]", records, handles),
-    handles.map(lambda handle: f"[0 <R {handle}>]"),
-)
-turns = st.one_of(
-    events.map(lambda event: [event]),
-    st.builds(lambda event, times: [event] * times, events, st.integers(1, 3)),
-    st.lists(events, min_size=1, max_size=4),
-).map(lambda of: f"[{' '.join(of)}]")
+
+@st.composite
+def records(draw: st.DrawFn) -> str:
+    label = draw(st.sampled_from(["Says", "Present", "Other"]))
+    atoms = st.sampled_from(["1", "2", '"a"', '"é"', "#f", "x", "1.5", "[1]"])
+    return f"<{' '.join((label, *draw(st.lists(atoms, max_size=3))))}>"
+
+
+@st.composite
+def events(draw: st.DrawFn) -> str:
+    kind, handle = draw(st.sampled_from("MAR")), draw(st.integers(1, 4))
+    if kind == "R":
+        return f"[0 <R {handle}>]"
+    of = f"{draw(records())} {handle}" if kind == "A" else draw(records())
+    return f"[0 <{kind} {of}>]"
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> str:
+    """Half of them have one event; some have one several times."""
+    some = [draw(events())] * draw(st.sampled_from([1, 1, 1, 2, 3]))
+    if draw(st.booleans()):
+        some += draw(st.lists(events(), max_size=3))
+    return f"[{' '.join(some)}]"
 
 
 @attrs.frozen
@@ -98,6 +106,13 @@ LIMITS: tuple[dict[str, Any], ...] = (
 """Settings of the relay. With each something is refused, or waits, that is not otherwise."""
 
 
+def _handles_nothing(
+    _: FlatTurns, __: bytes, position: int, most: int | None = None
+) -> tuple[int, int]:
+    del most
+    return 0, position
+
+
 async def outcome(
     packets: list[str], cuts: list[int], limits: dict[str, Any], *, text: bool, runs: bool
 ) -> Outcome:
@@ -107,10 +122,7 @@ async def outcome(
     """
     with ExitStack() as stack:
         if not runs:
-            nothing = patch.object(
-                FlatTurns, "forward", lambda _, __, position, *___: (0, position)
-            )
-            stack.enter_context(nothing)
+            stack.enter_context(patch.object(FlatTurns, "forward", _handles_nothing))
         async with (
             relay(**limits) as served,
             served.peer(text=text) as a,
@@ -174,7 +186,7 @@ def standing(served: SyndicateRelay, peer: Peer) -> dict[str, int]:
 
 @examples
 @given(
-    st.lists(turns, min_size=1, max_size=14),
+    st.lists(turns(), min_size=1, max_size=14),
     st.lists(st.integers(1, 200), max_size=3),
     st.sampled_from(LIMITS),
     st.booleans(),
