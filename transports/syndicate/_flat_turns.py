@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .._scheduler import Work
     from .._server import Counters
     from .._settings import ServerSettings
+    from ._connection import Connection
     from ._entities import Entity
     from ._membrane import Membrane
     from ._port import Port
@@ -48,6 +49,7 @@ class FlatTurns:
 
     Args:
         account: the account to charge.
+        connection: is told the syntax that the peer speaks.
         membrane: maps oids to entities.
         receiver: has the peer's live assertions.
         templates: recognise messages that differ in their last atom only; those are not for here.
@@ -58,13 +60,14 @@ class FlatTurns:
     """
 
     __slots__ = (
-        "_account", "_counters", "_entity", "_max_deliveries", "_max_packet_size", "_membrane",
+        "_account", "_connection", "_counters", "_entity", "_max_deliveries", "_max_packet_size", "_membrane",
         "_receiver", "_templates", "_work",
     )  # fmt: skip
 
     def __init__(
         self,
         account: Account,
+        connection: Connection,
         membrane: Membrane[Entity],
         receiver: Receiver,
         templates: Templates,
@@ -74,6 +77,7 @@ class FlatTurns:
         work: Work,
     ) -> None:
         self._account = account
+        self._connection = connection
         self._membrane = membrane
         self._receiver = receiver
         self._templates = templates
@@ -106,6 +110,7 @@ class FlatTurns:
                 found = flat_packet(buffer, position)
                 if found is None:
                     break
+                self._connection.text = False  # a peer may observe what it says itself
                 events, end = found
                 nbytes = end - position
                 if nbytes > self._max_packet_size:

@@ -142,6 +142,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._templates = Templates()
         self._flat = FlatTurns(
             self.account,
+            self._connection,
             self._membrane,
             self._receiver,
             self._templates,
@@ -572,7 +573,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             flusher.corks -= 1
         if not packets:
             return None
-        connection.text = False
         server.counters.received_bytes += len(data)
         self.turn_credit.took(packets)
         if end < len(data):
