@@ -60,8 +60,8 @@ class FlatTurns:
     """
 
     __slots__ = (
-        "_account", "_connection", "_counters", "_entity", "_max_deliveries", "_max_packet_size", "_membrane",
-        "_receiver", "_templates", "_work",
+        "_account", "_connection", "_counters", "_entity", "_max_deliveries", "_max_packet_size",
+        "_membrane", "_receiver", "_templates", "_work",
     )  # fmt: skip
 
     def __init__(
