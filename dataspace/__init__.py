@@ -1,6 +1,8 @@
 """The dataspace, patterns, topics and mailboxes: routing of events to their recipients. No I/O."""
 
 from ._at_least_once import AtLeastOnce as AtLeastOnce
+from ._changes import Sight as Sight
+from ._changes import sights as sights
 from ._dataspace import Assertion as Assertion
 from ._dataspace import Dataspace as Dataspace
 from ._dataspace import DataspaceStatistics as DataspaceStatistics
@@ -17,6 +19,7 @@ from ._events import Observe as Observe
 from ._events import Publication as Publication
 from ._events import Retracted as Retracted
 from ._index import DEFAULT_MAX_SHAPES as DEFAULT_MAX_SHAPES
+from ._index import Endpoint as Endpoint
 from ._kinds import MISSING as MISSING
 from ._kinds import Atom as Atom
 from ._kinds import Foreign as Foreign

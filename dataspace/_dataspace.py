@@ -32,8 +32,9 @@ from ..accounts import (
     commit_run,
     measure,
 )
-from ._bag import Bag, Entry, identity
+from ._bag import identity
 from ._block import Block, block
+from ._changes import StateChanges, show
 from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
 from ._index import DEFAULT_MAX_SHAPES, Endpoint, PatternIndex, kind_wanted, matches
@@ -149,6 +150,7 @@ class Dataspace:
         published: Messages and publications ever routed.
         deliveries: Copies of them that holders got.
         unrouted: Those of `published` that had no recipient.
+        changes: The assertions, for transports that change them at once.
         looks_into_publications: Whether some observer's pattern might match a publication.
     """
 
@@ -181,11 +183,12 @@ class Dataspace:
         self.looks_into_publications = False
         self._index = PatternIndex(max_shapes)
         self._observations = 0
-        self._bag = Bag()
+        self.changes = StateChanges()
 
     def __repr__(self) -> str:
+        assertions = len(self.changes.bag)
         return (
-            f"<Dataspace: {self._observations} patterns observed, {len(self._bag)} assertions, "
+            f"<Dataspace: {self._observations} patterns observed, {assertions} assertions, "
             f"{len(self.retained)} topics retained, {self.published:,} events routed>"
         )
 
@@ -316,6 +319,18 @@ class Dataspace:
         places = {holder.run_place for holder in found}
         return None if None in places or len(places) < len(found) else tuple(found)
 
+    def concerned(self, value: Any) -> list[Endpoint]:
+        """Return the endpoints of the observers of `value`; they hold until `version` changes."""
+        return self._index.concerned(value) or []
+
+    def deciding(self, kind: Hashable) -> set[Hashable]:
+        """Return the entries of a compound of this kind on whose content its observers depend.
+
+        Two of them with equal content there, and with the same entries, have the same observers,
+        until `version` changes.
+        """
+        return self._index.deciding(kind)
+
     def steady_destinations(self, value: Any, varying: Path) -> Destinations | None:
         """Return `recipients` as `Destinations`, which are the same object for the same recipients.
 
@@ -371,8 +386,8 @@ class Dataspace:
 
     def _assert(self, turn: Turn, assertion: Assertion) -> None:
         assertion.owner.standing().check(1, assertion.nbytes)
-        entry = self._put_in(assertion)
-        turn.on_undo(partial(self._take_out, assertion))
+        entry = self.changes.put_in(assertion)
+        turn.on_undo(partial(self.changes.take_out, assertion))
         if entry.count == 1:
             self._tell(turn, assertion, entry.value, 1)
 
@@ -380,22 +395,10 @@ class Dataspace:
         if not assertion.standing:
             msg = f"{assertion.value!r} has been retracted already, or its turn failed"
             raise NotAssertedError(msg)
-        entry = self._take_out(assertion)
-        turn.on_undo(partial(self._put_in, assertion, entry))
+        entry = self.changes.take_out(assertion)
+        turn.on_undo(partial(self.changes.put_in, assertion, entry))
         if not entry.count:
             self._tell(turn, assertion, entry.value, -1)
-
-    def _put_in(self, assertion: Assertion, entry: Entry | None = None) -> Entry:
-        entry = self._bag.add(assertion.key, assertion.value, entry)
-        assertion.standing = True
-        assertion.owner.standing().add(1, assertion.nbytes)
-        return entry
-
-    def _take_out(self, assertion: Assertion) -> Entry:
-        entry = self._bag.remove(assertion.key, assertion.value)
-        assertion.standing = False
-        assertion.owner.standing().release(1, assertion.nbytes)
-        return entry
 
     def _tell(self, turn: Turn, assertion: Assertion, value: Any, change: int) -> None:
         """Tell observers that `value` has appeared (change 1) or gone (-1)."""
@@ -405,8 +408,8 @@ class Dataspace:
             # The value reported gone is the very one that was reported first.
             shown, before = endpoint.shown.get(key, (shown, 0))
             count = before + change
-            self._show(endpoint, key, shown, count)
-            turn.on_undo(partial(self._show, endpoint, key, shown, before))
+            show(endpoint, key, shown, count)
+            turn.on_undo(partial(show, endpoint, key, shown, before))
             if change > 0 and count == 1:
                 event: Asserted | Retracted = Asserted(shown)
             elif change < 0 and count == 0:
@@ -416,13 +419,6 @@ class Dataspace:
             size = assertion.nbytes if endpoint.captures is None else measure(shown)
             for observation in endpoint.observers:
                 telling.tell(observation, event, size)
-
-    @staticmethod
-    def _show(endpoint: Endpoint, key: Hashable, shown: Any, count: int) -> None:
-        if count:
-            endpoint.shown[key] = shown, count
-        else:
-            del endpoint.shown[key]
 
     # -- observing ------------------------------------------------------------------------------
 
@@ -634,12 +630,12 @@ class Dataspace:
         turn.on_undo(partial(self._drop_observation, observation))
         if len(endpoint.observers) == 1:
             # Nobody observed this before: find the assertions that already stand.
-            for whole, value in self._bag.of_kind(kind_wanted(skeleton)):
+            for whole, value in self.changes.bag.of_kind(kind_wanted(skeleton)):
                 if matches(skeleton, value):
                     shown = captured(skeleton.captures, value)
                     key = whole if skeleton.captures is None else identity(shown)
                     shown, count = endpoint.shown.get(key, (shown, 0))
-                    self._show(endpoint, key, shown, count + 1)
+                    show(endpoint, key, shown, count + 1)
         holder = _holder(observation)
         for shown, _ in endpoint.shown.values():
             turn.deliver(holder, Asserted(shown), 1, measure(shown))
@@ -699,7 +695,7 @@ class Dataspace:
 
     def assertions(self) -> Collection[Hashable]:
         """Return the distinct values that are asserted now."""
-        return list(self._bag)
+        return list(self.changes.bag)
 
     def route_of(self, topic: str) -> Route:
         """Return the recipients of a publication on `topic` now."""
@@ -708,7 +704,7 @@ class Dataspace:
     def statistics(self) -> DataspaceStatistics:
         """Return the statistics of the dataspace."""
         return DataspaceStatistics(
-            assertions=len(self._bag),
+            assertions=len(self.changes.bag),
             observations=self._observations,
             shapes=len(self._index),
             subscriptions=len(self.routes),

@@ -191,6 +191,18 @@ class PatternIndex:
                         return True
         return False
 
+    def deciding(self, kind: Hashable) -> set[Hashable]:
+        """Return the entries of a compound of this kind on whose content its observers depend.
+
+        Besides, they depend on which entries there are.
+        """
+        entries: set[Hashable] = set()
+        for root in (kind, None):
+            for shape in self._by_kind.get(root, {}):
+                paths = (*shape.constants, *(path for path, _, _ in shape.groups))
+                entries.update(path[0] for path in paths if path)
+        return entries
+
     def concerned(self, value: Any, varying: Path | None = None) -> list[Endpoint] | None:
         """Return the endpoints that `value` concerns.
 

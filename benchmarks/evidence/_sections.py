@@ -23,6 +23,7 @@ NAMES: Final = (
     "topics",
     "metastable",
     "why",
+    "syndicate",
 )
 
 

@@ -19,9 +19,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...accounts import Turn, measure
-from ...dataspace import CapturesOnly, Dataspace, Observation, PatternError, take_apart
+from ...dataspace import Assertion, CapturesOnly, Dataspace, Observation, PatternError, take_apart
 from .._errors import RemoteProtocolError
+from ._flat import FlatEvent
 from ._patterns import pattern_from_wire
+from ._plans import Plans
 from ._port import Ask, Made, Make, NobodyPort, Port, Unmake
 from ._preserves import Embedded, Record, Symbol, Value, is_tuple
 from ._sturdy import (
@@ -30,6 +32,7 @@ from ._sturdy import (
     SturdyRef,
     attenuate_value,
     compile_caveats,
+    deciding_fields,
     is_genuine,
     max_attenuated_size,
     parse_sturdyref,
@@ -47,6 +50,9 @@ Retractor: TypeAlias = Callable[[Turn], None]
 
 _OBSERVE = label_kind(Symbol("Observe"))
 _RESOLVE = label_kind(Symbol("resolve"))
+
+MAX_PASSING = 1_024
+"""Most kinds of records for which it is remembered whether caveats let them through."""
 
 MAX_PATTERN_PARTS = 1_000
 """Most places that one pattern may check or capture: each message is checked in all of them."""
@@ -145,12 +151,13 @@ class DataspaceEntity(Entity):
     Records whose label is in the vocabulary are instances of its classes.
     """
 
-    __slots__ = ("dataspace", "vocabulary")
+    __slots__ = ("dataspace", "plans", "vocabulary")
 
     def __init__(self, dataspace: Dataspace, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.dataspace = dataspace
         self.vocabulary = vocabulary
+        self.plans = Plans(dataspace, vocabulary)
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor:
         """See `Entity.assert_`.
@@ -163,8 +170,7 @@ class DataspaceEntity(Entity):
             fields = value.content.fields
             if len(fields) == 2 and isinstance(fields[1], Embedded):
                 return self._observe(turn, value, fields[0], fields[1].embeddedValue, source)
-        assertion = self.dataspace.assert_(turn, self.vocabulary.known(value))
-        return partial(self.dataspace.retract, assertion=assertion)
+        return Withdrawal(self, self.dataspace.assert_(turn, self.vocabulary.known(value)))
 
     def _observe(
         self, turn: Turn, value: Decoded, pattern: Value, observer: Entity, source: Source
@@ -193,6 +199,7 @@ class DataspaceEntity(Entity):
 
     def _unobserve(self, observation: Observation, source: Source, turn: Turn) -> None:
         source.observes_no_more()
+        self.plans.forget()
         self.dataspace.unobserve(turn, observation)
 
     def message(self, turn: Turn, value: WireValue, source: Source) -> None:
@@ -202,6 +209,19 @@ class DataspaceEntity(Entity):
             RemoteProtocolError: if it does not fit its label.
         """
         turn.publish(self.dataspace, self.vocabulary.known(value))
+
+
+class Withdrawal:
+    """Takes an assertion to a dataspace back; see `Retractor`."""
+
+    __slots__ = ("assertion", "entity")
+
+    def __init__(self, entity: DataspaceEntity, assertion: Assertion) -> None:
+        self.entity = entity
+        self.assertion = assertion
+
+    def __call__(self, turn: Turn) -> None:
+        self.entity.dataspace.retract(turn, self.assertion)
 
 
 class Proxy(Entity):
@@ -301,7 +321,7 @@ class Attenuated(Entity):
         caveats: the same, compiled.
     """
 
-    __slots__ = ("_max_caveats_size", "caveats", "entity", "values")
+    __slots__ = ("_decide", "_max_caveats_size", "_passing", "caveats", "entity", "values")
 
     def __init__(self, entity: Entity, caveats: Sequence[Value], *, max_caveats_size: int) -> None:
         super().__init__()
@@ -315,6 +335,33 @@ class Attenuated(Entity):
         refused = any(isinstance(caveat, Refusal) for caveat in self.caveats)
         # A list that lets nothing through does not grow any further.
         self.values: tuple[Value, ...] = (_NOTHING,) if refused else tuple(caveats)
+        fields = deciding_fields(self.values)
+        self._decide = None if fields is None else tuple(sorted(fields.items()))
+        self._passing: dict[tuple[bytes, ...], bool] = {}
+
+    def passes(self, data: bytes, event: FlatEvent) -> bool:
+        """Whether the body of an event gets through unchanged; False if that is not certain.
+
+        It is not looked into where one like it has been: with the same label and number of fields,
+        and the same in the fields that the caveats look at.
+        """
+        decide = self._decide
+        places = event.places
+        if decide is None or len(places) > 255:
+            return False
+        key = [data[event.start : places[0]], bytes((len(places),))]
+        for field, by_content in decide:
+            if field < len(places) - 1:
+                start = places[field]
+                key.append(data[start : places[field + 1] if by_content else start + 1])
+        alike = tuple(key)
+        passes = self._passing.get(alike)
+        if passes is None:
+            if len(self._passing) >= MAX_PASSING:
+                self._passing.clear()
+            value = Encoded(data[event.start : event.end])
+            passes = self._passing[alike] = self._through(value) is value
+        return passes
 
     def _through(self, value: WireValue) -> WireValue | None:
         return through(self.caveats, value, self._attenuate)
@@ -348,7 +395,10 @@ def through(
 ) -> WireValue | None:
     """Return the part of a wire value that caveats let through; None for nothing."""
     size = max_attenuated_size(measure(value))
-    passed = attenuate_value(caveats, library_value(value), attenuate, max_size=size)
+    before = library_value(value)
+    passed = attenuate_value(caveats, before, attenuate, max_size=size)
+    if passed is before:
+        return value  # unchanged: it need not be encoded again
     return None if passed is None else wire_value(passed)
 
 

@@ -392,12 +392,29 @@ class Membrane(Generic[Entity]):
         Raises:
             LocalProtocolError: if there is no assertion with that handle.
         """
+        return TurnEvent(self.plain_retract(handle), Retract(handle))
+
+    def plain_retract(self, handle: int) -> int:
+        """Note the retraction of the assertion with `handle`; return the oid of its target.
+
+        Raises:
+            LocalProtocolError: if there is no assertion with that handle.
+        """
         sent = self._sent.pop(handle, None)
         if sent is None:
             raise LocalProtocolError(f"no assertion has handle {handle}")
         oid, held = sent
         _release_all(held)
-        return TurnEvent(oid, Retract(handle))
+        return oid
+
+    @property
+    def may_send(self) -> bool:
+        """Whether one more assertion to the peer may be live."""
+        return len(self._sent) < self._max_sent
+
+    def may_receive(self, handle: int) -> bool:
+        """Whether the peer may assert something with this handle: it is free, and not too much."""
+        return handle not in self._received and len(self._received) < self._max_received
 
     def send_message(self, target: Entity, body: Value) -> TurnEvent:
         """Make the event that sends a message to one of the peer's entities.

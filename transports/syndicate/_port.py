@@ -17,7 +17,7 @@ from ...accounts import Account, Holder, Outcome, Recipient
 from ...dataspace import Asserted, Batch, Retracted
 from .._errors import LocalProtocolError
 from ._packets import TurnEvent
-from ._runs import MessageRun, SingleMessage, ToldAs
+from ._runs import RUNS, ToldAs
 from ._sturdy import Caveat
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Port(Recipient):
             self._drop(item)
             return
         try:
-            if type(item) is MessageRun or type(item) is SingleMessage:
+            if isinstance(item, RUNS):
                 sender.put_run(self, account, item, nbytes, now)
                 return
             if type(item) is Batch:
@@ -178,6 +178,27 @@ class Port(Recipient):
         if kind is Ask:
             return writer.sync(target, item.answer)
         return writer.message(target, item, self.caveats)
+
+    # -- assertions that are told in runs ---------------------------------------------------------
+
+    @property
+    def takes_state(self) -> bool:
+        """Whether `shows` and `hides` can be called: the peer is there, and has room."""
+        sender = self.sender
+        return not sender.gone and self.target.known and sender.writer.may_assert
+
+    def shows(self, shown: Any, raw: bytes) -> bytes:
+        """Return the event that tells of an assertion: of `shown`, which travels as `raw`."""
+        made = Made()
+        self._shown[id(shown)] = shown, made
+        return self.sender.writer.plain_assertion(self.target, raw, made)
+
+    def hides(self, shown: Any) -> bytes | None:
+        """Return the event that tells that it has gone; None if the peer did not hear of it."""
+        found = self._shown.pop(id(shown), None)
+        if found is None or found[1].handle == HANDLELESS:
+            return None
+        return self.sender.writer.plain_retraction(found[1])
 
     def gathered(self) -> None:
         self.sender.gathering.seal()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...accounts import Account, QuotaExceededError, TooManyDeliveriesError
 from ...dataspace import TooManyShapesError
 from .._errors import RemoteProtocolError
+from ._entities import Withdrawal
 from ._packets import Assert, Message, Retract, Sync, TurnEvent
 from ._scan import ASSERT, MESSAGE, EventParts
 from ._values import value_at, wire_value
@@ -188,6 +189,21 @@ class Receiver:
             retractor = changes.retract(event.handle)
             if retractor is not None:
                 retractor(turn)
+
+    # -- changes without a turn of their own: see `_flat_turns.py` --------------------------------
+
+    def stands(self, handle: int, withdrawal: Withdrawal) -> None:
+        """Note an assertion of the peer that stands already."""
+        self._live[handle] = withdrawal
+
+    def standing(self, handle: int) -> Withdrawal | None:
+        """Return what takes an assertion back; None if it is not one to a dataspace."""
+        retractor = self._live.get(handle)
+        return retractor if type(retractor) is Withdrawal else None
+
+    def stands_no_more(self, handle: int) -> None:
+        """Note that an assertion of the peer has been taken back."""
+        del self._live[handle]
 
     def withdrawing(self) -> Steps:
         """Return the steps that retract all assertions of the peer."""

@@ -167,6 +167,11 @@ class MessageRun:
         self.nbytes = 0
         self._chunks: dict[ToldAs, bytes] = {}
 
+    @property
+    def turns(self) -> int:
+        """The number of turns that they are told in: one for each."""
+        return self.count
+
     def __repr__(self) -> str:
         return f"<MessageRun of {self.count}, {self.nbytes} bytes>"
 
@@ -213,15 +218,16 @@ class SingleMessage:
     Attributes:
         count: 1.
         nbytes: its bytes as received.
+        turns: 1.
     """
 
-    __slots__ = ("_body", "_chunks", "_value", "count", "nbytes")
+    __slots__ = ("_body", "_chunks", "_value", "count", "nbytes", "turns")
 
     def __init__(self, body: bytes, value: Any, nbytes: int) -> None:
         self._body = body
         self._value = value
         self._chunks: dict[ToldAs, bytes] = {}
-        self.count = 1
+        self.count = self.turns = 1
         self.nbytes = nbytes
 
     def chunk(self, told_as: ToldAs) -> bytes:
@@ -242,6 +248,44 @@ class SingleMessage:
 
     def packets(self, told_as: ToldAs) -> list[bytes]:
         return [self.chunk(told_as)]
+
+
+class FlatRun:
+    """Consecutive turns that are told packet by packet; see `_flat_turns.py`.
+
+    Attributes:
+        count: the number of events.
+        events: the number of events of each packet.
+        nbytes: the bytes charged for them to each recipient.
+        told: the packets, by what describes the observer.
+        body: that of the first event, to describe the run with.
+    """
+
+    __slots__ = ("body", "count", "events", "nbytes", "told")
+
+    def __init__(self, told: dict[ToldAs, list[bytes]], body: bytes) -> None:
+        self.told = told
+        self.body = body
+        self.count = self.nbytes = 0
+        self.events: list[int] = []
+
+    @property
+    def turns(self) -> int:
+        return len(self.events)
+
+    def chunk(self, told_as: ToldAs) -> bytes:
+        packets = self.told[told_as]
+        return packets[0] if len(packets) == 1 else b"".join(packets)
+
+    def first(self) -> Value:
+        return decode_binary(self.body)
+
+    def packets(self, told_as: ToldAs) -> list[bytes]:
+        return self.told[told_as]
+
+
+RUNS = (MessageRun, SingleMessage, FlatRun)
+AnyRun = MessageRun | SingleMessage | FlatRun
 
 
 def varying_atom(body: bytes) -> tuple[int, tuple[int, ...]] | None:

@@ -14,7 +14,7 @@ from ..websocket import WebSocket
 from ._connection import Connection
 from ._packets import Packet, Turn, TurnEvent, decode, encode
 from ._port import Gathering, Port
-from ._runs import MessageRun, SingleMessage
+from ._runs import AnyRun, FlatRun
 
 if TYPE_CHECKING:
     from ._turn_credit import Credited
@@ -104,18 +104,28 @@ class Sender:
             return
         self._hold(account, packet, 1, items, nbytes, now)
 
-    def put_run(
-        self, port: Port, account: Account, run: MessageRun | SingleMessage, nbytes: int, now: float
-    ) -> None:
-        """Send each message of a run as a turn of its own. For `Port`."""
-        if self._connection.text:
-            told = run.packets(port.told_as)
-            packets = b"".join([self._wrapped(encode(decode(p), text=True)) for p in told])
-        elif self._websocket:
-            packets = b"".join(map(WebSocket.frame, run.packets(port.told_as)))
+    def put_run(self, port: Port, account: Account, run: AnyRun, nbytes: int, now: float) -> None:
+        """Send each packet of a run as a turn of its own. For `Port`."""
+        if self.credited is not None and isinstance(run, FlatRun) and run.turns < run.count:
+            # Credit is for turns, of which some have several events: each is a loan of its own.
+            left, left_bytes = run.count, nbytes
+            for packet, items in zip(self._framed(port, run), run.events, strict=True):
+                share = left_bytes * items // left
+                self._hold(account, packet, 1, items, share, now)
+                left, left_bytes = left - items, left_bytes - share
+            return
+        if self._connection.text or self._websocket:
+            packets = b"".join(self._framed(port, run))
         else:
             packets = run.chunk(port.told_as)
-        self._hold(account, packets, run.count, run.count, nbytes, now)
+        self._hold(account, packets, run.turns, run.count, nbytes, now)
+
+    def _framed(self, port: Port, run: AnyRun) -> list[bytes]:
+        """Return the packets of a run, in the form in which the peer wants them."""
+        packets = run.packets(port.told_as)
+        if self._connection.text:
+            return [self._wrapped(encode(decode(packet), text=True)) for packet in packets]
+        return list(map(self._wrapped, packets))
 
     def put_batch(
         self, port: Port, account: Account, batch: Batch, nbytes: int, now: float

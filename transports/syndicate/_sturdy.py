@@ -269,6 +269,69 @@ def attenuate_value(
     return value
 
 
+def deciding_fields(caveats: Iterable[Value]) -> dict[int, bool] | None:
+    """Return the fields of a record of atoms on which it depends whether caveats let it through.
+
+    Besides, it depends on its label and the number of its fields. True for a field of which the
+    content counts, False where the kind of atom is enough. None if that cannot be said, or if what
+    they let through may be changed by them.
+    """
+    fields: dict[int, bool] = {}
+    for caveat in caveats:
+        match _record(caveat):
+            case ("rewrite", (_, _)):
+                patterns = _unchanging((caveat,))
+            case ("or", (rewrites,)) if is_tuple(rewrites):
+                patterns = _unchanging(rewrites)
+            case ("reject", (pattern,)):
+                patterns = [pattern]
+            case _:
+                return None
+        if patterns is None or not all(_note_fields(pattern, None, fields) for pattern in patterns):
+            return None
+    return fields
+
+
+def _unchanging(rewrites: Iterable[Value]) -> list[Value] | None:
+    """Return the patterns of rewrites that change nothing; None if one may change something."""
+    patterns: list[Value] = []
+    for rewrite in rewrites:
+        name, parts = _record(rewrite)
+        if name != "rewrite" or len(parts) != 2 or _record(parts[1]) != ("ref", (0,)):
+            return None
+        bind, inner = _record(parts[0])
+        if bind != "bind" or len(inner) != 1:
+            return None
+        patterns.append(inner[0])
+    return patterns
+
+
+def _note_fields(pattern: Value, field: int | None, fields: dict[int, bool]) -> bool:
+    """Note the fields that a pattern of the whole, or of one field, looks at; False: unknown."""
+    if isinstance(pattern, Symbol):
+        if field is not None:
+            fields.setdefault(field, False)
+        return True
+    match _record(pattern):
+        case ("bind" | "not", (inner,)):
+            return _note_fields(inner, field, fields)
+        case ("and", (items,)) if is_tuple(items):
+            return all(_note_fields(item, field, fields) for item in items)
+        case ("rec", (_, items)) if is_tuple(items):
+            if field is not None:
+                return True  # an atom is none
+            return all(_note_fields(item, at, fields) for at, item in enumerate(items))
+        case ("lit", (_,)):
+            if field is None:
+                return False
+            fields[field] = True
+            return True
+        case ("_" | "arr" | "dict", _):
+            return True  # anything, or no record and no atom
+        case _:
+            return False
+
+
 def max_attenuated_size(size: int) -> int:
     """Return the largest size that caveats may give a value of `size` bytes.
 

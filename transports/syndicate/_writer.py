@@ -78,9 +78,7 @@ class Writer:
         """Make an assertion, and note its handle; None if the caveats do not let it through."""
         raw = self._raw(item, caveats)
         if raw is not None:
-            oid, made.handle = self._membrane.plain_assert(target)
-            number, handle = encode_integer(oid), encode_integer(made.handle)
-            return b"".join((b"\xb5", number, ASSERT_HEAD, raw, handle, b"\x84\x84"))
+            return self.plain_assertion(target, raw, made)
         value = self._value(item, caveats)
         if value is None:
             return None
@@ -92,11 +90,26 @@ class Writer:
         """Make a retraction; None if it was never asserted."""
         if made.handle == HANDLELESS:
             return None
-        event = self._membrane.send_retract(made.handle)
         if self._connection.text:
-            return event
-        number, handle = encode_integer(event.oid), encode_integer(made.handle)
+            return self._membrane.send_retract(made.handle)
+        return self.plain_retraction(made)
+
+    def plain_assertion(self, target: Proxy, raw: bytes, made: Made) -> bytes:
+        """Make an assertion of `raw`, which has no references, in binary; note its handle."""
+        oid, made.handle = self._membrane.plain_assert(target)
+        number, handle = encode_integer(oid), encode_integer(made.handle)
+        return b"".join((b"\xb5", number, ASSERT_HEAD, raw, handle, b"\x84\x84"))
+
+    def plain_retraction(self, made: Made) -> bytes:
+        """Make a retraction in binary."""
+        number = encode_integer(self._membrane.plain_retract(made.handle))
+        handle = encode_integer(made.handle)
         return b"".join((b"\xb5", number, _RETRACT_HEAD, handle, b"\x84\x84"))
+
+    @property
+    def may_assert(self) -> bool:
+        """Whether the peer can be told of one more assertion."""
+        return self._membrane.may_send
 
     def sync(self, target: Proxy, answer: Answer) -> TurnEvent | bytes:
         """Ask a peer's entity to sync."""
