@@ -436,9 +436,9 @@ class SyndicateSettings:
     """Name (oid) of the dataspace in sturdyrefs."""
     # `<ok ref>` and `<error reason>`, since September 2024 (gatekeeper.prs, rpc.prs), or `<accepted
     # ref>` and `<rejected reason>` before.
-    resolve_answer: Literal["ok", "accepted"] = "ok"
-    """Success reply of a gatekeeper. ok: the current protocol's; accepted: for syndicate-py 0.19.3
-    and other older clients."""
+    resolve_answer: Literal["auto", "ok", "accepted"] = "auto"
+    """Success reply of a gatekeeper. ok: the current protocol's; accepted: the one before it; auto:
+    both, except for clients that fail on a second one, such as syndicate-py 0.19.3."""
     # To request it is not the default: no other implementation is known to answer.
     turn_credit: Literal["off", "accept", "request"] = "accept"
     """Credit for turns, backpressure that Syndicate's peers can see where their transport hides it

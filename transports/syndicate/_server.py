@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,8 @@ from .._flusher import Flusher
 from .._link import Link
 from .._server import Server
 from .._settings import ServerSettings
-from ._entities import DataspaceEntity, Entity, Gatekeeper
+from ._entities import DataspaceEntity
+from ._gatekeeper import Gatekeeper
 from ._session import SyndicateSession
 from ._vocabulary import Vocabulary
 
@@ -39,6 +40,7 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
     Attributes:
         vocabulary: Maps labels of records to classes.
         entity: The dataspace, as peers refer to it.
+        gatekeeper: Gives references to those that show a sturdyref.
         policies: The policies for slow consumers.
     """
 
@@ -59,11 +61,14 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         # Set while some connection may be due credit: otherwise the clock need not wake up.
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
+        self.gatekeeper = Gatekeeper(self.entity, settings)
+        self.entity.gatekeeper = self.gatekeeper
         self.policies = _policies(settings)
 
     def adjust(self, settings: ServerSettings) -> None:
         """See `Server.adjust`."""
         self.policies = _policies(settings)
+        self.gatekeeper.settings = settings
         super().adjust(settings)
 
     def handle(
@@ -77,20 +82,9 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
             gatekeeper: Whether oid 0 is a gatekeeper; else it is the dataspace.
             websocket: Whether packets come in WebSocket messages.
         """
-        entry = self._gatekeeper() if gatekeeper else self.entity
+        entry = self.gatekeeper if gatekeeper else self.entity
         make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
         return self.serve(link, make)
-
-    def _gatekeeper(self) -> Entity:
-        settings = self.settings
-        assert settings.sturdy_key is not None, "a gatekeeper needs a key"
-        return Gatekeeper(
-            self.entity,
-            oid=settings.sturdy_oid,
-            key=settings.sturdy_key,
-            accepted=settings.resolve_answer == "accepted",
-            max_caveats_size=settings.max_caveats_size,
-        )
 
     async def keep_time(self) -> None:
         """Hold every connection to its deadline, and give credit when due, until cancelled."""
@@ -102,6 +96,11 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
                     await self._somebody.wait()
                 await trio.sleep(CREDIT_SECONDS)
                 self.ledger.faults.call(None, "looking for credit that is due", self._give_credit)
+
+    def ticks(self, now: float) -> Generator[None, None, None]:
+        """See `Server.ticks`."""
+        self.gatekeeper.tick(now)
+        yield from super().ticks(now)
 
     def joined(self) -> None:
         self._somebody.set()
