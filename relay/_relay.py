@@ -422,7 +422,8 @@ class Relay:
             self.syndicate.handle,
             listener=listener.label,
             gatekeeper=url.gatekeeper,
-            websocket=url.is_websocket,
+            # A port takes both; `ws` says that nothing else is wanted.
+            websocket=True if url.is_websocket else None if url.port else False,
         )
 
     def close(self) -> None:

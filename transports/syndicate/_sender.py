@@ -29,7 +29,6 @@ class Sender:
         outlet: the send buffer.
         connection: knows the syntax of the peer.
         writer: makes the events for the peer.
-        websocket: whether each packet is sent in a WebSocket message of its own.
         complain: logs messages that cannot be expressed to the peer.
         cut: ends the connection.
 
@@ -38,12 +37,13 @@ class Sender:
         writer: makes the events for the peer.
         gathering: the events of the current commit.
         gone: whether nothing more can be sent to the peer.
+        websocket: whether each packet is sent in a WebSocket message of its own.
         credited: holds sent turns until the peer gives credit for them, if it does.
     """
 
     __slots__ = (
-        "_account", "_complain", "_connection", "_cut", "_websocket", "credited", "gathering",
-        "gone", "outlet", "writer",
+        "_account", "_complain", "_connection", "_cut", "credited", "gathering", "gone", "outlet",
+        "websocket", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +53,6 @@ class Sender:
         connection: Connection,
         writer: Writer,
         *,
-        websocket: bool,
         complain: Callable[[str], object],
         cut: Callable[[str], object],
     ) -> None:
@@ -61,7 +60,7 @@ class Sender:
         self.outlet = outlet
         self._connection = connection
         self.writer = writer
-        self._websocket = websocket
+        self.websocket = False
         self._complain = complain
         self._cut = cut
         self.gathering = Gathering(self)
@@ -111,7 +110,7 @@ class Sender:
         if self._connection.text:
             told = run.packets(port.told_as)
             packets = b"".join([self._wrapped(encode(decode(p), text=True)) for p in told])
-        elif self._websocket:
+        elif self.websocket:
             packets = b"".join(map(WebSocket.frame, run.packets(port.told_as)))
         else:
             packets = run.chunk(port.told_as)
@@ -121,7 +120,7 @@ class Sender:
         self, port: Port, account: Account, batch: Batch, nbytes: int, now: float
     ) -> None:
         """Send each publication of a run as a turn of its own. For `Port`."""
-        special = bool(port.caveats or self._connection.text or self._websocket)
+        special = bool(port.caveats or self._connection.text or self.websocket)
         framed = batch.framed
         if framed is None:
             framed = batch.framed = {}
@@ -185,7 +184,7 @@ class Sender:
         return self._wrapped(b"".join((b"\xb5", *raw, b"\x84")))
 
     def _wrapped(self, packet: bytes) -> bytes:
-        return WebSocket.frame(packet) if self._websocket else packet
+        return WebSocket.frame(packet) if self.websocket else packet
 
     def _hold(
         self, account: Account, packets: bytes, turns: int, items: int, nbytes: int, now: float

@@ -72,7 +72,12 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         super().adjust(settings)
 
     def handle(
-        self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False
+        self,
+        link: Link,
+        listener: str,
+        *,
+        gatekeeper: bool = False,
+        websocket: bool | None = False,
     ) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`.
 
@@ -80,7 +85,7 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
             link: The connection.
             listener: The listener's name.
             gatekeeper: Whether oid 0 is a gatekeeper; else it is the dataspace.
-            websocket: Whether packets come in WebSocket messages.
+            websocket: Whether packets come in WebSocket messages; None: the first byte tells.
         """
         entry = self.gatekeeper if gatekeeper else self.entity
         make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)

@@ -52,8 +52,19 @@ MAX_LOOKAHEAD = 10_000
 default limit in items."""
 
 
+HTTP_BEGINS = ord("G")
+"""The first byte of a WebSocket's handshake, a GET. No packet begins with it."""
+
+
 class SyndicateSession(Session["SyndicateServer", Account]):
     """One peer's connection.
+
+    Args:
+        server: The state that all of them share.
+        link: The connection.
+        listener: The listener's name.
+        entry: What the peer knows as oid 0.
+        websocket: Whether packets come in WebSocket messages; None: the first byte tells.
 
     Attributes:
         sender: The way out to the peer.
@@ -63,7 +74,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     __slots__ = (
         "_answers", "_connection", "_fault", "_forgotten", "_framing", "_lookahead",
         "_lookahead_bytes", "_membrane", "_messages", "_messages_bytes", "_peer", "_receiver",
-        "_templates", "_websocket", "sender", "turn_credit",
+        "_sniffs", "_templates", "_websocket", "sender", "turn_credit",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -75,7 +86,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         listener: str,
         *,
         entry: Entity,
-        websocket: bool,
+        websocket: bool | None,
     ) -> None:
         peer = self._peer = Peer(listener, NO_USER, link.peer)
         super().__init__(server, link, peer.name)
@@ -85,7 +96,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         limit = settings.limit_of(peer.name, link.peer)
         self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
         self.outlet.owner = self.account
-        self._framing = Messages(websocket=websocket)
+        self._framing = Messages(websocket=False)
         self._deal()
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,
@@ -93,10 +104,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             max_depth=settings.max_depth,
         )
         self._websocket: WebSocket | None = None
-        if websocket:
-            self._websocket = WebSocket(
-                max_message_size=settings.max_packet_size, origins=settings.origin
-            )
+        self._sniffs = websocket is None
         # WebSocket messages that are parsed one by one.
         self._messages: deque[bytes] = deque()
         self._messages_bytes = 0
@@ -116,7 +124,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self.outlet,
             self._connection,
             Writer(self._connection, self._membrane, server.vocabulary, self._attenuate),
-            websocket=websocket,
             complain=self.complain,
             cut=link.cut,
         )
@@ -138,11 +145,20 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._lookahead: deque[Frame] = deque()
         self._lookahead_bytes = 0
         self._fault: RemoteProtocolError | None = None
-        if not websocket:
+        if websocket:
+            self._speak_websocket()
+        elif not self._sniffs:
             self.turn_credit.ask()
 
     def __repr__(self) -> str:
         return f"<SyndicateSession {self.name}: {self._connection.state.value}, {self._membrane!r}>"
+
+    def _speak_websocket(self) -> None:
+        settings = self._server.settings
+        self._websocket = WebSocket(
+            max_message_size=settings.max_packet_size, origins=settings.origin
+        )
+        self._framing.websocket = self.sender.websocket = True
 
     # -- the connection's life ------------------------------------------------------------------
 
@@ -179,6 +195,12 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._eof = True
             return
         self._server.counters.received_bytes += len(data)
+        if self._sniffs:
+            self._sniffs = False
+            if data[0] == HTTP_BEGINS:
+                self._speak_websocket()
+            else:
+                self.turn_credit.ask()
         websocket = self._websocket
         if websocket is None:
             self._connection.receive_data(data)
