@@ -104,7 +104,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             max_depth=settings.max_depth,
         )
         self._websocket: WebSocket | None = None
-        self._sniffs = websocket is None
+        # Who requests credit speaks first, and a WebSocket's client expects an answer first.
+        self._sniffs = websocket is None and settings.turn_credit != "request"
         # WebSocket messages that are parsed one by one.
         self._messages: deque[bytes] = deque()
         self._messages_bytes = 0
@@ -199,8 +200,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._sniffs = False
             if data[0] == HTTP_BEGINS:
                 self._speak_websocket()
-            else:
-                self.turn_credit.ask()
         websocket = self._websocket
         if websocket is None:
             self._connection.receive_data(data)
