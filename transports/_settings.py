@@ -434,6 +434,13 @@ class SyndicateSettings:
     # As in syndicate-rs's configuration for its examples.
     sturdy_oid: str = "syndicate"
     """Name (oid) of the dataspace in sturdyrefs."""
+    bind_oid: str = "bind"
+    """Name (oid) of the bindspace in sturdyrefs: clients with a sturdyref for it bind names of
+    their own and make dataspaces."""
+    max_bindings: Count = 1_000
+    """Names that clients have bound, and dataspaces that they have made."""
+    bindings_per_connection: Count = 100
+    """The same, of one connection."""
     # `<ok ref>` and `<error reason>`, since September 2024 (gatekeeper.prs, rpc.prs), or `<accepted
     # ref>` and `<rejected reason>` before.
     resolve_answer: Literal["auto", "ok", "accepted"] = "auto"

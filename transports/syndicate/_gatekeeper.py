@@ -19,7 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from .._errors import RemoteProtocolError
+from .._errors import LocalProtocolError, RemoteProtocolError
+from ._bindings import Binding, Bindings, name_key
 from ._entities import RESOLVE, Attenuated, Entity
 from ._preserves import Embedded, Record, Symbol, Value, is_tuple
 from ._sturdy import SturdyRef, is_genuine, parse_sturdyref
@@ -62,29 +63,36 @@ class Question:
     """A question for a reference, and its answers.
 
     Attributes:
+        step: what is asked for.
         source: the connection that asks.
+        handle: the handle of the question.
         asked: when, on the ledger's clock.
+        over: whether it has been retracted.
+        outcome: the reference, or why there is none.
     """
 
-    __slots__ = ("_asker", "_given", "_outcome", "asked", "source")
+    __slots__ = ("_asker", "_given", "asked", "handle", "outcome", "over", "source", "step")
 
-    def __init__(self, asker: Entity, outcome: Entity | str, source: Source, asked: float) -> None:
+    def __init__(self, step: Value, asker: Entity, source: Source, asked: float) -> None:
+        self.step = step
         self._asker = asker
-        self._outcome = outcome
-        self._given: list[Retractor] = []
+        self._given: dict[Dialect, Retractor | None] = {}
         self.source = source
+        self.handle = source.handle
         self.asked = asked
+        self.over = False
+        self.outcome: Entity | str = ""
 
     def give(self, turn: Turn, dialect: Dialect) -> None:
         """Give the answer in one dialect."""
-        outcome = self._outcome
-        if isinstance(outcome, str):
-            answer = Record(Symbol(_REFUSALS[dialect]), (outcome,))
-        else:
-            answer = Record(Symbol(dialect), (Embedded(outcome),))
-        retractor = self._asker.assert_(turn, wire_value(answer, len(str(answer))), self.source)
-        if retractor is not None:
-            self._given.append(retractor)
+        self._given[dialect] = tell(turn, self._asker, self.outcome, dialect, self.source)
+
+    def change(self, turn: Turn) -> None:
+        """Give another outcome, in the same dialects, in place of the one given."""
+        dialects = list(self._given)
+        self.take_back(turn)
+        for dialect in dialects:
+            self.give(turn, dialect)
 
     def sync(self, turn: Turn, heard: Callable[[], None]) -> None:
         """Ask the asker for a sync; call `heard` when it has answered."""
@@ -92,9 +100,21 @@ class Question:
 
     def take_back(self, turn: Turn) -> None:
         """Take all answers back."""
-        given, self._given = self._given, []
-        for retract in given:
-            retract(turn)
+        given, self._given = self._given, {}
+        for retract in given.values():
+            if retract is not None:
+                retract(turn)
+
+
+def tell(
+    turn: Turn, whom: Entity, outcome: Entity | str, dialect: Dialect, source: Source
+) -> Retractor | None:
+    """Assert `<ok #:reference>` or `<error reason>`, in a dialect; return what takes it back."""
+    if isinstance(outcome, str):
+        answer = Record(Symbol(_REFUSALS[dialect]), (outcome,))
+    else:
+        answer = Record(Symbol(dialect), (Embedded(outcome),))
+    return whom.assert_(turn, wire_value(answer, len(str(answer))), source)
 
 
 def _nothing() -> None:
@@ -102,21 +122,37 @@ def _nothing() -> None:
 
 
 class Gatekeeper(Entity):
-    """Gives the dataspace to peers that have a sturdyref for it.
+    """Gives references to peers that have a sturdyref for them.
+
+    The dataspace has the name `sturdy_oid`, the bindspace `bind_oid`, both with the relay's key;
+    clients bind other names, with keys of their own, at the bindspace. An answer changes when its
+    name is bound, or is no longer.
 
     Args:
         dataspace: the dataspace.
-        settings: the key, the name, and the form of the answers.
+        bindspace: what makes bindings.
+        bindings: what clients have bound.
+        settings: the key, the names, and the form of the answers.
     """
 
-    __slots__ = ("_dataspace", "_waiting", "settings")
+    __slots__ = ("_bindings", "_own", "_standing", "_waiting", "settings")
 
-    def __init__(self, dataspace: DataspaceEntity, settings: SyndicateSettings) -> None:
+    def __init__(
+        self,
+        dataspace: DataspaceEntity,
+        bindspace: Entity,
+        bindings: Bindings,
+        settings: SyndicateSettings,
+    ) -> None:
         super().__init__()
-        self._dataspace = dataspace
+        self._own = dataspace, bindspace
+        self._bindings = bindings
+        bindings.changed.append(self._changed)
         self.settings = settings
         # Questions whose askers have yet to answer a sync, the oldest first.
         self._waiting: dict[Question, None] = {}
+        # All questions, by the key of the name that they ask for.
+        self._standing: dict[bytes, dict[Question, None]] = {}
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
         """See `Entity.assert_`; everything but `<resolve ...>` is ignored, and logged."""
@@ -124,35 +160,63 @@ class Gatekeeper(Entity):
         if asked is None:
             source.complain("an assertion at a gatekeeper is no <resolve step #:k>; it is ignored")
             return None
-        step, asker = asked
-        try:
-            outcome: Entity | str = self._resolve(step)
-        except RemoteProtocolError as exc:
-            outcome = str(exc)
-            source.complain(f"a reference was not resolved: {outcome}")
-        question = Question(asker, outcome, source, turn.account.ledger.clock())
-        self._answer(turn, question)
-        return partial(self._end, question)
+        question = Question(*asked, source, turn.account.ledger.clock())
+        # In a turn of its own: what the same packet binds is bound by then, and another's fault
+        # cannot undo it.
+        turn.afterwards(partial(self._begin, question))
+        return partial(self._retract, question)
 
-    def _answer(self, turn: Turn, question: Question) -> None:
-        dialect = self.settings.resolve_answer
-        if dialect != "auto":
-            question.give(turn, dialect)
-            return
-        question.give(turn, "accepted")
-        every, first = RUST_HANDLES
-        if question.source.handle % every == first:
-            question.give(turn, "ok")
-        else:
-            self._waiting[question] = None
-            question.sync(turn, partial(self._forget, question))
+    def _begin(self, question: Question) -> None:
+        key = _key(question.step)
+        if key is not None:
+            self._standing.setdefault(key, {})[question] = None
+        question.outcome = self._outcome(question)
+        with question.source.account.turn() as turn:
+            dialect = self.settings.resolve_answer
+            if dialect != "auto":
+                question.give(turn, dialect)
+                return
+            question.give(turn, "accepted")
+            every, first = RUST_HANDLES
+            if question.handle % every == first:
+                question.give(turn, "ok")
+            else:
+                self._waiting[question] = None
+                question.sync(turn, partial(self._forget, question))
+
+    def _outcome(self, question: Question) -> Entity | str:
+        try:
+            return self._resolve(question.step)
+        except RemoteProtocolError as exc:
+            question.source.complain(f"a reference was not resolved: {exc}")
+            return str(exc)
+
+    def _changed(self, key: bytes) -> None:
+        """Answer again those who have asked for a name that is bound, or is no longer."""
+        for question in list(self._standing.get(key, ())):
+            question.outcome = self._outcome(question)
+            with question.source.account.turn() as turn:
+                question.change(turn)
 
     def _forget(self, question: Question) -> None:
         self._waiting.pop(question, None)
 
-    def _end(self, question: Question, turn: Turn) -> None:
+    def _retract(self, question: Question, turn: Turn) -> None:
+        turn.afterwards(partial(self._end, question))
+
+    def _end(self, question: Question) -> None:
+        if question.over:
+            return  # a turn that retracted it has failed, and the peer has left
+        question.over = True
         self._forget(question)
-        question.take_back(turn)
+        key = _key(question.step)
+        if key is not None:
+            asked = self._standing[key]
+            del asked[question]
+            if not asked:
+                del self._standing[key]
+        with question.source.account.turn() as turn:
+            question.take_back(turn)
 
     def tick(self, now: float) -> None:
         """Give the newer answer, too, to clients that have answered no sync."""
@@ -165,18 +229,30 @@ class Gatekeeper(Entity):
                 question.give(turn, "ok")
 
     def _resolve(self, step: Value) -> Entity:
-        settings = self.settings
         ref: SturdyRef = parse_sturdyref(step)
-        if settings.sturdy_key is None:
-            raise RemoteProtocolError(
-                "this relay resolves no references: it has no --sturdy-key-file"
-            )
-        if ref.oid != settings.sturdy_oid or not is_genuine(ref, settings.sturdy_key):
+        binding = self._binding(ref.oid)
+        if binding is None or not is_genuine(ref, binding.key):
+            if self.settings.sturdy_key is None:
+                raise RemoteProtocolError("this relay has no key for sturdyrefs: --sturdy-key-file")
             # The answer does not say which of the two is wrong: that would help to guess.
             raise RemoteProtocolError("this sturdyref names no service here, or was not made here")
         if not ref.caveats:
-            return self._dataspace
-        return Attenuated(self._dataspace, ref.caveats, max_caveats_size=settings.max_caveats_size)
+            return binding.target
+        size = self.settings.max_caveats_size
+        return Attenuated(binding.target, ref.caveats, max_caveats_size=size)
+
+    def _binding(self, oid: Value) -> Binding | None:
+        settings = self.settings
+        if settings.sturdy_key is not None:
+            names = settings.sturdy_oid, settings.bind_oid
+            for name, entity in zip(names, self._own, strict=True):
+                if oid == name:
+                    return Binding(oid, settings.sturdy_key, entity)
+        return self._bindings.get(oid)
+
+    def is_own(self, oid: Value) -> bool:
+        """Whether a name is the relay's own, which no client may bind."""
+        return oid in (self.settings.sturdy_oid, self.settings.bind_oid)
 
     def message(self, turn: Turn, value: WireValue, source: Source) -> None:
         """Ignore it, and log that."""
@@ -191,3 +267,11 @@ def asked_by(value: WireValue) -> tuple[Value, Entity] | None:
     if not is_tuple(fields) or len(fields) != 2 or not isinstance(fields[1], Embedded):
         return None
     return fields[0], fields[1].embeddedValue
+
+
+def _key(step: Value) -> bytes | None:
+    """Return the key of the name that is asked for; None: it is no sturdyref."""
+    try:
+        return name_key(parse_sturdyref(step).oid)
+    except (RemoteProtocolError, LocalProtocolError):
+        return None

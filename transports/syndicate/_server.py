@@ -18,6 +18,8 @@ from .._flusher import Flusher
 from .._link import Link
 from .._server import Server
 from .._settings import ServerSettings
+from ._bindings import Bindings
+from ._bindspace import Bindspace, new_dataspace
 from ._entities import DataspaceEntity
 from ._gatekeeper import Gatekeeper
 from ._session import SyndicateSession
@@ -41,6 +43,7 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         vocabulary: Maps labels of records to classes.
         entity: The dataspace, as peers refer to it.
         gatekeeper: Gives references to those that show a sturdyref.
+        bindspace: Binds names, and makes dataspaces, for those that have a reference to it.
         policies: The policies for slow consumers.
     """
 
@@ -61,14 +64,17 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         # Set while some connection may be due credit: otherwise the clock need not wake up.
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
-        self.gatekeeper = Gatekeeper(self.entity, settings)
+        bindings = Bindings()
+        self.bindspace = Bindspace(new_dataspace(self.entity, settings), bindings, settings)
+        self.gatekeeper = Gatekeeper(self.entity, self.bindspace, bindings, settings)
         self.entity.gatekeeper = self.gatekeeper
+        self.bindspace.is_own = self.gatekeeper.is_own
         self.policies = _policies(settings)
 
     def adjust(self, settings: ServerSettings) -> None:
         """See `Server.adjust`."""
         self.policies = _policies(settings)
-        self.gatekeeper.settings = settings
+        self.gatekeeper.settings = self.bindspace.settings = settings
         super().adjust(settings)
 
     def handle(
