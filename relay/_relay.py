@@ -726,6 +726,8 @@ async def _run(
             (http, *_) = await background.start(serve_relays_pages, relay, settings.http)
         async with trio.open_nursery() as connections:
             accepting = trio.CancelScope()
+            if relay.syndicate is not None:
+                relay.syndicate.nursery = connections
 
             async def accept() -> None:
                 with accepting:

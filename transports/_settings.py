@@ -441,6 +441,11 @@ class SyndicateSettings:
     """Names that clients have bound, and dataspaces that they have made."""
     bindings_per_connection: Count = 100
     """The same, of one connection."""
+    max_routes: Count = 100
+    """Connections that the relay makes to other Syndicate servers, for clients with a sturdyref for
+    the bindspace (resolve-path)."""
+    routes_per_connection: Count = 10
+    """The same, for one connection."""
     # `<ok ref>` and `<error reason>`, since September 2024 (gatekeeper.prs, rpc.prs), or `<accepted
     # ref>` and `<rejected reason>` before.
     resolve_answer: Literal["auto", "ok", "accepted"] = "auto"

@@ -3,8 +3,10 @@
 `<bind <ref {oid: any key: bytes}> #:target #:k>` lets sturdyrefs that are made with that name and
 key find the target, for as long as it is asserted; k is told `<bound <ref {oid: any sig: bytes}>>`
 or `<error reason>`; #f in its place: nobody is told. `<dataspace #:k>` makes a dataspace; k is told
-`<ok #:dataspace>`. Everything else is state and messages, as in any dataspace: `<bound oid>` is
-there for each name that is bound. Keys are not: holders of the reference do not see each other's.
+`<ok #:dataspace>`. `<q <resolve-path route>>` has the relay follow a route (`_routes.py`).
+
+Everything else is state and messages, as in any dataspace: `<bound oid>` is there for each name
+that is bound. Keys are not: holders of the reference do not see each other's.
 
 Rules:
 
@@ -37,12 +39,16 @@ if TYPE_CHECKING:
     from ...accounts import Recipient, Turn
     from .._settings import ServerSettings
     from ._entities import Retractor, Source
+    from ._routes import Routes
     from ._sturdy import Caveat
 
 _BIND = label_kind(Symbol("bind"))
 _DATASPACE = label_kind(Symbol("dataspace"))
+_QUESTION = label_kind(Symbol("q"))
+_RESOLVE_PATH = Symbol("resolve-path")
 
 _BOUND = Symbol("bound")
+_REF = Symbol("ref")
 _OID = Symbol("oid")
 _KEY = Symbol("key")
 
@@ -91,9 +97,10 @@ class Bindspace(Entity):
     Attributes:
         settings: the limits.
         is_own: whether a name is the relay's own.
+        routes: follows routes; None: nobody does.
     """
 
-    __slots__ = ("_bindings", "_shares", "_space", "is_own", "settings")
+    __slots__ = ("_bindings", "_shares", "_space", "is_own", "routes", "settings")
 
     def __init__(
         self, space: DataspaceEntity, bindings: Bindings, settings: ServerSettings
@@ -103,6 +110,7 @@ class Bindspace(Entity):
         self._bindings = bindings
         self._shares = Shares("bindings and dataspaces")
         self.settings = settings
+        self.routes: Routes | None = None
         self.is_own: Callable[[Value], bool] = _never
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
@@ -117,6 +125,11 @@ class Bindspace(Entity):
                 fields = value.value().fields
                 if len(fields) == 1 and isinstance(fields[0], Embedded):
                     return Deed(partial(self._make, fields[0].embeddedValue, source)).note(turn)
+            elif kind == _QUESTION and self.routes is not None:
+                (question, *more) = value.value().fields or (None,)
+                if _is_one(question, _RESOLVE_PATH) and not more:
+                    begin = partial(self.routes.begin, question.fields[0], source)
+                    return _both(self._space.assert_(turn, value, source), Deed(begin).note(turn))
         return self._space.assert_(turn, value, source)
 
     def message(self, turn: Turn, value: WireValue, source: Source) -> None:
@@ -138,9 +151,9 @@ class Bindspace(Entity):
             return self._refused(f"nothing was bound: {exc}", whom, source)
 
     def _described(self, description: Value, target: Entity) -> Binding:
-        if isinstance(description, Record) and len(description.fields) == 1:
+        if _is_one(description, _REF):
             detail = description.fields[0]
-            if description.key == Symbol("ref") and is_mapping(detail) and _OID in detail:
+            if is_mapping(detail) and _OID in detail:
                 oid, key = detail[_OID], detail.get(_KEY)
                 if isinstance(key, bytes):
                     name_key(oid)
@@ -228,6 +241,19 @@ def new_dataspace(beside: DataspaceEntity, settings: ServerSettings) -> Dataspac
         max_shapes=settings.max_shapes,
     )
     return DataspaceEntity(dataspace, beside.vocabulary)
+
+
+def _is_one(value: Value, label: Symbol) -> bool:
+    return isinstance(value, Record) and value.key == label and len(value.fields) == 1
+
+
+def _both(one: Retractor | None, other: Retractor) -> Retractor:
+    def retract(turn: Turn) -> None:
+        if one is not None:
+            one(turn)
+        other(turn)
+
+    return retract
 
 
 def _take_back(turn: Turn, told: Answers) -> None:

@@ -22,6 +22,7 @@ from ._bindings import Bindings
 from ._bindspace import Bindspace, new_dataspace
 from ._entities import DataspaceEntity
 from ._gatekeeper import Gatekeeper
+from ._routes import Routes
 from ._session import SyndicateSession
 from ._vocabulary import Vocabulary
 
@@ -44,6 +45,8 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         entity: The dataspace, as peers refer to it.
         gatekeeper: Gives references to those that show a sturdyref.
         bindspace: Binds names, and makes dataspaces, for those that have a reference to it.
+        routes: Connections to other servers.
+        nursery: Has the connections that the relay makes, for routes; None: it makes none.
         policies: The policies for slow consumers.
     """
 
@@ -65,7 +68,10 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
         bindings = Bindings()
-        self.bindspace = Bindspace(new_dataspace(self.entity, settings), bindings, settings)
+        space = new_dataspace(self.entity, settings)
+        self.bindspace = Bindspace(space, bindings, settings)
+        self.routes = self.bindspace.routes = Routes(self, space.dataspace)
+        self.nursery: trio.Nursery | None = None
         self.gatekeeper = Gatekeeper(self.entity, self.bindspace, bindings, settings)
         self.entity.gatekeeper = self.gatekeeper
         self.bindspace.is_own = self.gatekeeper.is_own
@@ -96,6 +102,11 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         entry = self.gatekeeper if gatekeeper else self.entity
         make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
         return self.serve(link, make)
+
+    def stop(self) -> None:
+        """See `Server.stop`."""
+        super().stop()
+        self.routes.stop()
 
     async def keep_time(self) -> None:
         """Hold every connection to its deadline, and give credit when due, until cancelled."""

@@ -30,7 +30,7 @@ from .._session import LOOKAHEAD_PAUSE_SECONDS, Hold, Session
 from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages
-from ._entities import Answer, Attenuated, Entity, Inert, Proxy
+from ._entities import Answer, Attenuated, Entity, Inert, Proxy, Source
 from ._membrane import Membrane
 from ._packets import Error, Extension, Nop, Turn
 from ._port import NobodyPort, Port
@@ -594,6 +594,19 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return make_template(
             frame.data, frame.start, frame.end, part, destinations, told, dataspace.version
         )
+
+    def far(self, oid: int) -> Entity:
+        """Return an entity that the peer is known to export. For connections that the relay makes.
+
+        Raises:
+            RemoteProtocolError: as `Membrane.import_`.
+        """
+        return self._membrane.import_(oid).entity
+
+    @property
+    def source(self) -> Source:
+        """The connection, as entities see it."""
+        return self._receiver
 
     # -- requests of entities --------------------------------------------------------------------
 
