@@ -6,7 +6,7 @@ No I/O, and no events: `_bindspace.py` makes bindings, `_gatekeeper.py` looks th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 import attrs
 
@@ -28,12 +28,12 @@ class Shares:
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self._of: Counter[Hashable] = Counter()
+        self._of: Counter[object] = Counter()
 
     def __len__(self) -> int:
         return self._of.total()
 
-    def take(self, whose: Hashable, most: int, most_each: int, options: tuple[str, str]) -> None:
+    def take(self, whose: object, most: int, most_each: int, options: tuple[str, str]) -> None:
         """Count one more of a client's.
 
         Args:
@@ -53,7 +53,7 @@ class Shares:
             raise TooManyError(f"there may be {most} {self.what} at most ({all_option})")
         self._of[whose] += 1
 
-    def give_back(self, whose: Hashable) -> None:
+    def give_back(self, whose: object) -> None:
         """Count one less."""
         self._of[whose] -= 1
         if not self._of[whose]:

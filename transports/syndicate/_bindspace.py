@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from ...accounts import QuotaExceededError
 from ...dataspace import Dataspace
@@ -120,7 +120,9 @@ class Bindspace(Entity):
             if kind == _BIND:
                 fields = value.value().fields
                 if len(fields) == 3 and isinstance(fields[1], Embedded):
-                    return Deed(partial(self._bind, *fields, source)).note(turn)
+                    description, target, observer = fields
+                    begin = partial(self._bind, description, target, observer, source)
+                    return Deed(begin).note(turn)
             elif kind == _DATASPACE:
                 fields = value.value().fields
                 if len(fields) == 1 and isinstance(fields[0], Embedded):
@@ -243,7 +245,7 @@ def new_dataspace(beside: DataspaceEntity, settings: ServerSettings) -> Dataspac
     return DataspaceEntity(dataspace, beside.vocabulary)
 
 
-def _is_one(value: Value, label: Symbol) -> bool:
+def _is_one(value: Value, label: Symbol) -> TypeGuard[Record]:
     return isinstance(value, Record) and value.key == label and len(value.fields) == 1
 
 

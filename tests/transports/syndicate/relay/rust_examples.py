@@ -65,17 +65,24 @@ def built(version: str) -> Path:
     return folder / "bin"
 
 
+def port_is_free() -> bool:
+    """Whether nobody listens where the examples connect."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", PORT))
+        except OSError:
+            return False
+        return True
+
+
 @contextmanager
 def the_port_alone() -> Generator[None]:
     """Keep other processes that run tests from the examples' port; skip the test if it is taken."""
     with (BUILT / "syndicate-port.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("127.0.0.1", PORT))
-            except OSError:
-                pytest.skip(f"port {PORT}, to which the examples connect, is taken")
+        if not port_is_free():
+            pytest.skip(f"port {PORT}, to which the examples connect, is taken")
         yield
 
 

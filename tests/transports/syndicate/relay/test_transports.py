@@ -204,10 +204,11 @@ async def test_a_port_takes_packets_and_websockets() -> None:
                 await peer.sync()
             await web.send(observe(WHOLE_SAYS))
             await web.sync()
-            for n, publisher in enumerate((binary, text, web)):
+            every: tuple[Peer | WebPeer, ...] = (binary, text, web)
+            for n, publisher in enumerate(every):
                 await publisher.send(says(str(n)))
-                for peer in (binary, text, web):
-                    assert await peer.told() == [f"1 ! [<Says {n}>]"]
+                for each in every:
+                    assert await each.told() == [f"1 ! [<Says {n}>]"]
             server.audit()
 
 
