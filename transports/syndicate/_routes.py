@@ -1,11 +1,11 @@
 """Routes to other servers: the relay connects to them for clients that ask for it.
 
-`<q <resolve-path <route [<tcp host port> ...] step ...>>>` in the bindspace is answered there by
+`<q <resolve-path <route [address ...] step ...>>>` in the bindspace is answered there by
 `<a <resolve-path route> <ok <resolved-path address #:control #:reference>>>`, or with
 `<error reason>`, for as long as it is asserted. The relay connects to the first address that it
-can reach, and resolves the steps, sturdyrefs, one after the other, from the other server's oid 0
-on. What clients assert at the reference, send to it and observe there passes between the two
-connections.
+can reach, `<tcp host port>` or `<ws url>`, and resolves the steps, sturdyrefs, one after the other,
+from the other server's oid 0 on. What clients assert at the reference, send to it and observe there
+passes between the two connections.
 
 Rules:
 
@@ -29,9 +29,10 @@ import attrs
 import trio
 
 from ...accounts import QuotaExceededError
-from .._connecting import NoConnectionError, open_stream
+from .._connecting import NoConnectionError, SocketStream, open_stream
 from .._errors import RemoteProtocolError
 from .._link import Link
+from ..websocket import WebSocketClient, WebSocketURL, open_websocket
 from ._bindings import Shares, TooManyError
 from ._entities import Entity, Inert
 from ._preserves import Embedded, Record, Symbol, Value, is_tuple
@@ -68,9 +69,21 @@ class Address:
     port: int
     value: Value
     """As it is written in the route."""
+    url: WebSocketURL | None = None
+    """What it is reached by, if packets are sent in WebSocket messages."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def connect(self, max_message_size: int) -> tuple[SocketStream, WebSocketClient | bool]:
+        """Connect; return the stream, and the WebSocket on it, or False.
+
+        Raises:
+            NoConnectionError: It cannot be reached.
+        """
+        if self.url is None:
+            return await open_stream(self.host, self.port), False
+        return await open_websocket(self.url, max_message_size)
 
 
 @attrs.frozen
@@ -106,7 +119,15 @@ def _address(value: Value) -> Address:
         host, port = value.fields
         if isinstance(host, str) and host and type(port) is int and 0 < port < 1 << 16:
             return Address(host, port, value)
-    raise RemoteProtocolError("the relay connects to addresses of the form <tcp host port>")
+    if isinstance(value, Record) and value.key == Symbol("ws") and len(value.fields) == 1:
+        (url,) = value.fields
+        if isinstance(url, str):
+            try:
+                parsed = WebSocketURL.parse(url)
+            except ValueError as exc:
+                raise RemoteProtocolError(f"an address cannot be used: {exc}") from None
+            return Address(parsed.host, parsed.port, value, parsed)
+    raise RemoteProtocolError("an address is <tcp host port> or <ws url>")
 
 
 class Landing(Entity):
@@ -293,7 +314,7 @@ class Route:
         first, most = PAUSES
         pause = first
         while not self._over:
-            found: tuple[Address, Link] | None = None
+            found: tuple[Address, Link, WebSocketClient | bool] | None = None
             with trio.CancelScope() as self._scope:
                 found = await self._connected()
             if found is not None:
@@ -305,27 +326,28 @@ class Route:
                 await trio.sleep(pause)
             pause = min(2 * pause, most)
 
-    async def _connected(self) -> tuple[Address, Link] | None:
+    async def _connected(self) -> tuple[Address, Link, WebSocketClient | bool] | None:
         """Connect to the first address that accepts; None if none does, which is answered."""
         wrong: list[str] = []
         for address in self._path.addresses:
             try:
                 with trio.fail_after(self._server.settings.connect_timeout):
-                    stream = await open_stream(address.host, address.port)
+                    size = self._server.settings.max_packet_size
+                    stream, websocket = await address.connect(size)
             except (NoConnectionError, trio.TooSlowError) as exc:
                 wrong.append(f"{address}: {exc or 'it does not answer'}")
             else:
-                return address, Link(stream.socket, f"{address}#{self.number}")
+                return address, Link(stream.socket, f"{address}#{self.number}"), websocket
         why = f"no address of the route can be reached: {'; '.join(wrong)}"
         self._log(logging.WARNING, why)
         self._answer.give(why)
         return None
 
-    async def _serve(self, address: Address, link: Link) -> None:
+    async def _serve(self, address: Address, link: Link, websocket: WebSocketClient | bool) -> None:
         if self._over:
             link.close()
             return
-        session = SyndicateSession(self._server, link, LISTENER, entry=Inert(), websocket=False)
+        session = SyndicateSession(self._server, link, LISTENER, entry=Inert(), websocket=websocket)
         self._session = session
         self._log(logging.INFO, f"{session.name} connected")
         try:

@@ -10,7 +10,6 @@ from ...accounts import Account, Outcome
 from ...dataspace import Batch, captured
 from .._errors import LocalProtocolError
 from .._outlet import Outlet
-from ..websocket import WebSocket
 from ._connection import Connection
 from ._packets import Packet, Turn, TurnEvent, decode, encode
 from ._port import Gathering, Port
@@ -37,13 +36,13 @@ class Sender:
         writer: makes the events for the peer.
         gathering: the events of the current commit.
         gone: whether nothing more can be sent to the peer.
-        websocket: whether each packet is sent in a WebSocket message of its own.
+        frame: makes the WebSocket message of a packet; None: packets are sent as they are.
         credited: holds sent turns until the peer gives credit for them, if it does.
     """
 
     __slots__ = (
-        "_account", "_complain", "_connection", "_cut", "credited", "gathering", "gone", "outlet",
-        "websocket", "writer",
+        "_account", "_complain", "_connection", "_cut", "credited", "frame", "gathering", "gone",
+        "outlet", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +59,7 @@ class Sender:
         self.outlet = outlet
         self._connection = connection
         self.writer = writer
-        self.websocket = False
+        self.frame: Callable[[bytes], bytes] | None = None
         self._complain = complain
         self._cut = cut
         self.gathering = Gathering(self)
@@ -110,8 +109,8 @@ class Sender:
         if self._connection.text:
             told = run.packets(port.told_as)
             packets = b"".join([self._wrapped(encode(decode(p), text=True)) for p in told])
-        elif self.websocket:
-            packets = b"".join(map(WebSocket.frame, run.packets(port.told_as)))
+        elif self.frame is not None:
+            packets = b"".join(map(self.frame, run.packets(port.told_as)))
         else:
             packets = run.chunk(port.told_as)
         self._hold(account, packets, run.count, run.count, nbytes, now)
@@ -120,7 +119,7 @@ class Sender:
         self, port: Port, account: Account, batch: Batch, nbytes: int, now: float
     ) -> None:
         """Send each publication of a run as a turn of its own. For `Port`."""
-        special = bool(port.caveats or self._connection.text or self.websocket)
+        special = bool(port.caveats or self._connection.text or self.frame)
         framed = batch.framed
         if framed is None:
             framed = batch.framed = {}
@@ -184,7 +183,7 @@ class Sender:
         return self._wrapped(b"".join((b"\xb5", *raw, b"\x84")))
 
     def _wrapped(self, packet: bytes) -> bytes:
-        return WebSocket.frame(packet) if self.websocket else packet
+        return packet if self.frame is None else self.frame(packet)
 
     def _hold(
         self, account: Account, packets: bytes, turns: int, items: int, nbytes: int, now: float

@@ -27,7 +27,7 @@ from .._link import Link
 from .._need_data import NEED_DATA, NeedData
 from .._outlet_backlog import ConsumerPolicy
 from .._session import LOOKAHEAD_PAUSE_SECONDS, Hold, Session
-from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
+from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket, WebSocketClient
 from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy, Source
@@ -64,7 +64,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         link: The connection.
         listener: The listener's name.
         entry: What the peer knows as oid 0.
-        websocket: Whether packets come in WebSocket messages; None: the first byte tells.
+        websocket: Whether packets come in WebSocket messages; None: the first byte tells. Or the
+            WebSocket of a connection that the relay has made.
 
     Attributes:
         sender: The way out to the peer.
@@ -86,7 +87,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         listener: str,
         *,
         entry: Entity,
-        websocket: bool | None,
+        websocket: bool | WebSocketClient | None,
     ) -> None:
         peer = self._peer = Peer(listener, NO_USER, link.peer)
         super().__init__(server, link, peer.name)
@@ -103,7 +104,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             max_text_size=settings.max_text_size,
             max_depth=settings.max_depth,
         )
-        self._websocket: WebSocket | None = None
+        self._websocket: WebSocket | WebSocketClient | None = None
         # Who requests credit speaks first, and a WebSocket's client expects an answer first.
         self._sniffs = websocket is None and settings.turn_credit != "request"
         # WebSocket messages that are parsed one by one.
@@ -146,7 +147,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._lookahead: deque[Frame] = deque()
         self._lookahead_bytes = 0
         self._fault: RemoteProtocolError | None = None
-        if websocket:
+        if isinstance(websocket, WebSocketClient):
+            self._speak(websocket)
+        elif websocket:
             self._speak_websocket()
         elif not self._sniffs:
             self.turn_credit.ask()
@@ -156,10 +159,13 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     def _speak_websocket(self) -> None:
         settings = self._server.settings
-        self._websocket = WebSocket(
-            max_message_size=settings.max_packet_size, origins=settings.origin
-        )
-        self._framing.websocket = self.sender.websocket = True
+        size = settings.max_packet_size
+        self._speak(WebSocket(max_message_size=size, origins=settings.origin))
+
+    def _speak(self, websocket: WebSocket | WebSocketClient) -> None:
+        self._websocket = websocket
+        self._framing.websocket = True
+        self.sender.frame = websocket.frame
 
     # -- the connection's life ------------------------------------------------------------------
 

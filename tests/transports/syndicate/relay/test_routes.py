@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import pytest
@@ -40,9 +41,10 @@ class Two:
     near: SyndicateRelay
     far: SyndicateRelay
 
-    def route(self, *steps: str, port: object = None) -> str:
+    def route(self, *steps: str, port: object = None, over: str = "tcp") -> str:
         where = self.far.where() if port is None else port
-        return f'<route [<tcp "127.0.0.1" {where}>] {" ".join(steps)}>'
+        to = f'<ws "ws://127.0.0.1:{where}/any">' if over == "ws" else f'<tcp "127.0.0.1" {where}>'
+        return f"<route [{to}] {' '.join(steps)}>"
 
 
 @asynccontextmanager
@@ -75,18 +77,19 @@ async def followed(peer: Peer, route: str, handle: int = 30) -> int:
     """Ask for a route; return the oid of what it leads to."""
     await peer.send(ask(route, handle))
     (line,) = await peer.told()
-    assert line.startswith("3 + [<ok <resolved-path <tcp "), line
+    assert line.startswith("3 + [<ok <resolved-path <"), line
     return int(line.rpartition("#:[0 ")[2].partition("]")[0])
 
 
-async def test_a_route_leads_to_another_relays_dataspace() -> None:
+@pytest.mark.parametrize("over", ["tcp", "ws"])
+async def test_a_route_leads_to_another_relays_dataspace(over: str) -> None:
     async with two() as relays, relays.near.peer() as peer, relays.far.peer() as far:
         await far.send(f"[[0 <A <resolve {FAR} #:[0 2]> 3>]]")
         await far.lines(2)
         await far.send(observe(WHOLE_SAYS, 4, 13, 1))
         await far.sync(1)
         await watcher(peer)
-        there = await followed(peer, relays.route(FAR))
+        there = await followed(peer, relays.route(FAR, over=over))
         # Assertions, messages and retractions go there in order, and are observed from here.
         await peer.send(f"[[{there} <A <Says here> 40>] [{there} <M <Says once>>]]")
         assert await far.lines(2) == ["4 + [<Says here>]", "4 ! [<Says once>]"]
@@ -133,6 +136,8 @@ async def test_references_pass_both_ways_by_a_route() -> None:
         ("17", "a route is"),
         ("<route []>", "a sequence of addresses"),
         ('<route [<unix "/x">]>', "<tcp host port>"),
+        ('<route [<ws "http://x">]>', "ws://host:port/path"),
+        ('<route [<ws "ws://x:y">]>', "an address cannot be used"),
         ('<route [<tcp "127.0.0.1" 0>]>', "<tcp host port>"),
         ('<route [<tcp "127.0.0.1" 9>] <noise {}>>', "a sturdyref is"),
     ],
@@ -159,6 +164,16 @@ async def test_nobody_at_the_address_is_answered_so() -> None:
             await peer.send(ask(relays.route(FAR, port=taken.getsockname()[1])))
             (line,) = await peer.told()
             assert line.startswith('3 + [<error "no address of the route can be reached: 127.0.0.1')
+
+
+async def test_a_server_that_takes_no_websocket_is_answered_so() -> None:
+    async with two(http="127.0.0.1:0") as relays, relays.near.peer() as peer:
+        await watcher(peer)
+        http = relays.near.running.addresses.http
+        assert http is not None
+        await peer.send(ask(relays.route(FAR, port=urlsplit(http).port, over="ws")))
+        (line,) = await peer.told()
+        assert "it refuses the WebSocket handshake: HTTP status 4" in line
 
 
 async def test_the_first_address_that_accepts_is_taken() -> None:

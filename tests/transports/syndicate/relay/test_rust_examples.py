@@ -121,7 +121,8 @@ let ?root_ds = dataspace
 
 
 @pytest.mark.parametrize("version", GENERATIONS)
-async def test_a_route_leads_to_the_rust_server(version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", [f'<tcp "127.0.0.1" {PORT}>', f'<ws "ws://127.0.0.1:{PORT}">'])
+async def test_a_route_leads_to_the_rust_server(version: str, address: str, tmp_path: Path) -> None:
     """Beyond it are the Rust examples; on this side a bare peer, which sees them all the same."""
     await trio.to_thread.run_sync(built, version)
     configuration = tmp_path / "server.pr"
@@ -137,7 +138,7 @@ async def test_a_route_leads_to_the_rust_server(version: str, tmp_path: Path) ->
             await peer.send(f"[[0 <A <resolve {mint('bind', key)} #:[0 2]> 3>]]")
             await peer.lines(2)
             await peer.send(observe(rec("a", rec("resolve-path"), BIND), 3, 13, 1))
-            route = f'<route [<tcp "127.0.0.1" {PORT}>] {BOUND}>'
+            route = f"<route [{address}] {BOUND}>"
             await peer.send(f"[[1 <A <q <resolve-path {route}>> 23>]]")
             (line,) = await peer.told()
             assert line.startswith("3 + [<ok <resolved-path "), line
