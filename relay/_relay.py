@@ -507,6 +507,12 @@ def check_relay(settings: RelaySettings) -> list[ListenURL]:
     if _wants(urls, "syndicate"):
         _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
+        if settings.sturdy_oid == settings.bind_oid:
+            msg = (
+                f"--sturdy-oid and --bind-oid are both {settings.bind_oid!r}: a sturdyref stands "
+                "for one thing; give the bindspace another name"
+            )
+            raise ListenURLError(msg)
     return urls
 
 

@@ -437,9 +437,9 @@ class SyndicateSettings:
     bind_oid: str = "bind"
     """Name (oid) of the bindspace in sturdyrefs: clients with a sturdyref for it bind names of
     their own and make dataspaces."""
-    max_bindings: Count = 1_000
-    """Names that clients have bound, and dataspaces that they have made."""
-    bindings_per_connection: Count = 100
+    max_bound_names: Count = 1_000
+    """Names that Syndicate clients have bound, and dataspaces that they have made."""
+    names_per_connection: Count = 100
     """The same, of one connection."""
     max_routes: Count = 100
     """Connections that the relay makes to other Syndicate servers, for clients with a sturdyref for

@@ -52,7 +52,7 @@ _REF = Symbol("ref")
 _OID = Symbol("oid")
 _KEY = Symbol("key")
 
-BINDING_LIMITS = "--max-bindings", "--bindings-per-connection"
+BINDING_LIMITS = "--max-bound-names", "--names-per-connection"
 
 
 class Deed:
@@ -167,7 +167,7 @@ class Bindspace(Entity):
             raise RemoteProtocolError("this name is the relay's own")
         settings = self.settings
         self._shares.take(
-            source, settings.max_bindings, settings.bindings_per_connection, BINDING_LIMITS
+            source, settings.max_bound_names, settings.names_per_connection, BINDING_LIMITS
         )
         space = self._space.dataspace
         shown = wire_value(Record(_BOUND, (binding.oid,)))
@@ -218,7 +218,7 @@ class Bindspace(Entity):
         settings = self.settings
         try:
             self._shares.take(
-                source, settings.max_bindings, settings.bindings_per_connection, BINDING_LIMITS
+                source, settings.max_bound_names, settings.names_per_connection, BINDING_LIMITS
             )
         except TooManyError as exc:
             return self._refused(f"no dataspace was made: {exc}", whom, source)

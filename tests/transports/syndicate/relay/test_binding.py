@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from clearfunds.relay import RelaySettings
+from clearfunds.relay._relay import check_relay
+from clearfunds.transports._listener import ListenURLError
 from clearfunds.transports.syndicate import mint
 from clearfunds.transports.syndicate._preserves import decode_text
 from tests.transports.peers import until
@@ -227,7 +230,7 @@ async def test_holders_see_names_but_no_keys() -> None:
 
 async def test_there_are_limits() -> None:
     async with (
-        guarded(max_bindings=3, bindings_per_connection=2) as served,
+        guarded(max_bound_names=3, names_per_connection=2) as served,
         served.peer() as one,
         served.peer() as two,
     ):
@@ -236,14 +239,14 @@ async def test_there_are_limits() -> None:
         await made(one, first)
         await one.send(bound("#:[0 8]", "b", handle=51, at=first))
         (line,) = await one.told()
-        assert "--bindings-per-connection" in line
+        assert "--names-per-connection" in line
         await one.send(f"[[{first} <A <dataspace #:[0 4]> 41>]]")
         (line,) = await one.told()
         assert line.startswith('4 + <error "no dataspace was made')
         await two.send(bound("#:[0 8]", "c", k=0, at=second))
         await two.send(bound("#:[0 8]", "d", handle=51, at=second))
         (line,) = await two.told()
-        assert "--max-bindings" in line
+        assert "--max-bound-names" in line
         # What is given back can be had again.
         await one.send(f"[[{first} <R 40>]]")
         await one.lines(1)
@@ -273,3 +276,8 @@ async def test_a_failed_packet_binds_nothing() -> None:
             await owner.send(f"[{bind} [{space} <A <Observe <lit [1]> #:[0 3]> 30>]]")
             await owner.refused()
         assert (await resolve(guest, sturdyref())).startswith("<error ")
+
+
+async def test_the_two_names_of_the_relay_differ() -> None:
+    with pytest.raises(ListenURLError, match="--sturdy-oid and --bind-oid are both 'syndicate'"):
+        check_relay(RelaySettings(listen=(GATE,), sturdy_key=KEY, bind_oid="syndicate"))
