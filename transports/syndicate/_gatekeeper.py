@@ -15,6 +15,7 @@ Source: syndicate-protocols, gatekeeper.prs, rpc.prs and sturdy.prs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -38,6 +39,10 @@ _REFUSALS: Final[dict[Dialect, str]] = {"ok": "error", "accepted": "rejected"}
 
 RUST_HANDLES: Final = 10, 3
 """Modulus and remainder of the handles of clients in Rust (actor.rs: BUMP_AMOUNT, NEXT_HANDLE)."""
+
+MAX_FOLLOWED: Final = 100
+"""Standing questions of one connection whose answers change when their names are bound, or no
+longer: one that binds a name does work for each."""
 
 SYNC_SECONDS: Final = 5.0
 """How long a client may take to answer a sync before it counts as one that answers none."""
@@ -135,7 +140,7 @@ class Gatekeeper(Entity):
         settings: the key, the names, and the form of the answers.
     """
 
-    __slots__ = ("_bindings", "_own", "_standing", "_waiting", "settings")
+    __slots__ = ("_bindings", "_followed", "_own", "_standing", "_waiting", "settings")
 
     def __init__(
         self,
@@ -151,8 +156,9 @@ class Gatekeeper(Entity):
         self.settings = settings
         # Questions whose askers have yet to answer a sync, the oldest first.
         self._waiting: dict[Question, None] = {}
-        # All questions, by the key of the name that they ask for.
+        # Questions whose answers may change, by the key of the name that they ask for.
         self._standing: dict[bytes, dict[Question, None]] = {}
+        self._followed: Counter[object] = Counter()
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
         """See `Entity.assert_`; everything but `<resolve ...>` is ignored, and logged."""
@@ -168,7 +174,9 @@ class Gatekeeper(Entity):
 
     def _begin(self, question: Question) -> None:
         key = _key(question.step)
-        if key is not None:
+        source = question.source
+        if key is not None and self._followed[source] < MAX_FOLLOWED:
+            self._followed[source] += 1
             self._standing.setdefault(key, {})[question] = None
         question.outcome = self._outcome(question)
         with question.source.account.turn() as turn:
@@ -210,11 +218,14 @@ class Gatekeeper(Entity):
         question.over = True
         self._forget(question)
         key = _key(question.step)
-        if key is not None:
+        if key is not None and question in self._standing.get(key, ()):
             asked = self._standing[key]
             del asked[question]
             if not asked:
                 del self._standing[key]
+            self._followed[question.source] -= 1
+            if not self._followed[question.source]:
+                del self._followed[question.source]
         with question.source.account.turn() as turn:
             question.take_back(turn)
 

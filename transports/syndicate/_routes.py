@@ -259,19 +259,18 @@ class RouteAnswer:
         """Answer, in place of the last answer; None: nothing is known now."""
         if self._over:
             return
-        before, self._assertion = self._assertion, None
+        made: Assertion | None = None
         try:
             with self._source.account.turn() as turn:
-                if before is not None:
-                    self._space.retract(turn, before)
+                if self._assertion is not None:
+                    self._space.retract(turn, self._assertion)
                 if outcome is not None:
                     label = "error" if isinstance(outcome, str) else "ok"
                     result = Record(Symbol(label), (outcome,))
                     shown = wire_value(Record(Symbol("a"), (self._question, result)))
                     made = self._space.assert_(turn, shown)
-            self._assertion = made if outcome is not None else None
+            self._assertion = made
         except QuotaExceededError as exc:
-            self._assertion = before
             self._source.complain(f"a route was not answered: {exc}")
 
     def end(self) -> None:

@@ -281,3 +281,27 @@ async def test_a_failed_packet_binds_nothing() -> None:
 async def test_the_two_names_of_the_relay_differ() -> None:
     with pytest.raises(ListenURLError, match="--sturdy-oid and --bind-oid are both 'syndicate'"):
         check_relay(RelaySettings(listen=(GATE,), sturdy_key=KEY, bind_oid="syndicate"))
+
+
+async def test_the_first_questions_of_a_connection_are_answered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clearfunds.transports.syndicate._gatekeeper.MAX_FOLLOWED", 2)
+    async with guarded() as served, served.peer() as owner, served.peer() as guest:
+        space = await binder(owner)
+        for n in range(3):
+            assert (await resolve(guest, sturdyref(), 10 + n, 10 + n)).startswith("<error ")
+        await owner.send(bound("#:[0 8]", at=space))
+        await owner.lines(1)
+        assert sorted(line[:8] for line in await guest.lines(4)) == [
+            "10 + <ok", "10 - <er", "11 + <ok", "11 - <er",
+        ]  # fmt: skip
+        # One is over; the next counts.
+        await guest.send("[[0 <R 10>]]")
+        await guest.lines(1)
+        await resolve(guest, sturdyref(), 20, 20)
+        await owner.send(f"[[{space} <R 50>]]")
+        await owner.lines(1)
+        assert sorted(line[:8] for line in await guest.lines(4)) == [
+            "11 + <er", "11 - <ok", "20 + <er", "20 - <ok",
+        ]  # fmt: skip
