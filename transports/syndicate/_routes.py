@@ -19,7 +19,6 @@ Source: syndicate-protocols, gatekeeper.prs and transportAddress.prs; syndicate-
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -338,7 +337,7 @@ class Route:
             else:
                 return address, Link(stream.socket, f"{address}#{self.number}"), websocket
         why = f"no address of the route can be reached: {'; '.join(wrong)}"
-        self._log(logging.WARNING, why)
+        self._complain(why)
         self._answer.give(why)
         return None
 
@@ -348,7 +347,8 @@ class Route:
             return
         session = SyndicateSession(self._server, link, LISTENER, entry=Inert(), websocket=websocket)
         self._session = session
-        self._log(logging.INFO, f"{session.name} connected")
+        extra = {"event": "route", "account": session.name}
+        self._server.logger.info("%s connected", session.name, extra=extra)
         try:
             self._resolve(session, address, session.far(0), 0)
             await session.run()
@@ -388,8 +388,8 @@ class Route:
             self._resolve(session, address, outcome, index + 1)
             return
         if outcome is not None:
-            self._log(logging.WARNING, f"{session.name}: {outcome}")
+            self._complain(f"{session.name}: {outcome}")
         self._answer.give(outcome)
 
-    def _log(self, level: int, text: str) -> None:
-        self._server.logger.log(level, "%s", text, extra={"event": "route", "reason": text})
+    def _complain(self, why: str) -> None:
+        self._server.logger.warning("%s", why, extra={"event": "no_route", "reason": why})
