@@ -422,7 +422,8 @@ class Relay:
             self.syndicate.handle,
             listener=listener.label,
             gatekeeper=url.gatekeeper,
-            websocket=url.is_websocket,
+            # A port takes both; `ws` says that nothing else is wanted.
+            websocket=True if url.is_websocket else None if url.port else False,
         )
 
     def close(self) -> None:
@@ -506,6 +507,12 @@ def check_relay(settings: RelaySettings) -> list[ListenURL]:
     if _wants(urls, "syndicate"):
         _check_extra("Syndicate", "..transports.syndicate._server")
         _check_syndicate_policy(settings)
+        if settings.sturdy_oid == settings.bind_oid:
+            msg = (
+                f"--sturdy-oid and --bind-oid are both {settings.bind_oid!r}: a sturdyref stands "
+                "for one thing; give the bindspace another name"
+            )
+            raise ListenURLError(msg)
     return urls
 
 
@@ -725,6 +732,8 @@ async def _run(
             (http, *_) = await background.start(serve_relays_pages, relay, settings.http)
         async with trio.open_nursery() as connections:
             accepting = trio.CancelScope()
+            if relay.syndicate is not None:
+                relay.syndicate.nursery = connections
 
             async def accept() -> None:
                 with accepting:

@@ -37,6 +37,7 @@ from ._peer_facts import PeerFacts
 from ._scheduler import Work
 
 if TYPE_CHECKING:
+    from ._reactor import Reactor
     from ._server import Server
 
 LOOKAHEAD_BYTES = 128 << 10
@@ -325,17 +326,29 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 held = self._note_input()
                 if held is not None and not held.may_grow():
                     await self._wait_for_room(held)
-            data: bytes | None
-            if size >= LITTLE_BYTES or reactor is None:
-                data = await link.receive()
-            else:
-                # What comes next is most likely as little.
-                data = await link.lend(reactor, self._handle_read)
-                if data is None:
-                    continue
+            data = await (link.receive() if size >= LITTLE_BYTES else self._read_little(reactor))
+            if data is None:
+                continue
             size = len(data)
             self._received(data)
             del data  # up to 64 KiB, while nothing comes
+
+    async def _read_little(self, reactor: Reactor | None) -> bytes | None:
+        """Read as often as reads are handled by `_handle_read`: most likely as little comes again.
+
+        Returns:
+            What that could not handle; None: it has, and something else is to be done now.
+        """
+        link = self._link
+        if reactor is not None:
+            return await link.lend(reactor, self._handle_read)
+        while 0 < len(data := await link.receive()) < LITTLE_BYTES:
+            done = self._handle_read(data)
+            if done is None:
+                break
+            if not done:
+                return None
+        return data
 
     def _handle_read(self, data: bytes) -> bool | None:
         """Do what `_serve` does with what was read, as long as nothing has to be waited for.

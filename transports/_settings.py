@@ -434,11 +434,23 @@ class SyndicateSettings:
     # As in syndicate-rs's configuration for its examples.
     sturdy_oid: str = "syndicate"
     """Name (oid) of the dataspace in sturdyrefs."""
+    bind_oid: str = "bind"
+    """Name (oid) of the bindspace in sturdyrefs: clients with a sturdyref for it bind names of
+    their own and make dataspaces."""
+    max_bound_names: Count = 1_000
+    """Names that Syndicate clients have bound, and dataspaces that they have made."""
+    names_per_connection: Count = 100
+    """The same, of one connection."""
+    max_routes: Count = 100
+    """Connections that the relay makes to other Syndicate servers, for clients with a sturdyref for
+    the bindspace (resolve-path)."""
+    routes_per_connection: Count = 10
+    """The same, for one connection."""
     # `<ok ref>` and `<error reason>`, since September 2024 (gatekeeper.prs, rpc.prs), or `<accepted
     # ref>` and `<rejected reason>` before.
-    resolve_answer: Literal["ok", "accepted"] = "ok"
-    """Success reply of a gatekeeper. ok: the current protocol's; accepted: for syndicate-py 0.19.3
-    and other older clients."""
+    resolve_answer: Literal["auto", "ok", "accepted"] = "auto"
+    """Success reply of a gatekeeper. ok: the current protocol's; accepted: the one before it; auto:
+    both, except for clients that fail on a second one, such as syndicate-py 0.19.3."""
     # To request it is not the default: no other implementation is known to answer.
     turn_credit: Literal["off", "accept", "request"] = "accept"
     """Credit for turns, backpressure that Syndicate's peers can see where their transport hides it

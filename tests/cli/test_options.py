@@ -163,6 +163,11 @@ KINDS = {
     ),
     "turn_credit": (["--turn-credit", "off"], "request", '"accept"', "off", "request", "accept"),
     "sturdy_oid": (["--sturdy-oid", "a b"], "c d", '"e"', "a b", "c d", "e"),
+    "bind_oid": (["--bind-oid", "a b"], "c d", '"e"', "a b", "c d", "e"),
+    "max_bound_names": (["--max-bound-names", "91"], "92", "93", 91, 92, 93),
+    "names_per_connection": (["--names-per-connection", "94"], "95", "96", 94, 95, 96),
+    "max_routes": (["--max-routes", "97"], "98", "99", 97, 98, 99),
+    "routes_per_connection": (["--routes-per-connection", "7"], "8", "9", 7, 8, 9),
 }
 
 

@@ -10,7 +10,7 @@ from ._connection import Frame as Frame
 from ._connection import State as State
 from ._entities import DataspaceEntity as DataspaceEntity
 from ._entities import Entity as Entity
-from ._entities import Gatekeeper as Gatekeeper
+from ._gatekeeper import Gatekeeper as Gatekeeper
 from ._membrane import DEFAULT_MAX_ASSERTIONS as DEFAULT_MAX_ASSERTIONS
 from ._membrane import DEFAULT_MAX_REFERENCES as DEFAULT_MAX_REFERENCES
 from ._membrane import Membrane as Membrane

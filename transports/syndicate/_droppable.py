@@ -37,14 +37,14 @@ def _scanner() -> Scanner:
 class Messages:
     """See `.._backlog_messages.Framing`. Frames have no keys.
 
-    Args:
+    Attributes:
         websocket: Whether each packet is in a WebSocket message of its own.
     """
 
-    __slots__ = ("_scanner", "_websocket")
+    __slots__ = ("_scanner", "websocket")
 
     def __init__(self, *, websocket: bool) -> None:
-        self._websocket = websocket
+        self.websocket = websocket
         self._scanner = _scanner()
 
     def may_drop(self, chunk: bytes) -> bool:
@@ -64,7 +64,7 @@ class Messages:
 
     def _first(self, chunk: bytes, start: int) -> tuple[int, int]:
         """Return where a frame ends and its number of messages; 0 if it has other events."""
-        if self._websocket:
+        if self.websocket:
             if chunk[start] != _WHOLE_BINARY:
                 return start, 0
             start += {126: 4, 127: 10}.get(chunk[start + 1], 2)

@@ -1,4 +1,4 @@
-"""Entities that references point to: the dataspace, a gatekeeper, or a peer's entity.
+"""Entities that references point to: the dataspace, or a peer's entity.
 
 Rules:
 
@@ -25,23 +25,20 @@ from ._flat import FlatEvent
 from ._patterns import pattern_from_wire
 from ._plans import Plans
 from ._port import Ask, Made, Make, NobodyPort, Port, Unmake
-from ._preserves import Embedded, Record, Symbol, Value, is_tuple
+from ._preserves import Embedded, Record, Symbol, Value
 from ._sturdy import (
     Caveat,
     Refusal,
-    SturdyRef,
     attenuate_value,
     compile_caveats,
     deciding_fields,
-    is_genuine,
     max_attenuated_size,
-    parse_sturdyref,
 )
-from ._values import Decoded, Encoded, WireValue, label_kind, library_value, wire_value
+from ._values import Decoded, WireValue, label_kind, library_value, wire_value
 from ._vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from ...accounts import Recipient
+    from ...accounts import Account, Recipient
     from ._membrane import Pin
     from ._session import SyndicateSession
 
@@ -49,7 +46,7 @@ Retractor: TypeAlias = Callable[[Turn], None]
 """Takes an assertion back in the given turn."""
 
 _OBSERVE = label_kind(Symbol("Observe"))
-_RESOLVE = label_kind(Symbol("resolve"))
+RESOLVE = label_kind(Symbol("resolve"))
 
 MAX_PASSING = 1_024
 """Most kinds of records for which it is remembered whether caveats let them through."""
@@ -64,6 +61,16 @@ _numbers = count(1)
 
 class Source(Protocol):
     """The connection that brought an event."""
+
+    @property
+    def account(self) -> Account:
+        """The connection's account."""
+        ...
+
+    @property
+    def handle(self) -> int:
+        """The handle of the assertion that is being made."""
+        ...
 
     def observes(self) -> None:
         """Count one more observation.
@@ -149,27 +156,40 @@ class DataspaceEntity(Entity):
 
     `<Observe pattern #:observer>` observes. Everything else is state, or a message to route.
     Records whose label is in the vocabulary are instances of its classes.
+
+    Attributes:
+        dataspace: the dataspace.
+        vocabulary: maps labels of records to classes.
+        gatekeeper: answers `<resolve step #:k>`, as a client that expects a gatekeeper asserts it
+            here; None: that is state, too.
     """
 
-    __slots__ = ("dataspace", "plans", "vocabulary")
+    __slots__ = ("dataspace", "gatekeeper", "plans", "vocabulary")
 
     def __init__(self, dataspace: Dataspace, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.dataspace = dataspace
         self.vocabulary = vocabulary
         self.plans = Plans(dataspace, vocabulary)
+        self.gatekeeper: Entity | None = None
 
-    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor:
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
         """See `Entity.assert_`.
 
         Raises:
             RemoteProtocolError: if it observes an invalid pattern, or too many patterns; or if it
                 does not fit its label.
         """
-        if isinstance(value, Decoded) and value.pattern_kind == _OBSERVE:
-            fields = value.content.fields
-            if len(fields) == 2 and isinstance(fields[1], Embedded):
-                return self._observe(turn, value, fields[0], fields[1].embeddedValue, source)
+        if isinstance(value, Decoded):  # a reference is in it
+            kind = value.pattern_kind
+            if kind in (_OBSERVE, RESOLVE):
+                fields = value.content.fields
+                if len(fields) == 2 and isinstance(fields[1], Embedded):
+                    if kind == _OBSERVE:
+                        other = fields[1].embeddedValue
+                        return self._observe(turn, value, fields[0], other, source)
+                    if self.gatekeeper is not None:
+                        return self.gatekeeper.assert_(turn, value, source)
         return Withdrawal(self, self.dataspace.assert_(turn, self.vocabulary.known(value)))
 
     def _observe(
@@ -400,60 +420,3 @@ def through(
     if passed is before:
         return value  # unchanged: it need not be encoded again
     return None if passed is None else wire_value(passed)
-
-
-class Gatekeeper(Entity):
-    """Gives the dataspace to peers that have a sturdyref for it.
-
-    `<resolve <ref {oid: any sig: bytes}> #:k>` is answered by an assertion to k: `<ok #:dataspace>`
-    or `<error reason>`; for clients older than September 2024, `<accepted #:dataspace>` or
-    `<rejected reason>`. Retracting the question retracts the answer.
-
-    Source: syndicate-protocols, gatekeeper.prs, rpc.prs and sturdy.prs.
-    """
-
-    __slots__ = ("_answers", "_dataspace", "_key", "_max_caveats_size", "_oid")
-
-    def __init__(
-        self,
-        dataspace: DataspaceEntity,
-        *,
-        oid: str,
-        key: bytes,
-        accepted: bool,
-        max_caveats_size: int,
-    ) -> None:
-        super().__init__()
-        self._dataspace = dataspace
-        self._oid = oid
-        self._key = key
-        self._answers = ("accepted", "rejected") if accepted else ("ok", "error")
-        self._max_caveats_size = max_caveats_size
-
-    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
-        """See `Entity.assert_`; everything but `<resolve ...>` is ignored."""
-        if not isinstance(value, (Encoded, Decoded)) or value.pattern_kind != _RESOLVE:
-            return None
-        fields = value.value().fields
-        if not is_tuple(fields) or len(fields) != 2 or not isinstance(fields[1], Embedded):
-            return None
-        observer: Entity = fields[1].embeddedValue
-        good, bad = self._answers
-        try:
-            answer = Record(Symbol(good), (Embedded(self._resolve(fields[0])),))
-        except RemoteProtocolError as exc:
-            source.complain(f"a reference was not resolved: {exc}")
-            answer = Record(Symbol(bad), (str(exc),))
-        return observer.assert_(turn, wire_value(answer, len(str(answer))), source)
-
-    def _resolve(self, step: Value) -> Entity:
-        ref: SturdyRef = parse_sturdyref(step)
-        if ref.oid != self._oid or not is_genuine(ref, self._key):
-            # The answer does not say which of the two is wrong: that would help to guess.
-            raise RemoteProtocolError("this sturdyref names no service here, or was not made here")
-        if not ref.caveats:
-            return self._dataspace
-        return Attenuated(self._dataspace, ref.caveats, max_caveats_size=self._max_caveats_size)
-
-    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
-        """Ignore it."""

@@ -51,8 +51,8 @@ class Receiver:
     """
 
     __slots__ = (
-        "_account", "_after", "_awaited", "_complain", "_counters", "_live", "_max_deliveries",
-        "_max_observations", "_membrane", "_observing",
+        "_after", "_awaited", "_complain", "_counters", "_live", "_max_deliveries",
+        "_max_observations", "_membrane", "_observing", "account", "handle",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +65,7 @@ class Receiver:
         max_deliveries: int,
         complain: Callable[[str], object],
     ) -> None:
-        self._account = account
+        self.account = account
         self._membrane = membrane
         self._counters = counters
         self._max_observations = max_observations
@@ -74,6 +74,7 @@ class Receiver:
         # The function that takes an assertion back, by handle.
         self._live: dict[int, Retractor] = {}
         self._observing = 0
+        self.handle = 0
         self._after: list[Callable[[], None]] = []
         # Answers that the peer expects from others.
         self._awaited: set[Answer] = set()
@@ -150,7 +151,7 @@ class Receiver:
         """Handle some events of a packet in one turn, all or none."""
         changes = _Changes(self._live)
         try:
-            with self._account.turn(items=max(1, events), nbytes=nbytes) as turn:
+            with self.account.turn(items=max(1, events), nbytes=nbytes) as turn:
                 turn.max_deliveries = self._max_deliveries
                 each(changes, turn)
         except BaseException as exc:
@@ -176,6 +177,7 @@ class Receiver:
         standing = self._membrane.receive_assert(oid, event, plain=plain)
         if standing is None:
             return
+        self.handle = event.handle
         value = standing.assertion if plain else wire_value(standing.assertion)
         retractor = standing.target.assert_(turn, value, self)
         if retractor is not None:
@@ -212,7 +214,7 @@ class Receiver:
         live = list(self._live.values())
         self._live.clear()
         return (
-            partial(_retract_all, self._account, live[start : start + RETIRE_STEP])
+            partial(_retract_all, self.account, live[start : start + RETIRE_STEP])
             for start in range(0, len(live), RETIRE_STEP)
         )
 

@@ -10,7 +10,6 @@ from ...accounts import Account, Outcome
 from ...dataspace import Batch, captured
 from .._errors import LocalProtocolError
 from .._outlet import Outlet
-from ..websocket import WebSocket
 from ._connection import Connection
 from ._packets import Packet, Turn, TurnEvent, decode, encode
 from ._port import Gathering, Port
@@ -29,7 +28,6 @@ class Sender:
         outlet: the send buffer.
         connection: knows the syntax of the peer.
         writer: makes the events for the peer.
-        websocket: whether each packet is sent in a WebSocket message of its own.
         complain: logs messages that cannot be expressed to the peer.
         cut: ends the connection.
 
@@ -38,12 +36,13 @@ class Sender:
         writer: makes the events for the peer.
         gathering: the events of the current commit.
         gone: whether nothing more can be sent to the peer.
+        frame: makes the WebSocket message of a packet; None: packets are sent as they are.
         credited: holds sent turns until the peer gives credit for them, if it does.
     """
 
     __slots__ = (
-        "_account", "_complain", "_connection", "_cut", "_websocket", "credited", "gathering",
-        "gone", "outlet", "writer",
+        "_account", "_complain", "_connection", "_cut", "credited", "frame", "gathering", "gone",
+        "outlet", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +52,6 @@ class Sender:
         connection: Connection,
         writer: Writer,
         *,
-        websocket: bool,
         complain: Callable[[str], object],
         cut: Callable[[str], object],
     ) -> None:
@@ -61,7 +59,7 @@ class Sender:
         self.outlet = outlet
         self._connection = connection
         self.writer = writer
-        self._websocket = websocket
+        self.frame: Callable[[bytes], bytes] | None = None
         self._complain = complain
         self._cut = cut
         self.gathering = Gathering(self)
@@ -114,7 +112,7 @@ class Sender:
                 self._hold(account, packet, 1, items, share, now)
                 left, left_bytes = left - items, left_bytes - share
             return
-        if self._connection.text or self._websocket:
+        if self._connection.text or self.frame is not None:
             packets = b"".join(self._framed(port, run))
         else:
             packets = run.chunk(port.told_as)
@@ -131,7 +129,7 @@ class Sender:
         self, port: Port, account: Account, batch: Batch, nbytes: int, now: float
     ) -> None:
         """Send each publication of a run as a turn of its own. For `Port`."""
-        special = bool(port.caveats or self._connection.text or self._websocket)
+        special = bool(port.caveats or self._connection.text or self.frame)
         framed = batch.framed
         if framed is None:
             framed = batch.framed = {}
@@ -195,7 +193,7 @@ class Sender:
         return self._wrapped(b"".join((b"\xb5", *raw, b"\x84")))
 
     def _wrapped(self, packet: bytes) -> bytes:
-        return WebSocket.frame(packet) if self._websocket else packet
+        return packet if self.frame is None else self.frame(packet)
 
     def _hold(
         self, account: Account, packets: bytes, turns: int, items: int, nbytes: int, now: float

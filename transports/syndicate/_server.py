@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,11 @@ from .._flusher import Flusher
 from .._link import Link
 from .._server import Server
 from .._settings import ServerSettings
-from ._entities import DataspaceEntity, Entity, Gatekeeper
+from ._bindings import Bindings
+from ._bindspace import Bindspace, new_dataspace
+from ._entities import DataspaceEntity
+from ._gatekeeper import Gatekeeper
+from ._routes import Routes
 from ._session import SyndicateSession
 from ._vocabulary import Vocabulary
 
@@ -39,6 +43,10 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
     Attributes:
         vocabulary: Maps labels of records to classes.
         entity: The dataspace, as peers refer to it.
+        gatekeeper: Gives references to those that show a sturdyref.
+        bindspace: Binds names, and makes dataspaces, for those that have a reference to it.
+        routes: Connections to other servers.
+        nursery: Has the connections that the relay makes, for routes; None: it makes none.
         policies: The policies for slow consumers.
     """
 
@@ -59,15 +67,29 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
         # Set while some connection may be due credit: otherwise the clock need not wake up.
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
+        bindings = Bindings()
+        space = new_dataspace(self.entity, settings)
+        self.bindspace = Bindspace(space, bindings, settings)
+        self.routes = self.bindspace.routes = Routes(self, space.dataspace)
+        self.nursery: trio.Nursery | None = None
+        self.gatekeeper = Gatekeeper(self.entity, self.bindspace, bindings, settings)
+        self.entity.gatekeeper = self.gatekeeper
+        self.bindspace.is_own = self.gatekeeper.is_own
         self.policies = _policies(settings)
 
     def adjust(self, settings: ServerSettings) -> None:
         """See `Server.adjust`."""
         self.policies = _policies(settings)
+        self.gatekeeper.settings = self.bindspace.settings = settings
         super().adjust(settings)
 
     def handle(
-        self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False
+        self,
+        link: Link,
+        listener: str,
+        *,
+        gatekeeper: bool = False,
+        websocket: bool | None = False,
     ) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`.
 
@@ -75,22 +97,16 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
             link: The connection.
             listener: The listener's name.
             gatekeeper: Whether oid 0 is a gatekeeper; else it is the dataspace.
-            websocket: Whether packets come in WebSocket messages.
+            websocket: Whether packets come in WebSocket messages; None: the first byte tells.
         """
-        entry = self._gatekeeper() if gatekeeper else self.entity
+        entry = self.gatekeeper if gatekeeper else self.entity
         make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
         return self.serve(link, make)
 
-    def _gatekeeper(self) -> Entity:
-        settings = self.settings
-        assert settings.sturdy_key is not None, "a gatekeeper needs a key"
-        return Gatekeeper(
-            self.entity,
-            oid=settings.sturdy_oid,
-            key=settings.sturdy_key,
-            accepted=settings.resolve_answer == "accepted",
-            max_caveats_size=settings.max_caveats_size,
-        )
+    def stop(self) -> None:
+        """See `Server.stop`."""
+        super().stop()
+        self.routes.stop()
 
     async def keep_time(self) -> None:
         """Hold every connection to its deadline, and give credit when due, until cancelled."""
@@ -102,6 +118,11 @@ class SyndicateServer(Server[ServerSettings, SyndicateSession]):
                     await self._somebody.wait()
                 await trio.sleep(CREDIT_SECONDS)
                 self.ledger.faults.call(None, "looking for credit that is due", self._give_credit)
+
+    def ticks(self, now: float) -> Generator[None, None, None]:
+        """See `Server.ticks`."""
+        self.gatekeeper.tick(now)
+        yield from super().ticks(now)
 
     def joined(self) -> None:
         self._somebody.set()

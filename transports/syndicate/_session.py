@@ -28,10 +28,10 @@ from .._link import Link
 from .._need_data import NEED_DATA, NeedData
 from .._outlet_backlog import ConsumerPolicy
 from .._session import LOOKAHEAD_PAUSE_SECONDS, Hold, Session
-from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
+from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket, WebSocketClient
 from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages
-from ._entities import Answer, Attenuated, Entity, Inert, Proxy
+from ._entities import Answer, Attenuated, Entity, Inert, Proxy, Source
 from ._flat_turns import FlatTurns
 from ._membrane import Membrane
 from ._packets import Error, Extension, Nop, Turn
@@ -54,13 +54,22 @@ MAX_LOOKAHEAD = 10_000
 default limit in items."""
 
 
-FEW_BYTES = 4 << 10
 FEW_PACKETS = 16
-"""Most input that is handled in one short step: a third of a millisecond's worth."""
+"""Most packets that are handled in one short step: a third of a millisecond's worth."""
+HTTP_BEGINS = ord("G")
+"""The first byte of a WebSocket's handshake, a GET. No packet begins with it."""
 
 
 class SyndicateSession(Session["SyndicateServer", Account]):
     """One peer's connection.
+
+    Args:
+        server: The state that all of them share.
+        link: The connection.
+        listener: The listener's name.
+        entry: What the peer knows as oid 0.
+        websocket: Whether packets come in WebSocket messages; None: the first byte tells. Or the
+            WebSocket of a connection that the relay has made.
 
     Attributes:
         sender: The way out to the peer.
@@ -70,7 +79,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     __slots__ = (
         "_answers", "_connection", "_fault", "_flat", "_forgotten", "_framing", "_lookahead",
         "_lookahead_bytes", "_membrane", "_messages", "_messages_bytes", "_peer", "_receiver",
-        "_templates", "_websocket", "sender", "turn_credit",
+        "_sniffs", "_templates", "_websocket", "sender", "turn_credit",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -82,7 +91,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         listener: str,
         *,
         entry: Entity,
-        websocket: bool,
+        websocket: bool | WebSocketClient | None,
     ) -> None:
         peer = self._peer = Peer(listener, NO_USER, link.peer)
         super().__init__(server, link, peer.name)
@@ -92,18 +101,16 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         limit = settings.limit_of(peer.name, link.peer)
         self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
         self.outlet.owner = self.account
-        self._framing = Messages(websocket=websocket)
+        self._framing = Messages(websocket=False)
         self._deal()
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,
             max_text_size=settings.max_text_size,
             max_depth=settings.max_depth,
         )
-        self._websocket: WebSocket | None = None
-        if websocket:
-            self._websocket = WebSocket(
-                max_message_size=settings.max_packet_size, origins=settings.origin
-            )
+        self._websocket: WebSocket | WebSocketClient | None = None
+        # Who requests credit speaks first, and a WebSocket's client expects an answer first.
+        self._sniffs = websocket is None and settings.turn_credit != "request"
         # WebSocket messages that are parsed one by one.
         self._messages: deque[bytes] = deque()
         self._messages_bytes = 0
@@ -123,7 +130,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self.outlet,
             self._connection,
             Writer(self._connection, self._membrane, server.vocabulary, self._attenuate),
-            websocket=websocket,
             complain=self.complain,
             cut=link.cut,
         )
@@ -156,12 +162,25 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._lookahead: deque[Frame] = deque()
         self._lookahead_bytes = 0
         self._fault: RemoteProtocolError | None = None
-        if not websocket:
-            self._fast_path = self._forward_few
+        if isinstance(websocket, WebSocketClient):
+            self._speak(websocket)
+        elif websocket:
+            self._speak_websocket()
+        elif not self._sniffs:
             self.turn_credit.ask()
 
     def __repr__(self) -> str:
         return f"<SyndicateSession {self.name}: {self._connection.state.value}, {self._membrane!r}>"
+
+    def _speak_websocket(self) -> None:
+        settings = self._server.settings
+        size = settings.max_packet_size
+        self._speak(WebSocket(max_message_size=size, origins=settings.origin))
+
+    def _speak(self, websocket: WebSocket | WebSocketClient) -> None:
+        self._websocket = websocket
+        self._framing.websocket = True
+        self.sender.frame = websocket.frame
 
     # -- the connection's life ------------------------------------------------------------------
 
@@ -198,6 +217,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._eof = True
             return
         self._server.counters.received_bytes += len(data)
+        if self._sniffs:
+            self._sniffs = False
+            if data[0] == HTTP_BEGINS:
+                self._speak_websocket()
         websocket = self._websocket
         if websocket is None:
             self._connection.receive_data(data)
@@ -551,9 +574,17 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self.turn_credit.took(packets)
         return packets > 0
 
+    def _handle_read(self, data: bytes) -> bool | None:
+        """See `Session._handle_read`."""
+        done = self._forward_few(data)
+        if done is None:
+            return super()._handle_read(data)
+        self._last = self._server.ledger.clock()
+        return done
+
     def _forward_few(self, data: bytes) -> bool | None:
-        """See `Session._fast_path`: handles a few flat packets, and sends what they cause."""
-        if len(data) > FEW_BYTES or not self._known or self._fault is not None:
+        """Handle a few flat packets, and send what they cause; None if they are not."""
+        if not self._known or self._fault is not None or self._sniffs or self._websocket:
             return None
         connection = self._connection
         at = connection.buffered()
@@ -642,6 +673,19 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return make_template(
             frame.data, frame.start, frame.end, part, destinations, told, dataspace.version
         )
+
+    def far(self, oid: int) -> Entity:
+        """Return an entity that the peer is known to export. For connections that the relay makes.
+
+        Raises:
+            RemoteProtocolError: as `Membrane.import_`.
+        """
+        return self._membrane.import_(oid).entity
+
+    @property
+    def source(self) -> Source:
+        """The connection, as entities see it."""
+        return self._receiver
 
     # -- requests of entities --------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 Needs h11 and wsproto, of the extra `relay`.
 """
 
+from ._client import WebSocketClient as WebSocketClient
+from ._client import WebSocketURL as WebSocketURL
+from ._client import open_websocket as open_websocket
 from ._link import WebSocketLink as WebSocketLink
 from ._message_socket import MessageSocket as MessageSocket
 from ._websocket import DEFAULT_MAX_HANDSHAKE_SIZE as DEFAULT_MAX_HANDSHAKE_SIZE

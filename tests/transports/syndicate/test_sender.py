@@ -92,7 +92,6 @@ async def test_who_gives_credit_is_not_waited_for_by_what_it_was_not_told(
                 outlet,
                 Connection(),
                 writer,
-                websocket=False,
                 complain=lambda _: None,
                 cut=print,
             )

@@ -96,7 +96,10 @@ def addressed(packet: bytes, oid: bytes) -> bytes:
 @senders
 async def test_the_example_session(send: Sender) -> None:
     assert len(SAYS_TONY) == 117
-    async with relay(listen=(GATE,), sturdy_key=b"") as served, served.peer() as peer:
+    async with (
+        relay(listen=(GATE,), sturdy_key=b"", resolve_answer="ok") as served,
+        served.peer() as peer,
+    ):
         await send(peer, RESOLVE)
         oid, handle = granted(await peer.raw_packet(), OK)
         await send(peer, addressed(SAYS_TONY, oid))
@@ -120,7 +123,10 @@ async def test_the_example_session(send: Sender) -> None:
 @senders
 async def test_the_session_all_sent_before_anything_is_read(send: Sender) -> None:
     """The client may not know what it will be granted; it is the first free oid, as upstream's."""
-    async with relay(listen=(GATE,), sturdy_key=b"") as served, served.peer() as peer:
+    async with (
+        relay(listen=(GATE,), sturdy_key=b"", resolve_answer="ok") as served,
+        served.peer() as peer,
+    ):
         await send(peer, RESOLVE + SAYS_TONY + SYNC)
         assert granted(await peer.raw_packet(), OK)[0] == b"\xb0\x01\x01"
         assert await peer.raw_packet() == TOLD
@@ -140,7 +146,10 @@ async def test_an_anonymous_endpoint_is_the_dataspace_itself(send: Sender) -> No
 @senders
 async def test_the_session_in_text(send: Sender) -> None:
     """What is said in text is answered in text, a line a packet."""
-    async with relay(listen=(GATE,), sturdy_key=b"") as served, served.peer() as peer:
+    async with (
+        relay(listen=(GATE,), sturdy_key=b"", resolve_answer="ok") as served,
+        served.peer() as peer,
+    ):
         step = f'<ref {{oid: "syndicate" sig: #x"{SIG}"}}>'
         await send(peer, f"[[0 <A <resolve {step} #:[0 0]> 1>]]\n".encode())
         answer = await peer.raw_packet()
@@ -243,7 +252,10 @@ async def test_an_unknown_caveat_lets_nothing_through() -> None:
     sig = mint("syndicate", b"a key").sig
     sig = hmac.digest(sig, canonical(caveat), "blake2s")[:16]
     step = str(SturdyRef("syndicate", sig, (caveat,)))
-    async with relay(listen=(GATE,), sturdy_key=b"a key") as served, served.peer() as peer:
+    async with (
+        relay(listen=(GATE,), sturdy_key=b"a key", resolve_answer="ok") as served,
+        served.peer() as peer,
+    ):
         await peer.send(resolve(step))
         (line,) = await peer.told()
         if answer_of(line) == "error":
@@ -262,7 +274,9 @@ async def test_an_unknown_caveat_lets_nothing_through() -> None:
 async def test_caveats_let_less_through() -> None:
     only = '<rewrite <bind <rec Says [<lit "me"> <_>]>> <ref 0>>'
     async with (
-        relay(listen=(GATE, "syndicate+tcp://127.0.0.1:0"), sturdy_key=b"a key") as served,
+        relay(
+            listen=(GATE, "syndicate+tcp://127.0.0.1:0"), sturdy_key=b"a key", resolve_answer="ok"
+        ) as served,
         served.peer() as peer,
         served.peer(1) as watcher,
     ):
@@ -286,7 +300,10 @@ async def test_caveats_let_less_through() -> None:
 
 
 async def test_a_reference_granted_twice_is_one_until_both_are_given_back() -> None:
-    async with relay(listen=(GATE,), sturdy_key=b"a key") as served, served.peer() as peer:
+    async with (
+        relay(listen=(GATE,), sturdy_key=b"a key", resolve_answer="ok") as served,
+        served.peer() as peer,
+    ):
         await peer.send(resolve(minted()), resolve(minted(), oid=1, handle=2))
         first, second = await peer.lines(2)
         oid = int(first.rpartition("#:[0 ")[2].partition("]")[0])
@@ -301,7 +318,10 @@ async def test_a_reference_granted_twice_is_one_until_both_are_given_back() -> N
 
 
 async def test_a_gatekeeper_is_no_dataspace() -> None:
-    async with relay(listen=(GATE,), sturdy_key=b"a key") as served, served.peer() as peer:
+    async with (
+        relay(listen=(GATE,), sturdy_key=b"a key", resolve_answer="ok") as served,
+        served.peer() as peer,
+    ):
         await peer.send(observe(BIND), "[[0 <M <Says 1>>]]", "[[0 <A <Says 1> 2>]]")
         assert await peer.sync() == []
         assert served.statistics.assertions == served.statistics.observations == 0

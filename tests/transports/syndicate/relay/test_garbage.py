@@ -75,7 +75,7 @@ async def outcome(peer: Peer) -> Error | None:
 REFUSED: list[tuple[bytes, str]] = [
     # No packet begins like this.
     (b"\x00", "0x00"),
-    (b"GET / HTTP/1.1\r\n\r\n", "0x47"),
+    (b"HEAD / HTTP/1.1\r\n\r\n", "0x48"),
     (b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00", "0x10"),
     (b"\x81", "0x81"),
     (b"\x84", "0x84"),

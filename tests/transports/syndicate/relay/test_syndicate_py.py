@@ -320,9 +320,7 @@ def caveats(*texts: str) -> list[Value]:
 @asynccontextmanager
 async def guarded() -> AsyncGenerator[SyndicateRelay]:
     """Run a relay: the dataspace on its first listener, a gatekeeper on its second."""
-    async with relay(
-        listen=(TCP, f"{TCP}?gatekeeper"), sturdy_key=KEY, resolve_answer="accepted"
-    ) as served:
+    async with relay(listen=(TCP, f"{TCP}?gatekeeper"), sturdy_key=KEY) as served:
         yield served
 
 

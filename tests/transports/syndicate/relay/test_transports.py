@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import trio
 import trio_websocket
 
-from clearfunds.transports.syndicate import Error, Turn, decode
+from clearfunds.transports.syndicate import Error, Turn, decode, mint
 from tests.transports.peers import SECONDS
 
 from .peers import WHOLE_SAYS, Peer, observe, relay, says, wire
@@ -186,3 +186,68 @@ async def test_a_text_peer_is_answered_as_it_last_spoke() -> None:
         assert await peer.raw_packet() == b'[[1 <M ["hi"]>]]'
         await peer.send_raw(wire(says("1")))
         assert (await peer.raw_packet())[0] >= 128
+
+
+# -- one port for both ----------------------------------------------------------------------------
+
+
+async def test_a_port_takes_packets_and_websockets() -> None:
+    async with relay() as server:
+        (url,) = server.running.addresses.listening
+        async with (
+            server.peer() as binary,
+            server.peer(text=True) as text,
+            web_peer(url) as web,
+        ):
+            for peer in (binary, text):
+                await peer.send(observe(WHOLE_SAYS))
+                await peer.sync()
+            await web.send(observe(WHOLE_SAYS))
+            await web.sync()
+            every: tuple[Peer | WebPeer, ...] = (binary, text, web)
+            for n, publisher in enumerate(every):
+                await publisher.send(says(str(n)))
+                for each in every:
+                    assert await each.told() == [f"1 ! [<Says {n}>]"]
+            server.audit()
+
+
+async def test_a_port_with_a_gatekeeper_takes_both() -> None:
+    resolve = f"[[0 <A <resolve {mint('syndicate', b'')} #:[0 1]> 3>]]"
+    async with relay(listen=("syndicate+tcp://127.0.0.1:0?gatekeeper",), sturdy_key=b"") as server:
+        (url,) = server.running.addresses.listening
+        async with server.peer() as plain, web_peer(url) as web:
+            for peer in (plain, web):
+                await peer.send(resolve)
+                assert await peer.told() == ["1 + <accepted #:[0 1]>", "1 + <ok #:[0 1]>"]
+
+
+async def test_of_a_page_elsewhere_a_port_takes_no_websocket() -> None:
+    """A browser reaches every port of this machine; what it may do there is `--origin`'s to say."""
+    async with relay() as server:
+        port = server.where()
+        handshake = (
+            "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+            "Origin: https://elsewhere.example\r\n\r\n"
+        )
+        async with await trio.open_tcp_stream("127.0.0.1", int(port)) as stream:
+            await stream.send_all(handshake.encode())
+            with trio.fail_after(SECONDS):
+                assert b" 403 " in await stream.receive_some()
+
+
+async def test_a_websocket_port_takes_no_packets() -> None:
+    async with relay(listen=(WS,)) as server, server.peer() as peer:
+        await peer.send(says("a"))
+        with trio.fail_after(SECONDS):
+            assert (await peer.stream.receive_some()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_where_credit_is_requested_a_port_takes_packets_alone() -> None:
+    """The relay speaks first then, which a WebSocket's client does not expect."""
+    async with relay(turn_credit="request") as server, server.peer() as peer:
+        await peer.expect("<do <credit-flow-control 202506>>")
+        await peer.send_raw(b"GET / HTTP/1.1\r\n")
+        error, _ = await peer.refused()
+        assert "0x47" in error
