@@ -45,8 +45,8 @@ TARGET = 300_000
 
 
 @contextlib.contextmanager
-def relay() -> Generator[tuple[int, int]]:
-    """Run a relay that lets anybody owe anything; give the ports for MQTT and for readers."""
+def relay_process() -> Generator[tuple[subprocess.Popen[str], int, int]]:
+    """Run a relay without limits; give its process, and its ports for MQTT and for readers."""
     command = [
         *(sys.executable, "-m", "clearfunds", "relay", "--log-level", "warning"),
         *("--listen", "mqtt+tcp://127.0.0.1:0", "--listen", "subscribe+tcp://127.0.0.1:0"),
@@ -65,7 +65,7 @@ def relay() -> Generator[tuple[int, int]]:
                 break
         if len(ports) != 2:
             sys.exit("the relay has not started")
-        yield ports[0], ports[1]
+        yield process, ports[0], ports[1]
     finally:
         process.terminate()
         process.wait(START_SECONDS)
@@ -172,7 +172,7 @@ def main() -> None:
     given = parser.parse_args()
     end = given.messages + 1
     edges = [*range(1, end, given.batch), end]
-    with tempfile.TemporaryDirectory() as folder, relay() as (mqtt, port):
+    with tempfile.TemporaryDirectory() as folder, relay_process() as (_, mqtt, port):
         with RangeReader("127.0.0.1", port, "bench", filters=["plant/#"]) as reader:
             filler = threading.Thread(target=fill, args=(mqtt, given.messages, given.size))
             began = time.perf_counter()
