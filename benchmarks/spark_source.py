@@ -35,6 +35,7 @@ from typing import Any
 from clearfunds.pipeline._environment import session
 from clearfunds.pipeline.source import ReadOptions
 from clearfunds.pipeline.source._columns import Columns
+from clearfunds.pipeline.source._options import Chosen
 from clearfunds.pipeline.source._ranges import Range, read_range
 from clearfunds.ranges.client import RangeReader
 
@@ -109,7 +110,7 @@ def by_client(reader: RangeReader, start: int, end: int) -> int:
 
 def in_arrow(options: ReadOptions, reader: RangeReader, start: int, end: int) -> int:
     """Read a range as a task of Spark's does, and return how many rows came."""
-    Columns(options.account)  # pyarrow is imported
+    Columns(options.columns)  # pyarrow is imported
     return sum(batch.num_rows for batch in read_range(options, Range(start, end, reader.ticket)))
 
 
@@ -182,7 +183,7 @@ def main() -> None:
             rate = given.messages / (time.perf_counter() - began)
             print(f"{given.messages:,} messages of {given.size} bytes, {rate:,.0f} a second\n")
             print(f"{'':8} {'best':>12} {'median':>12} {'together':>12} {'batches':>8}")
-            options = ReadOptions("127.0.0.1", port, "bench", account=not given.without_account)
+            options = ReadOptions("127.0.0.1", port, "bench", columns=Chosen(not given.without_account))
             ways: dict[str, Callable[[int, int], int]] = {
                 "client": partial(by_client, reader),
                 "arrow": partial(in_arrow, options, reader),

@@ -44,11 +44,11 @@ class ClearFundsDataSource(DataSource):
         """Return the columns of the source. Spark calls this first."""
         from ._arrow import arrow
         from .source._columns import schema_of
-        from .source._options import includes_account
+        from .source._options import chosen_columns
 
-        account = includes_account(self.options)
+        chosen = chosen_columns(self.options)
         arrow()  # else Spark's own error would say so, without saying in which process
-        return schema_of(account)
+        return schema_of(chosen)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader for `spark.read`."""

@@ -17,6 +17,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,8 @@ from ...ranges import client
 from ...ranges.client import Head, RangeError, RangeReader, Ticket
 from .._errors import MessagesLostError, OptionError
 from ._offset import Offset, Position
-from ._options import StreamOptions
+from ._moments import place_of
+from ._options import EARLIEST, MAX_TRIGGER_DELAY, Moment, StreamOptions, Word
 from ._ranges import Range, cut, logger, passed_over, read_range
 from ._relay_reader import FETCH_BYTES, asking, sentence
 
@@ -48,6 +50,10 @@ again after 10 ms, and asking costs Spark more than us."""
 HEARTBEAT_SECONDS = 10.0
 """Interval of keep-alive requests while Spark is busy with a batch, so that a reader whose
 connection broke is back within its grace; at least four are sent within the grace."""
+
+QUIET_SECONDS = 10.0
+"""A batch that waits for more messages (`minOffsetsPerTrigger`) waits no longer if none has come for
+so long: their publishers may be the ones that wait, for it."""
 
 BEAT_SECONDS = 1.0
 """Longest try of one keep-alive request: other requests have to wait for it."""
@@ -67,6 +73,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The end of the run with `availableNow`: no message beyond it is read.
         self._target: Offset | None = None
         self._repaid = 0
+        # The place of `startingTimestamp`: the same for each time that Spark asks.
+        self._begun: Offset | None = None
+        # When a batch was last planned, and when the last message was seen to have come.
+        self._planned_at = -math.inf
+        self._last_came = (0, 0.0)
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[StreamOptions]]:
         return type(self), (self._options,)
@@ -171,14 +182,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _attach(self, known: Offset | None) -> RangeReader:
         options = self._options
-        start = options.start
         try:
             owner = RangeReader(
                 options.host,
                 options.port,
                 options.subscription,
                 filters=options.filters,
-                start=None if isinstance(start, Position) else start,
+                start=self._word(),
                 durable=options.durable,
                 grace=options.grace,
                 after_grace=options.after_grace,
@@ -256,6 +266,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _initial(self, owner: RangeReader) -> Offset:
         start = self._options.start
+        if isinstance(start, Moment):
+            if self._begun is None or self._begun.incarnation != self._incarnation(owner):
+                number = place_of(start, owner, owner.head(), "startingTimestamp")
+                self._begun = self._offset(owner, number)
+            return self._begun
         if not isinstance(start, Position):
             return self._offset(owner, owner.start)
         head = owner.head()
@@ -308,11 +323,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(head.next, max(at, self._target.number))
         else:
             end = self._something_new(owner, at, head.next)
-        if end <= at:
+        if end <= at or self._is_too_little(at, end):
             return self._offset(owner, at)
+        self._planned_at = time.monotonic()
         if not isinstance(limit, ReadAllAvailable):
             end = self._limited(owner, at, end, limit)
         return self._offset(owner, end)
+
+    def _is_too_little(self, at: int, end: int) -> bool:
+        """Whether to wait for more messages (`minOffsetsPerTrigger`)."""
+        options = self._options
+        if options.min_rows is None or self._target is not None or end - at >= options.min_rows:
+            return False
+        now = time.monotonic()
+        if self._last_came[0] != end:
+            self._last_came = end, now
+        most = MAX_TRIGGER_DELAY if options.max_delay is None else options.max_delay
+        return now - self._planned_at < most and now - self._last_came[1] < QUIET_SECONDS
+
+    def _word(self) -> Word | None:
+        """Return the place where a new subscription begins, if that is a word."""
+        start = self._options.start
+        if isinstance(start, Moment):
+            return EARLIEST
+        return None if isinstance(start, Position) else start
 
     @staticmethod
     def _something_new(owner: RangeReader, at: int, end: int) -> int:
