@@ -11,9 +11,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
 import attrs
 from pyspark.errors import AnalysisException
@@ -28,13 +26,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .._errors import PipelineError
 from ..journal import TABLES
+from ..journal._place import find
 
 if TYPE_CHECKING:
     import os
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from ..journal._place import Place
 
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -83,7 +83,7 @@ def read(spark: SparkSession, folder: str | os.PathLike[str]) -> Tables:
     Raises:
         PipelineError: The folder does not exist, or holds no journal.
     """
-    base = _base(folder)
+    base = _base(find(folder))
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
@@ -120,7 +120,7 @@ def read_stream(
     Raises:
         PipelineError: The folder does not exist, or holds no journal.
     """
-    base = _base(folder)
+    base = _base(find(folder))
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
@@ -138,23 +138,8 @@ def _tables(table: Any) -> Tables:
     return Tables(**{field.name: table(field.name) for field in attrs.fields(Tables)})
 
 
-def _base(folder: str | os.PathLike[str]) -> str:
-    """Check the folder, if it is on this machine, and return its path for Spark."""
-    name = str(folder)
-    url = urlsplit(name)
-    if len(url.scheme) > 1 and url.scheme != "file":
-        return name.rstrip("/")
-    path = Path(unquote(url.path) if url.scheme == "file" else name)
-    if not path.is_dir():
-        there = "is a file, not a folder" if path.exists() else "is not there"
-        msg = f"the journal {name} {there}; give the folder that `clearfunds relay --journal` has"
-        raise PipelineError(msg)
-    inside = [each.name for each in path.iterdir() if not each.name.startswith((".", "_"))]
-    if inside and not set(inside) & set(TABLES):
-        msg = (
-            f"there is no journal in {name}: none of its folders is one of "
-            f"{', '.join(TABLES)}; give the folder that `clearfunds relay --journal` has"
-        )
-        raise PipelineError(msg)
-    # Spark treats paths as patterns.
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path.absolute()))
+def _base(place: Place) -> str:
+    """Return the path of a journal for Spark, which treats paths on this machine as patterns."""
+    if place.folder is None:
+        return place.url
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", place.url)

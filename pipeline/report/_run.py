@@ -19,6 +19,7 @@ from clearfunds._html import day, duration, moment, percent
 from .._arrow import arrow
 from .._environment import check_spark, session
 from .._errors import PipelineError
+from ..journal._place import find
 from ._book import Book
 from ._limits import Advice, as_toml, by_pattern, pattern
 from ._page import Report, page
@@ -290,10 +291,7 @@ def _heading(made_ns: int, target_ms: float, margin: float) -> list[str]:
 
 
 def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        what = "is no directory" if folder.exists() else "is not there"
-        msg = f"{folder} {what}; give the one that `clearfunds relay --journal` writes to"
-        raise PipelineError(msg)
+    find(folder)
     # Checked before a second is spent on starting Java.
     check_spark()
 
