@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
     DataType,
@@ -27,14 +27,14 @@ from pyspark.sql.types import (
 )
 
 from ..journal import TABLES
+from ..journal._listing import Entries, Folder, folders, local, newest
 from ..journal._place import find
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-
-    from ..journal._place import Place
 
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -73,30 +73,81 @@ def schema(table: str) -> StructType:
     )
 
 
-def read(spark: SparkSession, folder: str | os.PathLike[str]) -> Tables:
+def read(
+    spark: SparkSession, folder: str | os.PathLike[str], *, since_ns: int | None = None
+) -> Tables:
     """Return the tables as they are now; files that appear later are not in them.
 
     Args:
         spark: The session.
         folder: The relay's `--journal` folder, or its URL in a file system that Spark knows.
+        since_ns: Only rows from this moment on, in nanoseconds since 1970, and of `accounts` the
+            last snapshot in any case. Folders of earlier hours are not even listed. None: all.
 
     Raises:
         PipelineError: The folder does not exist, or holds no journal.
     """
-    base = _base(find(folder))
+    place = find(folder)
+    entries = local if place.folder is not None else remote(spark)
+    if entries is None:  # Spark Connect: Spark itself looks
+        found = {name: [Folder(f"{place.url}/{name}", None, (), True)] for name in TABLES}
+    else:
+        found = {name: folders(place, name, since_ns, entries) for name in TABLES}
+        if since_ns is not None and not found["accounts"]:
+            found["accounts"] = next(newest(place, "accounts", entries))
+    return read_folders(spark, found, since_ns)
+
+
+def read_folders(
+    spark: SparkSession, found: Mapping[str, Sequence[Folder]], since_ns: int | None = None
+) -> Tables:
+    """Return the tables in these folders, as `read` does."""
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
-        reader = spark.read.schema(columns).options(**_OPTIONS)
+        paths = [
+            _pattern(path) for each in found[name] for path in ([each.path] if each.whole else each.paths)
+        ]
+        nothing = [fn.lit(None).cast(c.dataType).alias(c.name) for c in columns]
+        empty = spark.range(1).select(*nothing).where(fn.lit(False))
+        if not paths:
+            return empty
         try:
-            return reader.parquet(f"{base}/{name}")
+            rows = spark.read.schema(columns).options(**_OPTIONS).parquet(*paths)
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
-            nothing = [fn.lit(None).cast(c.dataType).alias(c.name) for c in columns]
-            return spark.range(1).select(*nothing).where(fn.lit(False))
+            return empty
+        if since_ns is None:
+            return rows
+        moment = fn.col(TABLES[name].moment)
+        if name != "accounts":
+            return rows.where(moment >= since_ns)
+        last = rows.agg(fn.max("at_ns").alias("last_ns"))
+        least = fn.least(fn.col("last_ns"), fn.lit(since_ns))
+        return rows.join(fn.broadcast(last), moment >= least).drop("last_ns")
 
     return _tables(table)
+
+
+def remote(spark: SparkSession) -> Entries | None:
+    """Return what lists a folder of a file system that Spark knows; None with Spark Connect."""
+    try:
+        context: Any = spark.sparkContext
+    except PySparkException:
+        return None
+    java, conf = context._jvm, context._jsc.hadoopConfiguration()
+
+    def entries(path: str) -> list[tuple[str, bool]]:
+        where = java.org.apache.hadoop.fs.Path(path)
+        system = where.getFileSystem(conf)
+        if not system.exists(where):
+            return []
+        return [
+            (each.getPath().getName(), bool(each.isDirectory())) for each in system.listStatus(where)
+        ]
+
+    return entries
 
 
 def read_stream(
@@ -120,7 +171,7 @@ def read_stream(
     Raises:
         PipelineError: The folder does not exist, or holds no journal.
     """
-    base = _base(find(folder))
+    base = _pattern(find(folder).url)
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
@@ -138,8 +189,6 @@ def _tables(table: Any) -> Tables:
     return Tables(**{field.name: table(field.name) for field in attrs.fields(Tables)})
 
 
-def _base(place: Place) -> str:
-    """Return the path of a journal for Spark, which treats paths on this machine as patterns."""
-    if place.folder is None:
-        return place.url
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", place.url)
+def _pattern(path: str) -> str:
+    """Return a path for Spark, which takes paths for patterns."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
