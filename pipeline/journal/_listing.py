@@ -7,7 +7,7 @@ lie in no folder of an hour, as in a journal that was copied into one folder, ar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
@@ -67,6 +67,22 @@ def folders(
     """
     least = None if since_ns is None else since_ns // HOUR_NS
     return list(_walk(f"{place.url}/{table}", least, entries))
+
+
+def grouped(paths: Iterable[str], since_ns: int | None = None) -> list[Folder]:
+    """Return the folders of files that somebody else has listed, as `folders` does."""
+    by_folder: dict[str, list[tuple[str, bool]]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        by_folder.setdefault(folder, []).append((name, False))
+    found: list[Folder] = []
+    for folder, here in sorted(by_folder.items()):
+        *_, date, last = ("", *folder.split("/"))
+        first, number = _names.first_hour(date), _names.hour_of_day(last)
+        hour = None if first is None or number is None else first + number
+        if since_ns is None or hour is None or hour >= since_ns // HOUR_NS:
+            found += _files(folder, hour, here)
+    return found
 
 
 def newest(place: Place, table: str, entries: Entries = local) -> Iterator[list[Folder]]:

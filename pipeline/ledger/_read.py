@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import attrs
 from pyspark.errors import AnalysisException, PySparkException
@@ -27,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from ..journal import TABLES
-from ..journal._listing import Entries, Folder, folders, local, newest
+from ..journal._listing import Entries, Folder, folders, grouped, local, newest
 from ..journal._place import find
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from ..journal._place import Place
 
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -45,7 +48,12 @@ _TYPES: Final[dict[str, DataType]] = {
 
 #: `date=` and `hour=` are searched recursively, not used as columns: else Spark would take every
 #: other folder in there for a partition.
-_OPTIONS: Final[dict[str, str]] = {"recursiveFileLookup": "true", "pathGlobFilter": "*.parquet"}
+_OPTIONS: Final[dict[str, str]] = {
+    "recursiveFileLookup": "true",
+    "pathGlobFilter": "*.parquet",
+    # Spark's own default lets flipped bytes pass as rows.
+    "parquet.page.verify-checksum.enabled": "true",
+}
 
 
 @attrs.frozen
@@ -88,36 +96,44 @@ def read(
         PipelineError: The folder does not exist, or holds no journal.
     """
     place = find(folder)
+    return read_folders(spark, place, folders_of(spark, place, since_ns), since_ns)
+
+
+def folders_of(
+    spark: SparkSession, place: Place, since_ns: int | None = None
+) -> dict[str, list[Folder]]:
+    """Return the folders of each table that have rows of `since_ns` or later."""
     entries = local if place.folder is not None else remote(spark)
-    if entries is None:  # Spark Connect: Spark itself looks
-        found = {name: [Folder(f"{place.url}/{name}", None, (), True)] for name in TABLES}
-    else:
-        found = {name: folders(place, name, since_ns, entries) for name in TABLES}
-        if since_ns is not None and not found["accounts"]:
-            found["accounts"] = next(newest(place, "accounts", entries))
-    return read_folders(spark, found, since_ns)
+    if entries is None or (since_ns is None and place.folder is None):
+        # Spark's workers list a whole journal faster than one process asks an object store.
+        return {name: _listed(spark, place, name, since_ns) for name in TABLES}
+    found = {name: folders(place, name, since_ns, entries) for name in TABLES}
+    if not found["accounts"]:
+        found["accounts"] = next(newest(place, "accounts", entries))
+    return found
 
 
 def read_folders(
-    spark: SparkSession, found: Mapping[str, Sequence[Folder]], since_ns: int | None = None
+    spark: SparkSession,
+    place: Place,
+    found: Mapping[str, Sequence[Folder]],
+    since_ns: int | None = None,
 ) -> Tables:
     """Return the tables in these folders, as `read` does."""
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
-        paths = [
-            _pattern(path) for each in found[name] for path in ([each.path] if each.whole else each.paths)
-        ]
-        nothing = [fn.lit(None).cast(c.dataType).alias(c.name) for c in columns]
-        empty = spark.range(1).select(*nothing).where(fn.lit(False))
+        if since_ns is None and found[name] and all(each.whole for each in found[name]):
+            paths = [f"{place.url}/{name}"]
+        else:
+            paths = [
+                path for each in found[name] for path in ([each.path] if each.whole else each.paths)
+            ]
         if not paths:
-            return empty
-        try:
-            rows = spark.read.schema(columns).options(**_OPTIONS).parquet(*paths)
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            return empty
+            nothing = [fn.lit(None).cast(c.dataType).alias(c.name) for c in columns]
+            return spark.range(1).select(*nothing).where(fn.lit(False))
+        reader = spark.read.schema(columns).options(**_OPTIONS)
+        rows = reader.parquet(*map(_pattern, paths))
         if since_ns is None:
             return rows
         moment = fn.col(TABLES[name].moment)
@@ -128,6 +144,26 @@ def read_folders(
         return rows.join(fn.broadcast(last), moment >= least).drop("last_ns")
 
     return _tables(table)
+
+
+def last_settled(spark: SparkSession, files: Sequence[str]) -> int | None:
+    """Return the last `settled_ns` in files of settlements; None if they have no row."""
+    reader = spark.read.schema(schema("settlements")).options(**_OPTIONS)
+    (row,) = reader.parquet(*map(_pattern, files)).agg(fn.max("settled_ns").alias("last")).collect()
+    found: int | None = row["last"]
+    return found
+
+
+def _listed(spark: SparkSession, place: Place, table: str, since_ns: int | None) -> list[Folder]:
+    """Return the folders of a table, which Spark lists."""
+    reader = spark.read.schema(schema(table)).options(**_OPTIONS)
+    try:
+        files = reader.parquet(_pattern(f"{place.url}/{table}")).inputFiles()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return []
+    return grouped([unquote(file) for file in files], since_ns)
 
 
 def remote(spark: SparkSession) -> Entries | None:

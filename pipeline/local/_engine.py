@@ -35,6 +35,16 @@ def duckdb() -> Any:
         raise MissingError(msg) from error
 
 
+def check_local() -> None:
+    """Check that the local engine can run here.
+
+    Raises:
+        MissingError: Something is not installed.
+    """
+    duckdb()
+    arrow()
+
+
 class LocalJournal:
     """The tables of a journal in DuckDB; made by `open_local`."""
 
