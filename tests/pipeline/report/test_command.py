@@ -52,10 +52,10 @@ def journal(tmp_path: Path) -> Path:
 
 def test_no_directory(refused: Said, tmp_path: Path) -> None:
     said = refused(str(tmp_path / "nowhere"))
-    assert f"{tmp_path / 'nowhere'} is not there; give the one that `clearfunds relay" in said
+    assert f"{tmp_path / 'nowhere'} is not there; give the folder that `clearfunds relay" in said
     file = tmp_path / "file"
     file.write_text("")
-    assert f"{file} is no directory" in refused(str(file), "--follow")
+    assert f"{file} is a file, not a folder" in refused(str(file), "--follow")
 
 
 @needs_spark
