@@ -11,7 +11,7 @@ For each the median is printed of
 Rates depend on what else the machine does; compare CPU times, and the two rates of one run.
 
 `--reader` lets a subscription take what the relay publishes, and acknowledges it after each job; as
-it comes nobody subscribes. Kafka and Spark's connector come from Maven, into `build/kafka`;
+it comes nobody subscribes. Kafka and Spark's connector come from Maven, into `build/maven`;
 `--no-kafka` measures the relay alone.
 """
 
@@ -34,6 +34,7 @@ from typing import Any
 if not __package__:  # run as a file: the root is not yet where modules are looked for
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.maven import NoJarsError, jars
 from benchmarks.servers import free_port
 from benchmarks.spark_source import relay_process
 from clearfunds.pipeline._environment import session
@@ -43,7 +44,6 @@ KAFKA = "org.apache.kafka:kafka_2.13:4.1.0"
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """The newest that Maven has."""
 
-BUILD = Path(__file__).parents[1] / "build" / "kafka"
 START_SECONDS = 60.0
 SPARKS_OWN = ("hadoop-", "scala-", "slf4j-")
 """Jars that Spark has already."""
@@ -52,29 +52,11 @@ SHARE = 0.5
 """The part of the rate of Kafka's sink that `--check` asks for."""
 
 
-def jars(artifact: str) -> list[Path]:
-    """Return the jars of an artifact and of all that it needs; Maven fetches them once."""
-    group, name, version = artifact.split(":")
-    folder = BUILD / f"{name}-{version}"
-    if not list(folder.glob("*.jar")):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "pom.xml").write_text(
-            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-            "<groupId>clearfunds.benchmarks</groupId><artifactId>jars</artifactId>"
-            "<version>0</version><packaging>pom</packaging><dependencies><dependency>"
-            f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
-            "</dependency></dependencies></project>"
-        )
-        copy = ("mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime")
-        subprocess.run([*copy, f"-DoutputDirectory={folder}"], cwd=folder, check=True)
-    return sorted(folder.glob("*.jar"))
-
-
 @contextlib.contextmanager
 def broker() -> Generator[tuple[subprocess.Popen[bytes], int]]:
     """Run a Kafka broker; give its process and its port."""
     port, control = free_port(), free_port()
-    path = ":".join(map(str, jars(KAFKA)))
+    path = ":".join(map(str, jars("kafka", KAFKA)))
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "server.properties"
         settings.write_text(
@@ -146,9 +128,7 @@ class Sink:
         began = time.perf_counter()
         self._write()
         self.rates.append(rows / (time.perf_counter() - began))
-        for pid, seconds, spent in zip(
-            self._pids, before, (self.server, self.spark), strict=True
-        ):
+        for pid, seconds, spent in zip(self._pids, before, (self.server, self.spark), strict=True):
             spent.append((cpu_of_tree(pid) - seconds) / rows * 1e6)
         self._after()
 
@@ -178,7 +158,11 @@ def main() -> None:
         sinks: dict[str, Sink] = {}
         kafka = None if given.no_kafka else stack.enter_context(broker())
         if kafka is not None:
-            own = [each for each in jars(CONNECTOR) if not each.name.startswith(SPARKS_OWN)]
+            own = [
+                each
+                for each in jars("spark-kafka", CONNECTOR)
+                if not each.name.startswith(SPARKS_OWN)
+            ]
             settings["spark.jars"] = ",".join(map(str, own))
         process, _, port = stack.enter_context(relay_process())
         spark: Any = session("spark_sink", **settings)
@@ -218,4 +202,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    main()
+    try:
+        main()
+    except NoJarsError as error:
+        sys.exit(str(error))

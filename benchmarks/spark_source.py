@@ -183,7 +183,9 @@ def main() -> None:
             rate = given.messages / (time.perf_counter() - began)
             print(f"{given.messages:,} messages of {given.size} bytes, {rate:,.0f} a second\n")
             print(f"{'':8} {'best':>12} {'median':>12} {'together':>12} {'batches':>8}")
-            options = ReadOptions("127.0.0.1", port, "bench", columns=Chosen(not given.without_account))
+            options = ReadOptions(
+                "127.0.0.1", port, "bench", columns=Chosen(not given.without_account)
+            )
             ways: dict[str, Callable[[int, int], int]] = {
                 "client": partial(by_client, reader),
                 "arrow": partial(in_arrow, options, reader),

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -19,6 +18,7 @@ from clearfunds._html import day, duration, moment, percent, size
 from .._arrow import arrow
 from .._environment import check_spark, session
 from .._errors import MissingError, PipelineError
+from .._java import explained
 from ..journal._listing import newest
 from ..journal._lock import reading
 from ..journal._place import Place, find
@@ -117,7 +117,7 @@ def write_report(
     """Write a report of a journal as it is now.
 
     Args:
-        folder: The journal: the relay's `--journal` folder.
+        folder: The journal: the relay's `--journal` folder, or a URL of it.
         out: The folder for `report.html`, `limits.toml` and `tables/NAME.parquet`; made if it is
             missing. Files of an earlier report are replaced, each atomically.
         target_ms: The target for the 99th percentile of hold times.
@@ -227,12 +227,13 @@ class _Maker:
 
     def latest(self) -> object:
         """Return what changes when files are added; something false while there are none."""
-        return next(newest(self._place, "settlements", *self._entries()))
+        with explained(self._place.name):
+            return next(newest(self._place, "settlements", *self._entries()))
 
     def make(self, progress: Callable[[str, int, int], None]) -> Written:
         """Write a report."""
         # A journal's files stay in their places while it is read.
-        with reading(self._place.folder):
+        with explained(self._place.name), reading(self._place.folder):
             if self._place.folder is not None:
                 progress("checking the journal's files", 0, 1)
             selection = self._select()
@@ -297,7 +298,7 @@ class _Maker:
     def _opened(
         self, selection: Selection, progress: Callable[[str, int, int], None]
     ) -> Generator[Engine]:
-        """Open the journal with the engine; its errors become sentences."""
+        """Open the journal with the engine."""
         if self._chosen == "local":
             from ..local import open_local
 
@@ -310,19 +311,11 @@ class _Maker:
             progress("starting Spark", 0, 1)
         spark = self._session()
         # Imported here, and not above, since they need PySpark.
-        from pyspark.errors import PySparkException
-
         from ..ledger._read import read_folders
         from ._spark import spark_journal
 
-        py4j: Any = import_module("py4j.protocol")  # without types
-        try:
-            tables = read_folders(spark, self._place, selection.folders, selection.since_ns)
-            yield spark_journal(tables, selection.since_ns)
-        except (PySparkException, py4j.Py4JError) as error:
-            first = str(error).strip().partition("\n")[0]
-            msg = f"the journal {self._place.name} could not be read: {first}"
-            raise PipelineError(msg) from error
+        tables = read_folders(spark, self._place, selection.folders, selection.since_ns)
+        yield spark_journal(tables, selection.since_ns)
 
     def _write(
         self, engine: Engine, selection: Selection, progress: Callable[[str, int, int], None]

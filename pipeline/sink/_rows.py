@@ -201,7 +201,9 @@ class Columns:
         """Add content types and user properties to the values and flags of their rows."""
         rows = len(values)
         types: list[Any] = (
-            [None] * rows if self.content_type is None else batch.column(self.content_type).to_pylist()
+            [None] * rows
+            if self.content_type is None
+            else batch.column(self.content_type).to_pylist()
         )
         headers: list[Any] = (
             [None] * rows if self.headers is None else batch.column(self.headers).to_pylist()

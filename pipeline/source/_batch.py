@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ...ranges import client
 from ...ranges.client import Head, RangeReader, Ticket
-from .._errors import OptionError
+from .._errors import OptionError, PipelineError, plain, plainly
 from ._offset import Position
 from ._moments import place_of
 from ._options import EARLIEST, BatchOptions, Moment, Word
@@ -27,6 +27,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Ask for the messages present, and cut them into ranges."""
         options = self._options
@@ -54,7 +55,11 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a range's record batches; in a worker."""
         # If there are no ranges, Spark makes a partition of its own.
-        return read_range(self._options, partition) if isinstance(partition, Range) else iter(())
+        if isinstance(partition, Range):
+            try:
+                yield from read_range(self._options, partition)
+            except PipelineError as error:
+                raise plain(error) from None
 
     def _place(
         self, which: str, wanted: Position | Word | Moment, reader: RangeReader, head: Head

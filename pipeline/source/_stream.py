@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ...ranges import client
 from ...ranges.client import Head, RangeError, RangeReader, Ticket
-from .._errors import MessagesLostError, OptionError
+from .._errors import MessagesLostError, OptionError, PipelineError, plain, plainly
 from ._offset import Offset, Position
 from ._moments import place_of
 from ._options import EARLIEST, MAX_TRIGGER_DELAY, Moment, StreamOptions, Word
@@ -84,6 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what Spark asks for ---------------------------------------------------------------------
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the place where a query without a checkpoint begins.
 
@@ -100,10 +101,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(options.max_rows)
         return ReadAllAvailable()
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the place where this run ends."""
         self._target = self._asked(lambda owner: self._offset(owner, owner.head().next))
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Repay everything below `start`, and return the end of the next batch."""
         begun = self._written(start)
@@ -121,6 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shown = self._offset(owner, standing.next).to_json()
         return shown | {"owedMessages": standing.items, "owedBytes": standing.bytes}
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a batch into ranges. After a start from a checkpoint, Spark calls this first."""
         begun, ended = self._written(start), self._written(end)
@@ -129,8 +133,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a range's record batches; in a worker."""
         assert isinstance(partition, Range)
-        return read_range(self._options, partition)
+        try:
+            yield from read_range(self._options, partition)
+        except PipelineError as error:
+            raise plain(error) from None
 
+    @plainly
     def commit(self, end: dict[str, Any]) -> None:
         """Repay everything below `end`, if `ackMode` is `commit`; else it is repaid already."""
         done = self._written(end)

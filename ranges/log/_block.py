@@ -118,9 +118,7 @@ def _extra(columns: Columns, at: int, stop: int) -> bytes:
         start = sum(columns.property_lengths[:at])
         properties = columns.properties[start : start + sum(property_lengths)]
         missing = bytes(4 * (stop - at - len(property_lengths)))
-        return b"".join(
-            (_little(property_lengths), missing, flags or bytes(stop - at), properties)
-        )
+        return b"".join((_little(property_lengths), missing, flags or bytes(stop - at), properties))
     return flags if flags.count(0) < len(flags) else b""
 
 

@@ -231,9 +231,7 @@ class SinkServing:
                     with trio.move_on_after(LOOK_AGAIN_SECONDS):
                         await account.ensure_clear_funds()
                 with flusher.corked():
-                    ended = publishing.publish(
-                        self._dataspace, rows, PUBLISH_SECONDS, run_of
-                    )
+                    ended = publishing.publish(self._dataspace, rows, PUBLISH_SECONDS, run_of)
                 if len(flusher.dirty) <= OUTLETS_A_STEP:
                     flusher.flush_now()
                 else:

@@ -194,9 +194,7 @@ def publish_run(
         copies = len(holders)
         borrow_run(account, items, nbytes, copies)
         if ledger.recorder is not None:
-            ledger.recorder.published(
-                account, item, items, nbytes, items * copies, nbytes * copies
-            )
+            ledger.recorder.published(account, item, items, nbytes, items * copies, nbytes * copies)
         outer = ledger.confirming
         try:
             if plan.columns:

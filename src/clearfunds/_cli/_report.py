@@ -47,11 +47,26 @@ def _duration(_: object, tokens: Sequence[Token]) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def _setting(_: object, tokens: Sequence[Token]) -> tuple[str, ...]:
+    for token in tokens:
+        name, equals, _value = token.value.partition("=")
+        if not equals or not name.startswith("spark."):
+            msg = f'"{token.value}" is not a setting of Spark: "spark.NAME=VALUE".'
+            raise ValueError(msg)
+    return tuple([token.value for token in tokens])
+
+
 Duration = Annotated[float, Parameter(converter=_duration, validator=Number(gt=0))]
 
 
 def report(
-    directory: Annotated[Path, Parameter(help="Journal directory (the relay's --journal).")],
+    directory: Annotated[
+        str,
+        Parameter(
+            help="Journal: the directory of the relay's --journal, or a URL of it in a file "
+            "system that Spark knows, such as s3a://BUCKET/journal or hdfs://HOST/journal."
+        ),
+    ],
     /,
     *,
     out: Annotated[
@@ -122,6 +137,16 @@ def report(
     memory: Annotated[
         Size, Parameter(group=_ENGINE, help="Memory of the engine for data, in bytes.")
     ] = 1 << 30,
+    spark_conf: Annotated[
+        tuple[str, ...],
+        Parameter(
+            group=_ENGINE,
+            negative=(),
+            converter=_setting,
+            help="A setting for Spark, as NAME=VALUE, such as spark.master=spark://HOST:7077; may "
+            "be given more than once. Settings in SPARK_CONF_DIR hold, too.",
+        ),
+    ] = (),
 ) -> int:
     """Analyse a journal: debts, slow consumers, blocking, and limits that would have helped.
 
@@ -131,7 +156,13 @@ def report(
 
     Needs DuckDB: pip install "clearfunds[report]"; or PySpark and Java: "clearfunds[pipeline]".
     """
-    engines = Engines(engine=engine, local_up_to=local_up_to, threads=threads, memory=memory)
+    engines = Engines(
+        engine=engine,
+        local_up_to=local_up_to,
+        threads=threads,
+        memory=memory,
+        conf=dict(each.split("=", 1) for each in spark_conf),
+    )
     try:
         if follow:
             with _until_interrupted() as stopped, _waiting() as note:
