@@ -167,7 +167,7 @@ def main() -> None:
         process, _, port = stack.enter_context(relay_process())
         spark: Any = session("spark_sink", **settings)
         stack.callback(spark.stop)
-        jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 (Spark says it nowhere else)
+        jvm = spark.sparkContext._gateway.proc.pid
         rows = spark.range(given.rows, numPartitions=given.cores).selectExpr(
             "concat('plant/hall-', id % 10, '/temperature') AS topic",
             f"CAST(rpad(CAST(id AS string), {given.size}, 'x') AS binary) AS value",

@@ -1,4 +1,4 @@
-"""Errors of Spark as sentences: what was wrong in the JVM, without the stack in which it was said."""
+"""Errors of Spark as sentences: what was wrong in the JVM, without its stack."""
 
 from __future__ import annotations
 

@@ -206,7 +206,9 @@ def _tidy(folder: Path, table: Table, where: Path) -> bool:
 _File = tuple[Path, Name, int]
 
 
-def _groups(table: Table, where: Path, max_bytes: int, result: Compacted) -> Iterator[list[_File]]:
+def _groups(
+    table: Table, where: Path, max_bytes: int, result: Compacted
+) -> Iterator[list[_File]]:
     """Return the files to merge, each time two or more of one run, in order."""
     found: list[_File] = []
     for text in _names.current(name for name, is_folder in local(str(where)) if not is_folder):
@@ -263,7 +265,9 @@ def _merge(
     return hidden, str(Name(first.run, first.first, last.last, crc)), size
 
 
-def _write(table: Table, file: IO[bytes], paths: list[Path], stopped: Callable[[], bool]) -> bool:
+def _write(
+    table: Table, file: IO[bytes], paths: list[Path], stopped: Callable[[], bool]
+) -> bool:
     pa, parquet = arrow("pyarrow"), arrow("pyarrow.parquet")
     strings = [column.name for column in table.columns if column.type == "string"]
     encoded = pa.dictionary(pa.int32(), pa.string())

@@ -38,9 +38,6 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The columns allowed, and the types that they may have, in Spark's notation."""
 
-_OPTIONAL: Final = ("content_type", "headers")
-"""Columns in which a row may be null: it has none."""
-
 _ADVICE: Final = {
     "topic": 'make it a string, as col("topic").cast("string")',
     "value": "make it a string or binary, as with cast, or with to_json(struct(...))",
@@ -166,7 +163,8 @@ class Columns:
             places.get("topic"),
             places.get("qos"),
             places.get("retain"),
-            *map(places.get, _OPTIONAL),
+            places.get("content_type"),
+            places.get("headers"),
             (topic or "").encode(),
             options.qos,
             options.retain,

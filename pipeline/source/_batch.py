@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ...ranges import client
 from ...ranges.client import Head, RangeReader, Ticket
 from .._errors import OptionError, PipelineError, plain, plainly
-from ._offset import Position
 from ._moments import place_of
+from ._offset import Position
 from ._options import EARLIEST, BatchOptions, Moment, Word
 from ._ranges import Range, cut, passed_over, read_range
 from ._relay_reader import FETCH_BYTES, asking

@@ -41,6 +41,9 @@ class Chosen(NamedTuple):
     """`qos`, `retain`, `content_type` and `headers`."""
 
 
+USUAL: Final = Chosen()
+"""Those that rows have without options."""
+
 _BOTH = (
     *ADDRESS, "subscription", "startingOffsets", "failOnDataLoss", "minPartitions",
     "includeAccount", "includeHeaders", "includeIncarnation", "startingTimestamp",
@@ -79,7 +82,7 @@ class ReadOptions:
     start: Position | Word | Moment = EARLIEST
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
-    columns: Chosen = Chosen()
+    columns: Chosen = USUAL
     timeout: float = DEFAULT_TIMEOUT
     access: Access = field(default=NOBODY, kw_only=True)
 

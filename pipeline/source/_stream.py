@@ -35,8 +35,8 @@ from pyspark.sql.streaming.datasource import (
 from ...ranges import client
 from ...ranges.client import Head, RangeError, RangeReader, Ticket
 from .._errors import MessagesLostError, OptionError, PipelineError, plain, plainly
-from ._offset import Offset, Position
 from ._moments import place_of
+from ._offset import Offset, Position
 from ._options import EARLIEST, MAX_TRIGGER_DELAY, Moment, StreamOptions, Word
 from ._ranges import Range, cut, logger, passed_over, read_range
 from ._relay_reader import FETCH_BYTES, asking, sentence
@@ -52,8 +52,8 @@ HEARTBEAT_SECONDS = 10.0
 connection broke is back within its grace; at least four are sent within the grace."""
 
 QUIET_SECONDS = 10.0
-"""A batch that waits for more messages (`minOffsetsPerTrigger`) waits no longer if none has come for
-so long: their publishers may be the ones that wait, for it."""
+"""A batch that waits for more messages (`minOffsetsPerTrigger`) begins when none has come for this
+long: it may be what their publishers wait for."""
 
 BEAT_SECONDS = 1.0
 """Longest try of one keep-alive request: other requests have to wait for it."""

@@ -39,8 +39,8 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 from ..wire import (
     AUTH_IS_KNOWN,
-    RETAIN,
     READERS_ERRORS,
+    RETAIN,
     UNKNOWN,
     VERSION,
     Ack,

@@ -1,10 +1,11 @@
 """Publishing a decided batch to the dataspace.
 
-Rows are published in runs, or one by one, as turns (transactions) that the writer's account pays
-for, with a `Confirm`: a durable recipient confirms rows when they are on disk. A block is over when all its rows, and those of
-the blocks before it, have been taken; then it is forgotten. So after a crash only the last blocks
-are published again. Recipients that have rows of these already are left out: each place on disk
-notes the row (`marks`) in the same write, and is written to in the order of the rows.
+Rows are published in runs (`_runs.py`), or one by one, as turns (transactions) that the writer's
+account pays for, with a `Confirm`: a durable recipient confirms rows when they are on disk. A block
+is over when all its rows, and those of the blocks before it, have been taken; then it is forgotten.
+So after a crash only the last blocks are published again. Recipients that have rows of these
+already are left out: each place on disk notes the row (`marks`) in the same write, and is written
+to in the order of the rows.
 """
 
 from __future__ import annotations

@@ -54,8 +54,6 @@ class Run(NamedTuple):
     plan: Plan
     end: int
     """The row after its last."""
-    nbytes: int
-    """The bytes of its rows."""
 
 
 class RunFinder:
@@ -123,7 +121,7 @@ class RunFinder:
             while stop < end and plans[keys[stop], flags[stop]] is plan:
                 stop += 1
             end = stop
-        return Run(plan, end, rows.nbytes(row, end))
+        return Run(plan, end)
 
     def _plan(self, row: int, key: bytes, flag: int) -> Plan | None:
         try:
@@ -184,8 +182,8 @@ def publish_run(
         frame: Makes runs of QoS 0.
         confirm: Makes the confirm of rows: of the last of them, and their number.
     """
-    plan, end, nbytes = run
-    columns = ColumnRun(*rows.columns(row, end), _qos_of(rows, row, end))
+    plan, end = run.plan, run.end
+    columns = ColumnRun(*rows.columns(row, end), rows.flags[row:end])
 
     def commit(
         account: Account, holders: Collection[Recipient], item: ColumnRun, items: int, nbytes: int
@@ -216,7 +214,3 @@ def publish_run(
 
     dataspace.route_run(account, columns, plan.holders, commit)
     make_ready(plan.holders, account.ledger)
-
-
-def _qos_of(rows: Rows, row: int, end: int) -> bytes:
-    return rows.flags[row:end]

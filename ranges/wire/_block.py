@@ -15,8 +15,8 @@ Layout, little-endian; the columns of integers are aligned to 8 bytes if the blo
     accounts, keys, values     joined bytes; zeros up to the next multiple of 8
     extra, and again zeros
 
-The extra part is there if some message has flags or properties; a reader that does not know it finds
-its messages without it. It has the flags alone, or::
+The extra part is there if some message has flags or properties; a reader that does not know it
+finds its messages without it. It has the flags alone, or::
 
     property lengths u32 * count
     flags     u8 * count       QoS, and 4 for a message that was published to be retained

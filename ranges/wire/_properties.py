@@ -1,7 +1,7 @@
 """The properties of MQTT 5 that travel with a message, for clients: content type, user properties.
 
-Each is an identifier and a value (MQTT 5, section 3.3.2.3). Others that may be there are passed over
-here: payload format, response topic, correlation data.
+Each is an identifier and a value (MQTT 5, section 3.3.2.3). Others that may be there are passed
+over here: payload format, response topic, correlation data.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A block has its number of rows (u32), the bytes of all keys (u32) and of all values (u64); then, in
 columns, the length of each key (u16) and of each value (u32), flags (u8: the QoS, 4 for a retained
-row, 8 for one with properties), all keys, all values. Little-endian. The keys are topics. A row with
-properties has them before its value: their length (u32), and they as they travel in MQTT 5.
+row, 8 for one with properties), all keys, all values. Little-endian. The keys are topics. A row
+with properties has them before its value: their length (u32), and they as they travel in MQTT 5.
 """
 
 from __future__ import annotations

@@ -94,12 +94,7 @@ def same(name: str, ours: Any, theirs: Any) -> None:
         for column, value in mine.items():
             if isinstance(value, float):
                 # The order of sums differs, and so may their last digits.
-                assert value == pytest.approx(other[column], rel=1e-9, abs=1e-9), (
-                    name,
-                    column,
-                    mine,
-                    other,
-                )
+                assert value == pytest.approx(other[column], rel=1e-9, abs=1e-9), (name, column, mine, other)
             else:
                 assert value == other[column], (name, column, mine, other)
 
@@ -194,9 +189,7 @@ journals = st.fixed_dictionaries(
         "settlements": st.lists(settlement, min_size=1, max_size=200),
         "publications": st.lists(publication, max_size=30),
         "open_loans": st.lists(
-            open_loan,
-            max_size=10,
-            unique_by=lambda row: (row["account"], row["holder"], row["kind"]),
+            open_loan, max_size=10, unique_by=lambda row: (row["account"], row["holder"], row["kind"])
         ),
         "accounts": st.dictionaries(names, statement, max_size=4),
         # What one moment has twice may come out either way.

@@ -1,4 +1,4 @@
-"""Where journals may be but on this machine's disk: HDFS and S3, as servers; and a Spark cluster."""
+"""Servers that keep journals, HDFS and S3; and a Spark cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Generator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ HADOOP: Final = "3.5.0"
 """That of Spark 4.3."""
 AWS: Final = "2.35.4"
 
-STARTING: Final = 180.0
+STARTING: Final = 300.0
 """Seconds that a server may take to start beside other tests."""
 
 
@@ -153,7 +152,7 @@ def s3(folder: Path) -> Generator[Store]:
         given = [f"-{name}.port={number}" for name, number in ports.items()]
         kept = [f"-dir={folder}", f"-ip={HOST}", "-s3", f"-s3.port={port}", "-volume.max=8"]
         command = ["weed", "server", *kept, *given]
-    elif find_spec("moto") is not None and shutil.which("moto_server") is not None:
+    elif shutil.which("moto_server") is not None:
         command = ["moto_server", "-H", HOST, "-p", str(port)]
     else:
         pytest.skip("there is no weed (SeaweedFS) and no moto_server on the path")
@@ -198,4 +197,5 @@ def standalone(folder: Path) -> Generator[str]:
 
 def _alive(state: str) -> int:
     with urllib.request.urlopen(state, timeout=5) as answer:
-        return answer.read().count(b'"ALIVE"') - 1
+        said: bytes = answer.read()
+        return said.count(b'"ALIVE"') - 1

@@ -46,7 +46,7 @@ def report(url: str, out: Path, *options: str) -> dict[str, list[Any]]:
         [*COMMAND, url, "--out", str(out), *options],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -57,7 +57,7 @@ def report(url: str, out: Path, *options: str) -> dict[str, list[Any]]:
 def refused(url: str, *options: str) -> str:
     """Run the command, which fails, and return the one line that it says."""
     done = subprocess.run(
-        [*COMMAND, url, *options], capture_output=True, text=True, timeout=300, check=False
+        [*COMMAND, url, *options], capture_output=True, text=True, timeout=900, check=False
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     return done.stderr

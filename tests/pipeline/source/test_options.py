@@ -13,9 +13,9 @@ from clearfunds.pipeline.source import Offset
 from clearfunds.pipeline.source._offset import Position
 from clearfunds.pipeline.source._options import (
     BatchOptions,
+    Chosen,
     StreamOptions,
     batch_options,
-    Chosen,
     chosen_columns,
     stream_options,
 )
