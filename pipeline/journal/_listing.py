@@ -35,6 +35,8 @@ class Folder:
     """The files to read, in order."""
     whole: bool
     """Whether these are all of its files that readers would find."""
+    alone: bool = True
+    """Whether no folder is below it that readers would look into."""
 
     @property
     def paths(self) -> list[str]:
@@ -146,4 +148,5 @@ def _files(path: str, hour: int | None, here: list[tuple[str, bool]]) -> Iterato
     found = _names.current(names)
     if found:
         seen = [n for n in names if n.endswith(_names.SUFFIX) and not n.startswith(_names.HIDDEN)]
-        yield Folder(path, hour, tuple(found), len(found) == len(seen))
+        below = _folders(path, here)
+        yield Folder(path, hour, tuple(found), len(found) == len(seen), not below)
