@@ -83,7 +83,8 @@ def grouped(paths: Iterable[str], since_ns: int | None = None) -> list[Folder]:
         first, number = _names.first_hour(date), _names.hour_of_day(last)
         hour = None if first is None or number is None else first + number
         if since_ns is None or hour is None or hour >= since_ns // HOUR_NS:
-            found += _files(folder, hour, here)
+            # Nobody has looked for folders in it.
+            found += [attrs.evolve(each, alone=False) for each in _files(folder, hour, here)]
     return found
 
 
