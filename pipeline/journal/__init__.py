@@ -1,5 +1,6 @@
 """The journal: the history of the relay's books, written as Parquet."""
 
+from .._errors import PipelineError as PipelineError
 from ._collector import JournalCollector as JournalCollector
 from ._commands import compact_journal as compact_journal
 from ._commands import verify_journal as verify_journal

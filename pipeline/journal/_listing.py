@@ -35,6 +35,8 @@ class Folder:
     """The files to read, in order."""
     whole: bool
     """Whether these are all of its files that readers would find."""
+    alone: bool = True
+    """Whether no folder is below it that readers would look into."""
 
     @property
     def paths(self) -> list[str]:
@@ -81,7 +83,8 @@ def grouped(paths: Iterable[str], since_ns: int | None = None) -> list[Folder]:
         first, number = _names.first_hour(date), _names.hour_of_day(last)
         hour = None if first is None or number is None else first + number
         if since_ns is None or hour is None or hour >= since_ns // HOUR_NS:
-            found += _files(folder, hour, here)
+            # Nobody has looked for folders in it.
+            found += [attrs.evolve(each, alone=False) for each in _files(folder, hour, here)]
     return found
 
 
@@ -146,4 +149,5 @@ def _files(path: str, hour: int | None, here: list[tuple[str, bool]]) -> Iterato
     found = _names.current(names)
     if found:
         seen = [n for n in names if n.endswith(_names.SUFFIX) and not n.startswith(_names.HIDDEN)]
-        yield Folder(path, hour, tuple(found), len(found) == len(seen))
+        below = _folders(path, here)
+        yield Folder(path, hour, tuple(found), len(found) == len(seen), not below)

@@ -127,7 +127,9 @@ def read_folders(
             paths = [f"{place.url}/{name}"]
         else:
             paths = [
-                path for each in found[name] for path in ([each.path] if each.whole else each.paths)
+                path
+                for each in found[name]
+                for path in ([each.path] if each.whole and each.alone else each.paths)
             ]
         if not paths:
             nothing = [fn.lit(None).cast(c.dataType).alias(c.name) for c in columns]

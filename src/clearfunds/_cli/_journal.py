@@ -10,8 +10,12 @@ from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
-from clearfunds.pipeline import PipelineError
-from clearfunds.pipeline.journal import DEFAULT_ROLL_BYTES, compact_journal, verify_journal
+from clearfunds.pipeline.journal import (
+    DEFAULT_ROLL_BYTES,
+    PipelineError,
+    compact_journal,
+    verify_journal,
+)
 
 from ._errors import CommandFailedError
 from ._printable import printable
