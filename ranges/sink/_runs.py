@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 1024
 """Most rows of a run: about a millisecond."""
 
+LOOK_ROWS = 64
+"""Rows that are looked at together: what a short run costs at most, too."""
+
 SINGLE = 12
 """Flags of rows that are published one by one: to be retained, or with properties."""
 
@@ -95,7 +98,7 @@ class RunFinder:
             self._plans.clear()
         rows = self._rows
         flags, keys = rows.flags, rows.keys
-        plan = self._plan(row, keys[row], flags[row])
+        plan = self._plan(keys[row], flags[row])
         if plan is None:
             return None
         most = min(MOST_ROWS, rows.count - row)
@@ -111,19 +114,19 @@ class RunFinder:
                     range(1, most), fits, key=lambda count: rows.nbytes(row, row + count)
                 )
         end = row + most
-        alike = {(key, flag) for key, flag in zip(keys[row:end], flags[row:end], strict=True)}
-        plans = self._plans
-        for key, flag in alike:
-            if (key, flag) not in plans:
-                self._plan_of(key, flag)
-        if any(plans[each] is not plan for each in alike):
-            stop = row + 1
-            while stop < end and plans[keys[stop], flags[stop]] is plan:
+        stop = row + 1
+        while stop < end:
+            upto = min(stop + LOOK_ROWS, end)
+            kinds = set(zip(keys[stop:upto], flags[stop:upto], strict=True))
+            if all(self._plan(*kind) is plan for kind in kinds):
+                stop = upto
+                continue
+            while self._plan(keys[stop], flags[stop]) is plan:
                 stop += 1
-            end = stop
-        return Run(plan, end)
+            break
+        return Run(plan, stop)
 
-    def _plan(self, row: int, key: bytes, flag: int) -> Plan | None:
+    def _plan(self, key: bytes, flag: int) -> Plan | None:
         try:
             return self._plans[key, flag]
         except KeyError:
