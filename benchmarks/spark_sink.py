@@ -53,7 +53,7 @@ SHARE = 0.5
 
 
 @contextlib.contextmanager
-def broker() -> Generator[tuple[subprocess.Popen[bytes], int]]:
+def broker() -> Generator[tuple[subprocess.Popen[str], int]]:
     """Run a Kafka broker; give its process and its port."""
     port, control = free_port(), free_port()
     path = ":".join(map(str, jars("kafka", KAFKA)))
@@ -72,7 +72,7 @@ def broker() -> Generator[tuple[subprocess.Popen[bytes], int]]:
         java = ["java", "-cp", path]
         form = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk"]
         subprocess.run([*java, *form, "-c", str(settings)], check=True, **quiet)
-        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], **quiet)
+        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], text=True, **quiet)
         try:
             deadline = time.monotonic() + START_SECONDS
             while True:

@@ -219,10 +219,12 @@ class RangeSubscription(Holder):
             account.repay(items - 1, 0, Outcome.DELIVERED, self)
             items = 1
         # First: only this can fail, and then nothing has been taken.
-        row = columns = None
+        row = columns = run = None
         if type(item) is Batch:
             columns = self._columns(item)
-        elif type(item) is not ColumnRun:
+        elif type(item) is ColumnRun:
+            run = item
+        else:
             row = self._row(item)
         tail, disk = self._buffer.tail, self._disk
         code = None if account.tracing is not None else tail.code_of.get(account)
@@ -238,10 +240,11 @@ class RangeSubscription(Holder):
             loan.bytes += nbytes
         if row is not None:
             tail.add_row(row, code, self._wall())
-        elif columns is not None:
-            tail.add_run(columns, code, self._wall())
+        elif run is not None:
+            tail.add_columns(run, code, self._wall())
         else:
-            tail.add_columns(item, code, self._wall())
+            assert columns is not None
+            tail.add_run(columns, code, self._wall())
         self.next += items
         self.unpaid_items += items
         self.unpaid_bytes += nbytes

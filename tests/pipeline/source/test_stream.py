@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -460,7 +461,7 @@ def test_a_batch_waits_for_enough_messages(
     reader = query(shared, name, minOffsetsPerTrigger="3", maxTriggerDelay="1h").start()
     begun = reader.initialOffset()
 
-    def planned(start: dict[str, object]) -> int:
+    def planned(start: dict[str, Any]) -> int:
         return int(reader.latestOffset(start, ReadAllAvailable())["number"]) - 1
 
     publish(shared.mqtt, [b"0"], f"{name}/x")
