@@ -6,7 +6,7 @@
     python benchmarks/ledger.py --command --rows 1000000   # clearfunds report, by each engine
     python benchmarks/ledger.py --days 1 7 30      # clearfunds report --last 15min, by days kept
 
-`--command` runs `clearfunds report` as users do, the start of Python and of Spark included. `--days`
+`--command` runs `clearfunds report` as users do, with the start of Python and of Spark. `--days`
 does so with `--last 15min` over journals of so many days, of 11 settlements a second: a file of
 each table a minute in the last 26 hours, and one an hour before that, as a relay with its defaults
 leaves them; with `--every-minute`, a file a minute throughout.
@@ -262,7 +262,9 @@ def main() -> None:
     parser.add_argument("--stream", action="store_true", help="time running_debt, too")
     parser.add_argument("--command", action="store_true", help="time clearfunds report")
     parser.add_argument("--days", type=int, nargs="+", help="time --last 15min over such journals")
-    parser.add_argument("--every-minute", action="store_true", help="with --days: nothing is merged")
+    parser.add_argument(
+        "--every-minute", action="store_true", help="with --days: nothing is merged"
+    )
     parser.add_argument("--only", choices=("local", "spark"), help="only this engine's command")
     parser.add_argument("--engine", choices=("spark", "duckdb"), help=argparse.SUPPRESS)
     options = parser.parse_args()

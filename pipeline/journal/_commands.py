@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def compact_journal(
-    folder: str | os.PathLike[str], *, before: float, max_bytes: int
-) -> Compacted:
+def compact_journal(folder: str | os.PathLike[str], *, before: float, max_bytes: int) -> Compacted:
     """Merge the small files of each hour that ended before a moment. Blocks.
 
     Args:

@@ -183,9 +183,9 @@ def _compact_hour(
 def _tidy(folder: Path, table: Table, where: Path) -> bool:
     """Put right what a kill has left; return whether it is."""
     names = {name: _names.parse(name) for name, _ in local(str(where))}
-    for name in names:
-        if name.startswith(MERGING) and _names.parse(name.removeprefix(MERGING)) is not None:
-            (where / name).unlink(missing_ok=True)
+    for text in names:
+        if text.startswith(MERGING) and _names.parse(text.removeprefix(MERGING)) is not None:
+            (where / text).unlink(missing_ok=True)
     if not _names.superseded(names):
         return True
     for text, name in names.items():
@@ -193,7 +193,12 @@ def _tidy(folder: Path, table: Table, where: Path) -> bool:
             why = why_damaged(table, str(where / text))
             if why is not None and any(name.stands_for(o) for o in names.values() if o is not None):
                 # The files that it was made of are still there, and are whole.
-                logger.warning("%s %s: it is deleted, and made again", where / text, why)
+                logger.warning(
+                    "a merged file of the journal is damaged, and made again: %s %s",
+                    where / text,
+                    why,
+                    extra={"event": "journal_damaged", "path": str(where / text), "reason": why},
+                )
                 (where / text).unlink()
                 return _tidy(folder, table, where)
     with deleting(folder) as nobody_reads:
@@ -206,9 +211,7 @@ def _tidy(folder: Path, table: Table, where: Path) -> bool:
 _File = tuple[Path, Name, int]
 
 
-def _groups(
-    table: Table, where: Path, max_bytes: int, result: Compacted
-) -> Iterator[list[_File]]:
+def _groups(table: Table, where: Path, max_bytes: int, result: Compacted) -> Iterator[list[_File]]:
     """Return the files to merge, each time two or more of one run, in order."""
     found: list[_File] = []
     for text in _names.current(name for name, is_folder in local(str(where)) if not is_folder):
@@ -265,9 +268,7 @@ def _merge(
     return hidden, str(Name(first.run, first.first, last.last, crc)), size
 
 
-def _write(
-    table: Table, file: IO[bytes], paths: list[Path], stopped: Callable[[], bool]
-) -> bool:
+def _write(table: Table, file: IO[bytes], paths: list[Path], stopped: Callable[[], bool]) -> bool:
     pa, parquet = arrow("pyarrow"), arrow("pyarrow.parquet")
     strings = [column.name for column in table.columns if column.type == "string"]
     encoded = pa.dictionary(pa.int32(), pa.string())

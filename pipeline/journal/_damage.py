@@ -47,7 +47,7 @@ def find_damage(files: Mapping[str, Iterable[str]]) -> list[Damage]:
     """Return the damaged files of those given by table, in order. Reads all of their bytes."""
     work = [(TABLES[table], path) for table, paths in files.items() for path in paths]
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda each: why_damaged(*each), work)
+        found = pool.map(why_damaged, *zip(*work, strict=True)) if work else ()
         return sorted(
             Damage(path, why) for (_, path), why in zip(work, found, strict=True) if why is not None
         )

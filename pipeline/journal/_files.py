@@ -257,8 +257,8 @@ class TableFiles:
             where /= name
             make_folder(where, self._settings.readers)
         self._number += 1
-        name = Name(self._run, self._number, self._number)
-        return Part(where, name, hour, self._columns, self._open, self._settings.readers)
+        named = Name(self._run, self._number, self._number)
+        return Part(where, named, hour, self._columns, self._open, self._settings.readers)
 
     def _complete(self) -> None:
         part = self._part

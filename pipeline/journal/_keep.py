@@ -44,9 +44,7 @@ class _Unit:
     bytes: int = attrs.field(order=False)
 
 
-def delete_old(
-    folder: Path, *, now: float, seconds: float | None, nbytes: int | None
-) -> Deleted:
+def delete_old(folder: Path, *, now: float, seconds: float | None, nbytes: int | None) -> Deleted:
     """Delete files that are older than `seconds`, and the oldest above `nbytes`. Blocks.
 
     Call it within `alone`.

@@ -182,7 +182,8 @@ def remote(spark: SparkSession) -> Entries | None:
         if not system.exists(where):
             return []
         return [
-            (each.getPath().getName(), bool(each.isDirectory())) for each in system.listStatus(where)
+            (each.getPath().getName(), bool(each.isDirectory()))
+            for each in system.listStatus(where)
         ]
 
     return entries

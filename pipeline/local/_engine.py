@@ -155,8 +155,10 @@ def _quoted(path: str) -> str:
 
 _VIEWS: Final = (
     # Messages stored in a queue are owed for days, and no reader waits for them.
-    "create temp table resting as select distinct account from every_accounts "
-    "where at_rest is not null",
+    (
+        "create temp table resting as select distinct account from every_accounts "
+        "where at_rest is not null"
+    ),
     *(
         f"create view {name} as select * from every_{name} "
         "where account not in (select account from resting)"

@@ -1,4 +1,4 @@
-"""`recommended_limits` in DuckDB's SQL; pipeline/ledger/_limits.py has the reasons for each step."""
+"""`recommended_limits` in DuckDB's SQL; pipeline/ledger/_limits.py has the reasons."""
 
 from __future__ import annotations
 

@@ -623,7 +623,8 @@ def _foot(report: Report, seen: _Overview) -> str:
     return (
         "<footer><p>Read from "
         f"{plural(seen.rows, 'settlement')}, one for each loan that ended: who owed, who held, how "
-        f"much, from when to when.{sampled} Computed by {report.engine}. Percentiles are approximate, within about a percent."
+        f"much, from when to when.{sampled} Computed by {report.engine}. Percentiles "
+        "are approximate, within about a percent."
         "</p><p>All rows of every table are in tables/, as Parquet.</p></footer>"
     )
 

@@ -1,4 +1,4 @@
-"""Many small files become few: the rows stay, whoever reads meanwhile, and wherever it is killed."""
+"""Many small files become few: the rows stay, whoever reads meanwhile, wherever it is killed."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ def test_a_kill_at_any_step_loses_and_doubles_nothing(
 
         return step
 
+    survived = 0
     for survived in range(100):
         folder = tmp_path / f"journal {survived}"
         shutil.copytree(origin, folder)
@@ -172,7 +173,7 @@ async def test_a_relay_does_it_by_itself(tmp_path: Path) -> None:
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_house, tmp_path, settings, 0.01)
-            while len(there(tmp_path)) != 7:
+            while len(there(tmp_path)) != 7:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     assert seen(tmp_path) == sorted(2 * ALL)

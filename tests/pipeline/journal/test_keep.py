@@ -31,9 +31,8 @@ def at(hours: float) -> float:
 
 
 def test_by_age(tmp_path: Path, files: list[list[Path]]) -> None:
-    delete = {"seconds": 7200.0, "nbytes": None}
-    assert delete_old(tmp_path, now=at(2.9), **delete) == Deleted()
-    result = delete_old(tmp_path, now=at(4), **delete)
+    assert delete_old(tmp_path, now=at(2.9), seconds=7200.0, nbytes=None) == Deleted()
+    result = delete_old(tmp_path, now=at(4), seconds=7200.0, nbytes=None)
     assert (result.files, result.until) == (4, at(2))
     assert [path.exists() for hour in files for path in hour] == [False] * 4 + [True] * 4
     assert not files[0][0].parent.exists()
@@ -42,11 +41,11 @@ def test_by_age(tmp_path: Path, files: list[list[Path]]) -> None:
 
 def test_by_size(tmp_path: Path, files: list[list[Path]]) -> None:
     sizes = [sum(path.stat().st_size for path in hour) for hour in files]
-    delete = {"seconds": None, "nbytes": sum(sizes[2:])}
-    result = delete_old(tmp_path, now=at(10), **delete)
+    most = sum(sizes[2:])
+    result = delete_old(tmp_path, now=at(10), seconds=None, nbytes=most)
     assert (result.files, result.bytes) == (4, sum(sizes[:2]))
     assert [path.exists() for hour in files for path in hour] == [False] * 4 + [True] * 4
-    assert delete_old(tmp_path, now=at(10), **delete).files == 0
+    assert delete_old(tmp_path, now=at(10), seconds=None, nbytes=most).files == 0
 
 
 def test_of_the_present_hour_file_by_file(tmp_path: Path, files: list[list[Path]]) -> None:
@@ -83,9 +82,9 @@ async def test_a_relay_does_it_by_itself(
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_house, tmp_path, JournalSettings(keep_seconds=86_400.0), 0.01)
-            while len(there(tmp_path)) != len(fresh):
+            while len(there(tmp_path)) != len(fresh):  # noqa: ASYNC110
                 await trio.sleep(0.01)
-            while not caplog.records:
+            while not caplog.records:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     (line,) = [r for r in caplog.records if getattr(r, "event", "") == "journal_deleted"]

@@ -94,7 +94,12 @@ def same(name: str, ours: Any, theirs: Any) -> None:
         for column, value in mine.items():
             if isinstance(value, float):
                 # The order of sums differs, and so may their last digits.
-                assert value == pytest.approx(other[column], rel=1e-9, abs=1e-9), (name, column, mine, other)
+                assert value == pytest.approx(other[column], rel=1e-9, abs=1e-9), (
+                    name,
+                    column,
+                    mine,
+                    other,
+                )
             else:
                 assert value == other[column], (name, column, mine, other)
 
@@ -184,12 +189,19 @@ stall = st.fixed_dictionaries(
 )  # fmt: skip
 LOOKED = BEGIN + 1800 * SECOND
 
+
+def _place_of(row: Any) -> tuple[str, ...]:
+    return row["account"], row["holder"], row["kind"]
+
+
 journals = st.fixed_dictionaries(
     {
         "settlements": st.lists(settlement, min_size=1, max_size=200),
         "publications": st.lists(publication, max_size=30),
         "open_loans": st.lists(
-            open_loan, max_size=10, unique_by=lambda row: (row["account"], row["holder"], row["kind"])
+            open_loan,
+            max_size=10,
+            unique_by=_place_of,
         ),
         "accounts": st.dictionaries(names, statement, max_size=4),
         # What one moment has twice may come out either way.
@@ -199,7 +211,11 @@ journals = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(made=journals, last=st.one_of(st.none(), st.floats(1.0, 2000.0)), number=st.uuids())
 def test_made_up_journals(
     spark: SparkSession, tmp_path: Path, made: dict[str, Any], last: float | None, number: object

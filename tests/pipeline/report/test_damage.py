@@ -76,7 +76,11 @@ KINDS: dict[Callable[[bytes], bytes], tuple[str, str]] = {
 @pytest.fixture
 def ours(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the command work with the tests' session."""
-    monkeypatch.setattr("clearfunds.pipeline.report._run.session", lambda _, **__: Kept(spark))
+
+    def session(_: str, **__: str) -> Kept:
+        return Kept(spark)
+
+    monkeypatch.setattr("clearfunds.pipeline.report._run.session", session)
 
 
 @pytest.mark.usefixtures("ours")

@@ -99,7 +99,7 @@ def test_hdfs_and_a_cluster(journal: Path, tmp_path: Path) -> None:
     with storage.hdfs(tmp_path / "hdfs") as store:
         assert "there is nothing in the journal" in refused(store.url)
         store.put(journal)
-        assert report(store.url, tmp_path / "hdfs-out", *SMALL, "--last", "1h") == here
+        assert report(store.url, tmp_path / "hdfs-out", *SMALL, "--last", "60min") == here
         with storage.standalone(tmp_path / "spark") as master:
             cluster = ("--spark-conf", f"spark.master={master}", *SMALL)
             assert report(store.url, tmp_path / "cluster-out", *cluster) == here
