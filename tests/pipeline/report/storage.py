@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+import pyspark
 import pytest
 
 from benchmarks.maven import NoJarsError, jars
 from tests.ports import lasting_port
 
 HOST: Final = "127.0.0.1"
+SPARK: Final = Path(str(pyspark.__file__)).parent
+
 HADOOP: Final = "3.5.0"
 """That of Spark 4.3."""
 AWS: Final = "2.35.4"
@@ -85,7 +88,7 @@ class Store:
             for name, value in self.settings.items()
         )
         (conf / "core-site.xml").write_text(f"<configuration>{told}</configuration>")
-        path = ":".join(map(str, [conf, *hdfs_jars(), *self.jars]))
+        path = ":".join(map(str, [conf, *self.jars, SPARK / "jars" / "*"]))
         shell = ["java", "-cp", path, "org.apache.hadoop.fs.FsShell"]
         done = subprocess.run(
             [*shell, "-put", str(folder), self.url],
@@ -171,10 +174,7 @@ def s3(folder: Path) -> Generator[Store]:
 @contextlib.contextmanager
 def standalone(folder: Path) -> Generator[str]:
     """Run a Spark cluster of its own: a master and two workers; give the master's URL."""
-    import pyspark
-
-    home = Path(str(pyspark.__file__)).parent
-    run = str(home / "bin" / "spark-class")
+    run = str(SPARK / "bin" / "spark-class")
     port, page = lasting_port(), lasting_port()
     url = f"spark://{HOST}:{port}"
     deploy = "org.apache.spark.deploy"
