@@ -16,13 +16,13 @@ class NoJarsError(Exception):
     """The jars cannot be had; it says why."""
 
 
-def jars(name: str, *artifacts: str, alone: bool = False) -> list[Path]:
+def jars(name: str, *artifacts: str, alone: int = 0) -> list[Path]:
     """Return the jars of artifacts and of all that they need.
 
     Args:
         name: The folder to keep them in.
         artifacts: Each as GROUP:NAME:VERSION.
-        alone: Whether to leave out what the first of them needs.
+        alone: Of how many of the first of them to leave out what they need.
 
     Raises:
         NoJarsError: They cannot be had.
@@ -51,7 +51,7 @@ def jars(name: str, *artifacts: str, alone: bool = False) -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-def _pom(artifacts: tuple[str, ...], alone: bool) -> str:
+def _pom(artifacts: tuple[str, ...], alone: int) -> str:
     needed = ""
     for place, artifact in enumerate(artifacts):
         group, name, version = artifact.split(":")
@@ -61,7 +61,7 @@ def _pom(artifacts: tuple[str, ...], alone: bool) -> str:
         )
         needed += (
             f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{version}</version>{'' if place or not alone else nothing}</dependency>"
+            f"<version>{version}</version>{nothing if place < alone else ''}</dependency>"
         )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

@@ -29,7 +29,7 @@ STARTING: Final = 300.0
 """Seconds that a server may take to start beside other tests."""
 
 
-def fetched(name: str, *artifacts: str, alone: bool = False) -> list[Path]:
+def fetched(name: str, *artifacts: str, alone: int = 0) -> list[Path]:
     """Return jars; where they cannot be had, the test is skipped with the reason."""
     try:
         return jars(name, *artifacts, alone=alone)
@@ -58,10 +58,11 @@ def s3_jars() -> list[Path]:
     return fetched(
         "s3a",
         f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+        "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
         f"{aws}:s3:{AWS}",
         f"{aws}:s3-transfer-manager:{AWS}",
         f"{aws}:sts:{AWS}",
-        alone=True,
+        alone=2,
     )
 
 
