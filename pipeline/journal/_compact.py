@@ -98,12 +98,12 @@ def alone(folder: Path) -> Generator[bool]:
 def hours(folder: Path, table: str) -> Iterator[tuple[int, Path]]:
     """Return the folders of a table's hours, the oldest first."""
     found: list[tuple[int, Path]] = []
-    for date, _ in local(str(folder / table)):
-        first = _names.first_hour(date)
+    for date, is_folder in local(str(folder / table)):
+        first = _names.first_hour(date) if is_folder else None
         if first is None:
             continue
-        for name, _ in local(str(folder / table / date)):
-            hour = _names.hour_of_day(name)
+        for name, is_hour in local(str(folder / table / date)):
+            hour = _names.hour_of_day(name) if is_hour else None
             if hour is not None:
                 found.append((first + hour, folder / table / date / name))
     yield from sorted(found)
@@ -136,8 +136,10 @@ def compact(
     """
     arrow("pyarrow.parquet")
     result = Compacted()
+    there: set[Path] = set()
     for table in TABLES.values():
         for hour, where in hours(folder, table.name):
+            there.add(where)
             if (hour + 1) * _names.SECONDS > before or stopped():
                 break
             if done is None or where not in done:
@@ -145,6 +147,8 @@ def compact(
                 _compact_hour(folder, table, where, max_bytes, result, stopped, patience)
                 if done is not None and result.waits == waits and not stopped():
                     done.add(where)
+    if done is not None and not stopped():
+        done &= there  # hours that have been deleted are forgotten
     return result
 
 

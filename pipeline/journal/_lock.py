@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,12 +25,10 @@ def reading(folder: Path | None) -> Generator[None]:
     Waits for a deletion that is under way, some milliseconds. Does nothing for None, nor in file
     systems without such locks.
     """
-    if folder is None:
-        yield
-        return
-    with _open(folder) as descriptor:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with ExitStack() as stack:
+        if folder is not None:
+            with suppress(OSError):
+                fcntl.flock(stack.enter_context(_open(folder)), fcntl.LOCK_SH)
         yield
 
 

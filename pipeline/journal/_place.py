@@ -48,7 +48,11 @@ def find(folder: str | os.PathLike[str]) -> Place:
         there = "is a file, not a folder" if path.exists() else "is not there"
         msg = f"the journal {name} {there}; give the folder that `clearfunds relay --journal` has"
         raise PipelineError(msg)
-    inside = [each.name for each in path.iterdir() if not each.name.startswith((".", "_"))]
+    try:
+        inside = [each.name for each in path.iterdir() if not each.name.startswith((".", "_"))]
+    except OSError as error:
+        msg = f"the journal {name} cannot be read: {error.strerror or error}"
+        raise PipelineError(msg) from error
     if inside and not set(inside) & set(TABLES):
         msg = (
             f"there is no journal in {name}: none of its folders is one of "

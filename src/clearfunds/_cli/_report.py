@@ -36,8 +36,14 @@ _FOLLOWED: Final = 900.0
 """Seconds of the journal in a report with --follow: its cost does not grow with the journal."""
 
 _UNITS: Final = {
-    **{"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0},
-    **{"min": 60.0, "h": 3600.0, "d": 86_400.0},
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
 }
 
 
