@@ -52,6 +52,7 @@ from ._turn import Router as Router
 from ._turn import Turn as Turn
 from ._turn import commit_run as commit_run
 from ._turn import hold_all as hold_all
+from ._turn import make_ready as make_ready
 from .limits._alarms import DISK as DISK
 from .limits._alarms import MEMORY as MEMORY
 from .limits._alarms import Alarms as Alarms

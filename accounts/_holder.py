@@ -47,6 +47,9 @@ class Recipient(abc.ABC):
     gathers: ClassVar[bool] = False
     """Whether `gathered` is to be called when it has all deliveries of one commit."""
 
+    takes_columns: ClassVar[bool] = False
+    """Whether `hold` takes runs of publications as columns: `clearfunds.dataspace.ColumnRun`."""
+
     @property
     def run_place(self) -> object:
         """The place where a run of messages would end up; None: it cannot take runs.

@@ -129,7 +129,7 @@ class Turn:
             touched = self._hand_over()
         finally:
             self._end(Outcome.DELIVERED)
-        _make_ready(touched, self.account.ledger)
+        make_ready(touched, self.account.ledger)
         for each in self._after or ():
             self.account.ledger.faults.call(None, "ending a turn", each)
         if self._failed is not None:
@@ -368,7 +368,7 @@ def _not_held(
     return before
 
 
-def _make_ready(touched: Iterable[Recipient], ledger: Ledger) -> None:
+def make_ready(touched: Iterable[Recipient], ledger: Ledger) -> None:
     """Call `ready` of each recipient; one that raises ends its own connection."""
     left = iter(touched)
     holder: Recipient | None = None

@@ -3,6 +3,13 @@
     python benchmarks/ledger.py
     python benchmarks/ledger.py --rows 500000 --memory 1g
     python benchmarks/ledger.py --stream           # running_debt over a stream, too
+    python benchmarks/ledger.py --command --rows 1000000   # clearfunds report, by each engine
+    python benchmarks/ledger.py --days 1 7 30      # clearfunds report --last 15min, by days kept
+
+`--command` runs `clearfunds report` as users do, with the start of Python and of Spark. `--days`
+does so with `--last 15min` over journals of so many days, of 11 settlements a second: a file of
+each table a minute in the last 26 hours, and one an hour before that, as a relay with its defaults
+leaves them; with `--every-minute`, a file a minute throughout.
 
 The comparison. The journal is synthetic (tests/pipeline/ledger/generated.py), and both engines read
 the same files. DuckDB computes the reference results of the tests, from plain definitions
@@ -23,8 +30,11 @@ import sys
 import tempfile
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from clearfunds.pipeline.journal._names import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +152,90 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
     print(f"{'whole process':24} {spark_whole:8.1f} {'':16}  {duckdb_whole:8.1f}")
 
 
+# -- the command ---------------------------------------------------------------------------------
+
+
+def run_command(folder: Path, *options: str) -> str:
+    """Run `clearfunds report`, and return how long it took and what it said."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "clearfunds", "report", str(folder), "--out", out]
+        began, busy = time.perf_counter(), os.times()
+        done = subprocess.run([*command, *options], check=True, stdout=subprocess.PIPE, text=True)
+        seconds, after = time.perf_counter() - began, os.times()
+        used = sum(after[2:4]) - sum(busy[2:4])
+        said = done.stdout.strip().replace(f"{out}/", "")
+        return f"{seconds:6.1f} s ({used:5.1f} s of CPU)  {said}"
+
+
+def show_command(rows: int, engines: list[str]) -> None:
+    """Time a report of everything."""
+    from tests.pipeline.ledger.generated import generate, write
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = write(generate(rows), Path(name))
+        for engine in engines:
+            print(f"{engine:6} {run_command(folder, '--engine', engine)}")
+
+
+PER_MINUTE = 675
+"""Settlements: 6.8 million in a week."""
+
+MINUTES_KEPT = 26 * 60
+"""A relay with its defaults merges what is older."""
+
+
+def show_days(days: list[int], engines: list[str], every_minute: bool) -> None:
+    """Time a report of the last quarter of an hour, over journals that were kept for some days."""
+    for count in days:
+        with tempfile.TemporaryDirectory() as name:
+            files, settlements = write_days(Path(name), count, every_minute)
+            print(f"{count} days: {files:,} files, {settlements:,} settlements")
+            for engine in engines:
+                told = run_command(Path(name), "--last", "15min", "--engine", engine)
+                print(f"  {engine:6} {told}")
+
+
+def write_days(folder: Path, days: int, every_minute: bool) -> tuple[int, int]:
+    """Write a journal that ends now; return how many files and settlements it has."""
+    from tests.pipeline.journal.small_files import write_file
+    from tests.pipeline.ledger.generated import BEGIN_NS, LENGTH_NS, generate
+
+    pa: Any = import_module("pyarrow")
+    compute: Any = import_module("pyarrow.compute")
+    hour = generate(60 * PER_MINUTE)
+    end = int(time.time()) // 3600
+    files = settlements = 0
+    for back in range(24 * days):
+        number = end - back
+        for name, table in hour.items():
+            moments = [c for c in table.column_names if c.endswith("_ns")]
+            own = table["settled_ns" if name == "settlements" else moments[-1]] if moments else None
+            if own is None or not table.num_rows:
+                continue
+            shift = number * 3600 * 10**9 - BEGIN_NS
+            within = compute.less(own, BEGIN_NS + LENGTH_NS)
+            table, own = table.filter(within), own.filter(within)
+            for at, column in enumerate(table.column_names):
+                if column in moments:
+                    table = table.set_column(at, column, compute.add(table[column], shift))
+            first = pa.array(
+                compute.add(own.to_numpy(), shift).to_numpy() // 1000, pa.timestamp("us", tz="UTC")
+            )
+            table = table.set_column(0, hour[name].schema.field(0), first)
+            minutes = (own.to_numpy() - BEGIN_NS) // (60 * 10**9)
+            into = folder.joinpath(name, *folder_of(number))
+            settlements += table.num_rows if name == "settlements" else 0
+            small = every_minute or back * 60 < MINUTES_KEPT
+            for minute in sorted(set(minutes.tolist())) if small else [0]:
+                some = table.filter(pa.array(minutes == minute)) if small else table
+                write_file(some, into, minute + 1, RUN_OF_HOUR.format(back))
+                files += 1
+    return files, settlements
+
+
+RUN_OF_HOUR = "20261128T000000.000000-{}"
+
+
 def _figures(passes: list[tuple[float, float]] | None) -> str:
     if passes is None:
         return ""
@@ -166,11 +260,22 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="a journal that is there; else one is made")
     parser.add_argument("--memory", default="2g", help="what Spark's JVM may have")
     parser.add_argument("--stream", action="store_true", help="time running_debt, too")
+    parser.add_argument("--command", action="store_true", help="time clearfunds report")
+    parser.add_argument("--days", type=int, nargs="+", help="time --last 15min over such journals")
+    parser.add_argument(
+        "--every-minute", action="store_true", help="with --days: nothing is merged"
+    )
+    parser.add_argument("--only", choices=("local", "spark"), help="only this engine's command")
     parser.add_argument("--engine", choices=("spark", "duckdb"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     # The journal's generator and the SQL are the tests'.
     sys.path.insert(0, str(ROOT))
-    if options.engine == "spark":
+    engines = [options.only] if options.only else ["local", "spark"]
+    if options.days:
+        show_days(options.days, engines, options.every_minute)
+    elif options.command:
+        show_command(options.rows, engines)
+    elif options.engine == "spark":
         print(json.dumps(run_spark(options.folder, options.memory, options.stream)))
     elif options.engine == "duckdb":
         print(json.dumps(run_duckdb(options.folder)))

@@ -35,6 +35,7 @@ from typing import Any
 from clearfunds.pipeline._environment import session
 from clearfunds.pipeline.source import ReadOptions
 from clearfunds.pipeline.source._columns import Columns
+from clearfunds.pipeline.source._options import Chosen
 from clearfunds.pipeline.source._ranges import Range, read_range
 from clearfunds.ranges.client import RangeReader
 
@@ -45,8 +46,8 @@ TARGET = 300_000
 
 
 @contextlib.contextmanager
-def relay() -> Generator[tuple[int, int]]:
-    """Run a relay that lets anybody owe anything; give the ports for MQTT and for readers."""
+def relay_process() -> Generator[tuple[subprocess.Popen[str], int, int]]:
+    """Run a relay without limits; give its process, and its ports for MQTT and for readers."""
     command = [
         *(sys.executable, "-m", "clearfunds", "relay", "--log-level", "warning"),
         *("--listen", "mqtt+tcp://127.0.0.1:0", "--listen", "subscribe+tcp://127.0.0.1:0"),
@@ -65,7 +66,7 @@ def relay() -> Generator[tuple[int, int]]:
                 break
         if len(ports) != 2:
             sys.exit("the relay has not started")
-        yield ports[0], ports[1]
+        yield process, ports[0], ports[1]
     finally:
         process.terminate()
         process.wait(START_SECONDS)
@@ -109,7 +110,7 @@ def by_client(reader: RangeReader, start: int, end: int) -> int:
 
 def in_arrow(options: ReadOptions, reader: RangeReader, start: int, end: int) -> int:
     """Read a range as a task of Spark's does, and return how many rows came."""
-    Columns(options.account)  # pyarrow is imported
+    Columns(options.columns)  # pyarrow is imported
     return sum(batch.num_rows for batch in read_range(options, Range(start, end, reader.ticket)))
 
 
@@ -172,7 +173,7 @@ def main() -> None:
     given = parser.parse_args()
     end = given.messages + 1
     edges = [*range(1, end, given.batch), end]
-    with tempfile.TemporaryDirectory() as folder, relay() as (mqtt, port):
+    with tempfile.TemporaryDirectory() as folder, relay_process() as (_, mqtt, port):
         with RangeReader("127.0.0.1", port, "bench", filters=["plant/#"]) as reader:
             filler = threading.Thread(target=fill, args=(mqtt, given.messages, given.size))
             began = time.perf_counter()
@@ -182,7 +183,9 @@ def main() -> None:
             rate = given.messages / (time.perf_counter() - began)
             print(f"{given.messages:,} messages of {given.size} bytes, {rate:,.0f} a second\n")
             print(f"{'':8} {'best':>12} {'median':>12} {'together':>12} {'batches':>8}")
-            options = ReadOptions("127.0.0.1", port, "bench", account=not given.without_account)
+            options = ReadOptions(
+                "127.0.0.1", port, "bench", columns=Chosen(not given.without_account)
+            )
             ways: dict[str, Callable[[int, int], int]] = {
                 "client": partial(by_client, reader),
                 "arrow": partial(in_arrow, options, reader),

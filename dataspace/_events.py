@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -153,3 +153,37 @@ class Batch:
     def events(self) -> Iterable[Publication]:
         """Return its publications, decoded anew at each call."""
         return self._explode(self.raw)
+
+
+@attrs.frozen(slots=True, eq=False)
+class ColumnRun:
+    """A run of publications without properties, of any QoS, none to be retained, in columns.
+
+    For recipients with `takes_columns`.
+    """
+
+    key_lengths: Sequence[int]
+    """The length of each topic, in UTF-8."""
+    value_lengths: Sequence[int]
+    """The length of each payload."""
+    keys: bytes
+    """All topics, joined."""
+    values: bytes
+    """All payloads, joined."""
+    qos: bytes
+    """The QoS of each."""
+
+    @property
+    def count(self) -> int:
+        """The number of publications."""
+        return len(self.qos)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that they are charged for: topics and payloads."""
+        return len(self.keys) + len(self.values)
+
+    @property
+    def topic(self) -> str:
+        """The topic of the first."""
+        return self.keys[: self.key_lengths[0]].decode()

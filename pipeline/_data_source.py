@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._errors import OptionError
+from ._errors import OptionError, plainly
 
 try:
     from pyspark.sql.datasource import DataSource
@@ -40,16 +40,18 @@ class ClearFundsDataSource(DataSource):
         """Return the name to give to `format(...)`."""
         return NAME
 
+    @plainly
     def schema(self) -> StructType:
         """Return the columns of the source. Spark calls this first."""
         from ._arrow import arrow
         from .source._columns import schema_of
-        from .source._options import includes_account
+        from .source._options import chosen_columns
 
-        account = includes_account(self.options)
+        chosen = chosen_columns(self.options)
         arrow()  # else Spark's own error would say so, without saying in which process
-        return schema_of(account)
+        return schema_of(chosen)
 
+    @plainly
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader for `spark.read`."""
         from .source import BatchReader
@@ -59,6 +61,7 @@ class ClearFundsDataSource(DataSource):
         self._check(schema)
         return BatchReader(options)
 
+    @plainly
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         """Return the reader for `spark.readStream`."""
         from .source import StreamReader
@@ -68,12 +71,14 @@ class ClearFundsDataSource(DataSource):
         self._check(schema)
         return StreamReader(options)
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer for `df.write`."""
         from .sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         """Return the writer for `df.writeStream`."""
         from .sink import stream_writer

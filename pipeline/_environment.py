@@ -58,6 +58,9 @@ _QUIET: Final = {
 }
 """Settings of a session for one command: no web page, no progress bars, loopback only."""
 
+_LOOPBACK: Final = ("spark.driver.bindAddress", "spark.driver.host")
+"""Those for a session on this machine alone."""
+
 
 def check_spark() -> None:
     """Check that Spark can run here: PySpark, its Python packages, and Java.
@@ -73,7 +76,7 @@ def check_spark() -> None:
 
 
 def session(app_name: str, **conf: str) -> SparkSession:
-    """Start Spark on this machine alone, with no output on the terminal.
+    """Start Spark, with no output on the terminal: on this machine alone, or with a given master.
 
     Java's stdout and stderr go to an unnamed temporary file; if Spark does not start, the error
     quotes its last line. A session that already runs is returned unchanged.
@@ -100,7 +103,11 @@ def session(app_name: str, **conf: str) -> SparkSession:
     if running is not None:
         return running
     settings = SparkConf().setMaster("local[*]").setAppName(app_name)
-    for name, value in {**_QUIET, **conf}.items():
+    quiet = dict(_QUIET)
+    if not conf.get("spark.master", "local").startswith("local"):
+        for name in _LOOPBACK:
+            del quiet[name]  # the workers of a cluster connect to the driver
+    for name, value in {**quiet, **conf}.items():
         settings.set(name, value)
     with tempfile.TemporaryFile() as log:
         try:

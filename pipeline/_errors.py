@@ -4,6 +4,12 @@ Rule: the user of a query, a report or the journal always sees such a sentence, 
 of a lower layer. Spark shows only the text of an exception.
 """
 
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 
 class PipelineError(Exception):
     """The pipeline could not do what it was asked to do."""
@@ -35,3 +41,30 @@ class QueryFencedError(RelayError):
 
 class MessagesLostError(RelayError):
     """Messages were discarded before the query could read them."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def plain(error: PipelineError) -> PipelineError:
+    """Return an error without the exceptions that led to it; to be raised `from None`.
+
+    Spark shows the whole trace of an exception, twice, before its message: fifty lines, which say
+    nothing more than the sentence does.
+    """
+    error.__cause__ = None
+    return error.with_traceback(None)
+
+
+def plainly(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a method that Spark calls raise its errors without their history; see `plain`."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except PipelineError as error:
+            raise plain(error) from None
+
+    return call

@@ -20,6 +20,9 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 2
           "gb": 1 << 30}  # fmt: skip
 """Units as in Spark's own sizes: `64m` is 64 MiB."""
 
+_TIMES = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+"""Units of time as in Spark's own durations."""
+
 ADDRESS = (
     "url", "relay", "host", "port", "timeoutSeconds", "user", "password", "tls", "ca",
     "certificate", "key",
@@ -115,6 +118,19 @@ class Options:
         if not least <= number < float("inf"):
             raise _wrong(name, text, f"a number of seconds from {least:g} on")
         return number
+
+    def duration(self, name: str) -> float | None:
+        """Return a time in seconds, given as `15m` or `30s`; None if the option was not given.
+
+        As for Spark's Kafka source, a number alone is in milliseconds.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+        if match is None or match[2] not in _TIMES or not int(match[1]):
+            raise _wrong(name, text, "a time, as 15m, 30s or 500ms")
+        return int(match[1]) * _TIMES[match[2]]
 
     def one_of(self, name: str, choices: Mapping[str, str], default: str) -> str:
         """Return the value in `choices` of the word given."""

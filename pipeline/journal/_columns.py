@@ -70,7 +70,7 @@ class Columns:
         # The last dictionary of each column: the number of each string.
         self._numbers: dict[str, dict[Any, int]] = {}
         # The timestamp is the same moment as the last of the `_ns` columns.
-        self._moment = [c.name for c in self._given if c.name in _MOMENTS][-1]
+        self._moment = table.moment
 
     def pack(self, rows: Rows) -> None:
         """Turn the rows into columns that are not columns yet.
@@ -184,6 +184,3 @@ def _all_the_same(values: Sequence[Any]) -> bool:
 
 def _packed(c_type: str, values: Sequence[float]) -> bytes:
     return struct.pack(f"={len(values)}{c_type}", *values)
-
-
-_MOMENTS: Final = frozenset({"at_ns", "settled_ns", "ended_ns"})

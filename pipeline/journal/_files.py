@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import attrs
 
+from ._names import Name, checksum, folder_of
 from ._readers import let_read, make_folder, open_private
 from ._tables import TABLES, arrow
 
@@ -53,38 +53,56 @@ class Written:
     """Rows in files that could not be finished."""
 
 
+def parquet_writer(file: IO[bytes], schema: Any, written: Any) -> Any:
+    """Return the `pyarrow.parquet.ParquetWriter` for a file of a table.
+
+    Args:
+        file: The file.
+        schema: The table's schema.
+        written: The same with dictionaries for strings, as the batches have it.
+    """
+    whole = [f.name for f in schema if not str(f.type).startswith(("string", "double"))]
+    deltas = [n for n in whole if n.endswith("_ns")] + [schema.field(0).name]
+    return arrow("pyarrow.parquet").ParquetWriter(
+        file,
+        written,
+        # Readers need no Arrow schema in the file.
+        store_schema=False,
+        compression="zstd",
+        use_dictionary=[f.name for f in schema if f.name not in deltas],
+        # A quarter of the bytes, and half of the time, of the plain encoding.
+        column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
+        # For readers that do not know of the checksum in the file's name.
+        write_page_checksum=True,
+    )
+
+
 class Part:
-    """A file that is being written."""
+    """A file that is being written.
+
+    Attributes:
+        path: Its path once it is complete; the name lacks the checksum until then.
+    """
 
     def __init__(
         self,
-        path: Path,
+        folder: Path,
+        name: Name,
         hour: int,
         columns: Columns,
         open_: Callable[[Path], IO[bytes]],
         readers: Readers = "owner",
     ) -> None:
-        self.path = path
+        self._name = name
+        self.path = path = folder / str(name)
         self._readers: Readers = readers
         self.hour = hour
         self.rows = 0
         self._hidden = path.with_name(HIDDEN + path.name)
         self._pa = arrow("pyarrow")
         self._file = open_(self._hidden)
-        schema = columns.schema
-        whole = [f.name for f in schema if not str(f.type).startswith(("string", "double"))]
-        deltas = [n for n in whole if n.endswith("_ns")] + [schema.field(0).name]
         try:
-            self._writer = arrow("pyarrow.parquet").ParquetWriter(
-                self._file,
-                columns.written,
-                # Readers need no Arrow schema in the file.
-                store_schema=False,
-                compression="zstd",
-                use_dictionary=[f.name for f in schema if f.name not in deltas],
-                # A quarter of the bytes, and half of the time, of the plain encoding.
-                column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
-            )
+            self._writer = parquet_writer(self._file, columns.schema, columns.written)
         except BaseException:
             self._discard()
             raise
@@ -109,6 +127,8 @@ class Part:
         size = self._file.tell()
         os.fsync(self._file.fileno())
         self._file.close()
+        with self._hidden.open("rb") as file:
+            self.path = self.path.with_name(str(attrs.evolve(self._name, crc=checksum(file))))
         let_read(self._hidden, self._readers)
         self._hidden.rename(self.path)
         return size
@@ -232,14 +252,13 @@ class TableFiles:
         if not self._folder.is_dir():
             # If its disk is no longer mounted, making the folder would fill another disk.
             raise FileNotFoundError(errno.ENOENT, "the directory is gone", str(self._folder))
-        at = datetime.fromtimestamp(hour * 3600, UTC)
         where = self._folder
-        for name in (self._name, f"date={at:%Y-%m-%d}", f"hour={at:%H}"):
+        for name in (self._name, *folder_of(hour)):
             where /= name
             make_folder(where, self._settings.readers)
         self._number += 1
-        name = f"part-{self._run}-{self._number:06}.parquet"
-        return Part(where / name, hour, self._columns, self._open, self._settings.readers)
+        named = Name(self._run, self._number, self._number)
+        return Part(where, named, hour, self._columns, self._open, self._settings.readers)
 
     def _complete(self) -> None:
         part = self._part

@@ -36,7 +36,9 @@ from ...accounts import Outcome, label_of
 from ...accounts._cooperative import run_to_end, with_pauses
 from .._errors import PipelineError
 from ._columns import SECOND, Columns
+from ._compact import LOCK as COMPACTING
 from ._files import TableFiles, Written, leftovers, open_file
+from ._housekeeping import keep_house
 from ._readers import Readers, make_folder, take_folder
 from ._sample import MAX_ROWS, Rows, Sample
 from ._settings import JournalSettings
@@ -597,6 +599,7 @@ async def open_journal(
             nursery.start_soon(journal.keep_time)
             if chosen.snapshot_every is not None:
                 nursery.start_soon(journal.keep_snapshots, chosen.snapshot_every)
+            nursery.start_soon(keep_house, path, chosen)
             seconds = CUT_SHORT_SECONDS
             try:
                 yield journal
@@ -615,7 +618,7 @@ def _prepare(folder: Path, readers: Readers) -> IO[bytes]:
     # The first batch imports modules for a third of a second: not while the relay serves.
     Columns(TABLES["stalls"], 0).pack(Rows(1, [(0.0, 0.0, "", "", "", "")]))
     try:
-        take_folder(folder, readers, frozenset({LOCK, *TABLES}))
+        take_folder(folder, readers, frozenset({LOCK, COMPACTING, *TABLES}))
         lock = (folder / LOCK).open("ab")
         for table in TABLES:  # a reader that follows a table needs its folder
             make_folder(folder / table, readers)

@@ -22,6 +22,10 @@ DEFAULT_ROLL_EVERY: Final = 60.0
 DEFAULT_SNAPSHOT_EVERY: Final = 10.0
 """Seconds; between Prometheus's and Debezium's, which are 15 and 5."""
 
+DEFAULT_COMPACT_AFTER: Final = 26 * 3600.0
+"""Seconds: a query that reads the journal as a stream once a night reads each file before it is
+merged."""
+
 
 @attrs.frozen(kw_only=True)
 class JournalSettings:
@@ -40,13 +44,20 @@ class JournalSettings:
     """A file of this age is complete, and so is one begun in another hour."""
     snapshot_every: float | None = DEFAULT_SNAPSHOT_EVERY
     """Time between snapshots of accounts and open loans; None: only one, at the end."""
+    compact_after: float | None = DEFAULT_COMPACT_AFTER
+    """An hour that ended so long ago has its small files merged; None: they stay as they are."""
+    keep_seconds: float | None = None
+    """Hours that ended so long ago are deleted; None: none."""
+    keep_bytes: int | None = None
+    """The oldest files are deleted while the complete ones have more bytes; None: none."""
     readers: Readers = "owner"
     """`owner`: only the user that the relay runs as may read the journal; `group`: the group of its
     folder, too."""
 
     def __attrs_post_init__(self) -> None:
         """Check the values."""
-        for name in ("rows_per_second", "roll_bytes", "roll_every", "snapshot_every"):
+        for name in ("rows_per_second", "roll_bytes", "roll_every", "snapshot_every",
+                     "compact_after", "keep_seconds", "keep_bytes"):  # fmt: skip
             value: float | None = getattr(self, name)
             if value is not None and not value > 0:
                 msg = f"a journal's {name} is more than 0, not {value!r}"

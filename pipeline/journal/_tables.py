@@ -26,6 +26,10 @@ Type: TypeAlias = Literal["string", "int64", "float64", "timestamp"]
 """`timestamp` is in microseconds and UTC."""
 
 
+MOMENTS: Final = frozenset({"at_ns", "settled_ns", "ended_ns"})
+"""Columns with the moment of a row."""
+
+
 @attrs.frozen
 class Column:
     """One column of a table."""
@@ -44,6 +48,11 @@ class Table:
     """Its name, and that of its folder."""
     about: str
     columns: tuple[Column, ...]
+
+    @property
+    def moment(self) -> str:
+        """The column, in nanoseconds, by which its rows are put into hours."""
+        return [column.name for column in self.columns if column.name in MOMENTS][-1]
 
     @cached_property
     def schema(self) -> Any:

@@ -11,12 +11,11 @@ Rules:
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import attrs
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
     DataType,
@@ -28,13 +27,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .._errors import PipelineError
 from ..journal import TABLES
+from ..journal._listing import Entries, Folder, folders, grouped, local, newest
+from ..journal._place import find
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from ..journal._place import Place
 
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
@@ -45,7 +48,12 @@ _TYPES: Final[dict[str, DataType]] = {
 
 #: `date=` and `hour=` are searched recursively, not used as columns: else Spark would take every
 #: other folder in there for a partition.
-_OPTIONS: Final[dict[str, str]] = {"recursiveFileLookup": "true", "pathGlobFilter": "*.parquet"}
+_OPTIONS: Final[dict[str, str]] = {
+    "recursiveFileLookup": "true",
+    "pathGlobFilter": "*.parquet",
+    # Spark's own default lets flipped bytes pass as rows.
+    "parquet.page.verify-checksum.enabled": "true",
+}
 
 
 @attrs.frozen
@@ -73,30 +81,112 @@ def schema(table: str) -> StructType:
     )
 
 
-def read(spark: SparkSession, folder: str | os.PathLike[str]) -> Tables:
+def read(
+    spark: SparkSession, folder: str | os.PathLike[str], *, since_ns: int | None = None
+) -> Tables:
     """Return the tables as they are now; files that appear later are not in them.
 
     Args:
         spark: The session.
         folder: The relay's `--journal` folder, or its URL in a file system that Spark knows.
+        since_ns: Only rows from this moment on, in nanoseconds since 1970, and of `accounts` the
+            last snapshot in any case. Folders of earlier hours are not even listed. None: all.
 
     Raises:
         PipelineError: The folder does not exist, or holds no journal.
     """
-    base = _base(folder)
+    place = find(folder)
+    return read_folders(spark, place, folders_of(spark, place, since_ns), since_ns)
+
+
+def folders_of(
+    spark: SparkSession, place: Place, since_ns: int | None = None
+) -> dict[str, list[Folder]]:
+    """Return the folders of each table that have rows of `since_ns` or later."""
+    entries = local if place.folder is not None else remote(spark)
+    if entries is None or (since_ns is None and place.folder is None):
+        # Spark's workers list a whole journal faster than one process asks an object store.
+        return {name: _listed(spark, place, name, since_ns) for name in TABLES}
+    found = {name: folders(place, name, since_ns, entries) for name in TABLES}
+    if not found["accounts"]:
+        found["accounts"] = next(newest(place, "accounts", entries))
+    return found
+
+
+def read_folders(
+    spark: SparkSession,
+    place: Place,
+    found: Mapping[str, Sequence[Folder]],
+    since_ns: int | None = None,
+) -> Tables:
+    """Return the tables in these folders, as `read` does."""
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
-        reader = spark.read.schema(columns).options(**_OPTIONS)
-        try:
-            return reader.parquet(f"{base}/{name}")
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
+        if since_ns is None and found[name] and all(each.whole for each in found[name]):
+            paths = [f"{place.url}/{name}"]
+        else:
+            paths = [
+                path
+                for each in found[name]
+                for path in ([each.path] if each.whole and each.alone else each.paths)
+            ]
+        if not paths:
             nothing = [fn.lit(None).cast(c.dataType).alias(c.name) for c in columns]
             return spark.range(1).select(*nothing).where(fn.lit(False))
+        reader = spark.read.schema(columns).options(**_OPTIONS)
+        rows = reader.parquet(*map(_pattern, paths))
+        if since_ns is None:
+            return rows
+        moment = fn.col(TABLES[name].moment)
+        if name != "accounts":
+            return rows.where(moment >= since_ns)
+        last = rows.agg(fn.max("at_ns").alias("last_ns"))
+        least = fn.least(fn.col("last_ns"), fn.lit(since_ns))
+        return rows.join(fn.broadcast(last), moment >= least).drop("last_ns")
 
     return _tables(table)
+
+
+def last_settled(spark: SparkSession, files: Sequence[str]) -> int | None:
+    """Return the last `settled_ns` in files of settlements; None if they have no row."""
+    reader = spark.read.schema(schema("settlements")).options(**_OPTIONS)
+    (row,) = reader.parquet(*map(_pattern, files)).agg(fn.max("settled_ns").alias("last")).collect()
+    found: int | None = row["last"]
+    return found
+
+
+def _listed(spark: SparkSession, place: Place, table: str, since_ns: int | None) -> list[Folder]:
+    """Return the folders of a table, which Spark lists."""
+    reader = spark.read.schema(schema(table)).options(**_OPTIONS)
+    try:
+        files = reader.parquet(_pattern(f"{place.url}/{table}")).inputFiles()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return []
+    return grouped([unquote(file) for file in files], since_ns)
+
+
+def remote(spark: SparkSession) -> Entries | None:
+    """Return what lists a folder of a file system that Spark knows; None with Spark Connect."""
+    try:
+        context: Any = spark.sparkContext
+    except PySparkException:
+        return None
+    java, conf = context._jvm, context._jsc.hadoopConfiguration()
+
+    def entries(path: str) -> list[tuple[str, bool]]:
+        where = java.org.apache.hadoop.fs.Path(path)
+        system = where.getFileSystem(conf)
+        if not system.exists(where):
+            return []
+        return [
+            (each.getPath().getName(), bool(each.isDirectory()))
+            for each in system.listStatus(where)
+        ]
+
+    return entries
 
 
 def read_stream(
@@ -120,7 +210,7 @@ def read_stream(
     Raises:
         PipelineError: The folder does not exist, or holds no journal.
     """
-    base = _base(folder)
+    base = _pattern(find(folder).url)
 
     def table(name: str) -> DataFrame:
         columns = schema(name)
@@ -138,23 +228,6 @@ def _tables(table: Any) -> Tables:
     return Tables(**{field.name: table(field.name) for field in attrs.fields(Tables)})
 
 
-def _base(folder: str | os.PathLike[str]) -> str:
-    """Check the folder, if it is on this machine, and return its path for Spark."""
-    name = str(folder)
-    url = urlsplit(name)
-    if len(url.scheme) > 1 and url.scheme != "file":
-        return name.rstrip("/")
-    path = Path(unquote(url.path) if url.scheme == "file" else name)
-    if not path.is_dir():
-        there = "is a file, not a folder" if path.exists() else "is not there"
-        msg = f"the journal {name} {there}; give the folder that `clearfunds relay --journal` has"
-        raise PipelineError(msg)
-    inside = [each.name for each in path.iterdir() if not each.name.startswith((".", "_"))]
-    if inside and not set(inside) & set(TABLES):
-        msg = (
-            f"there is no journal in {name}: none of its folders is one of "
-            f"{', '.join(TABLES)}; give the folder that `clearfunds relay --journal` has"
-        )
-        raise PipelineError(msg)
-    # Spark treats paths as patterns.
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path.absolute()))
+def _pattern(path: str) -> str:
+    """Return a path for Spark, which takes paths for patterns."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)

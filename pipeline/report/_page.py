@@ -66,6 +66,10 @@ class Report:
     """The limits to change."""
     toml: str
     """The file with these limits."""
+    engine: str = "Spark"
+    """The engine that computed it."""
+    damaged: Sequence[str] = ()
+    """Sentences about the files of the journal that were left out."""
     refresh: float | None = None
     """Seconds until a newer page replaces this one; None: it is the last."""
 
@@ -106,6 +110,7 @@ def page(report: Report) -> str:
         about = [text(report.source), period(seen.began_ns, seen.ended_ns), made + live]
         parts = (
             _verdict(report, seen),
+            _left_out(report),
             _tiles(report, seen),
             _owed(report, seen),
             _held(report, seen),
@@ -121,7 +126,7 @@ def page(report: Report) -> str:
         [" · ".join(about)],
         body,
         subject=text(report.source),
-        foot="" if seen is None else _foot(seen),
+        foot="" if seen is None else _foot(report, seen),
         refresh=report.refresh,
     )
 
@@ -592,7 +597,23 @@ def _lines(toml: str) -> str:
 # -- the frame ----------------------------------------------------------------------------------
 
 
-def _foot(seen: _Overview) -> str:
+def _left_out(report: Report) -> str:
+    """Name the damaged files: without them every sum on the page is too low."""
+    damaged = report.damaged
+    if not damaged:
+        return ""
+    shown = "".join(f"<li>{text(each)}</li>" for each in damaged[:SHOWN])
+    more = _more(len(damaged), "file", where="the list that clearfunds report printed")
+    return section(
+        "Left out",
+        f"{plural(len(damaged), 'file')} of the journal could not be read: the rows in them are "
+        "missing from every figure here.",
+        f"<ul>{shown}</ul>{more}",
+        anchor="damaged",
+    )
+
+
+def _foot(report: Report, seen: _Overview) -> str:
     sampled = (
         ""
         if seen.weight <= 1
@@ -602,7 +623,8 @@ def _foot(seen: _Overview) -> str:
     return (
         "<footer><p>Read from "
         f"{plural(seen.rows, 'settlement')}, one for each loan that ended: who owed, who held, how "
-        f"much, from when to when.{sampled} Percentiles are approximate, within about a percent."
+        f"much, from when to when.{sampled} Computed by {report.engine}. Percentiles "
+        "are approximate, within about a percent."
         "</p><p>All rows of every table are in tables/, as Parquet.</p></footer>"
     )
 

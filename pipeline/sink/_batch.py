@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from .._errors import RelayError
+from .._errors import RelayError, plainly
 from ._options import WriteOptions
 from ._relay_writer import writing
 from ._rows import Columns
@@ -37,10 +37,12 @@ class BatchWriter(DataSourceArrowWriter):
         # Spark pickles this object, both for the tasks and for the driver's side.
         self.name = options.writer or f"spark-{uuid.uuid4()}"
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage one task's rows; in a worker."""
         return stage(self._options, self._columns, self.name, self._batch, iterator)
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows that the tasks have staged; in a process of the driver."""
         if commit(self._options, None, messages) is not None:
@@ -48,6 +50,7 @@ class BatchWriter(DataSourceArrowWriter):
             with contextlib.suppress(RelayError):
                 self._forget()
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard the rows that the tasks have staged, unless they were published."""
         if self._options.writer is None:

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ...ranges.client import QOS, RETAIN
+from ...ranges.client import (
+    QOS,
+    RETAIN,
+    WITH_PROPERTIES,
+    encode_properties,
+    with_properties,
+)
 from .._errors import OptionError, PipelineError
 
 if TYPE_CHECKING:
@@ -24,6 +30,11 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "value": ("binary", *_TEXTS),
     "qos": ("tinyint", "smallint", "int", "bigint"),
     "retain": ("boolean",),
+    "content_type": _TEXTS,
+    "headers": (
+        "array<struct<key:string,value:binary>>",
+        "array<struct<key:string,value:string>>",
+    ),
 }
 """The columns allowed, and the types that they may have, in Spark's notation."""
 
@@ -32,6 +43,8 @@ _ADVICE: Final = {
     "value": "make it a string or binary, as with cast, or with to_json(struct(...))",
     "qos": 'make it a whole number, as col("qos").cast("int")',
     "retain": 'make it a boolean, as col("retain").cast("boolean")',
+    "content_type": 'make it a string, as col("content_type").cast("string")',
+    "headers": "make it an array of structs of key and value, as Spark's Kafka source has it",
 }
 
 
@@ -77,6 +90,8 @@ class Columns:
         topic: The index of the column of topics.
         qos: The index of the column of QoS.
         retain: The index of the column of retain flags.
+        content_type: The index of the column of content types.
+        headers: The index of the column of user properties.
         same_topic: The topic of all rows.
         same_qos: The QoS of all rows.
         same_retain: The retain flag of all rows.
@@ -86,6 +101,8 @@ class Columns:
     topic: int | None
     qos: int | None
     retain: int | None
+    content_type: int | None
+    headers: int | None
     same_topic: bytes
     same_qos: int
     same_retain: bool
@@ -111,7 +128,7 @@ class Columns:
                 continue
             places[name] = place
             found = field.dataType.simpleString()
-            if found.split("(")[0] not in _TYPES[name]:
+            if found not in _TYPES[name] and found.split("(")[0] not in _TYPES[name]:
                 msg = f"the column {field.name} is of type {found}; {_ADVICE[name]}"
                 raise OptionError(msg)
         if "value" not in places:
@@ -146,6 +163,8 @@ class Columns:
             places.get("topic"),
             places.get("qos"),
             places.get("retain"),
+            places.get("content_type"),
+            places.get("headers"),
             (topic or "").encode(),
             options.qos,
             options.retain,
@@ -169,7 +188,38 @@ class Columns:
         else:
             names = _entries("topic", batch.column(self.topic), first)
             topics = [name.encode() for name in names]
-        return Messages(topics, values, self._flags(batch, first, len(values)))
+        flags = self._flags(batch, first, len(values))
+        if self.content_type is not None or self.headers is not None:
+            self._add_properties(batch, first, values, flags)
+        return Messages(topics, values, flags)
+
+    def _add_properties(
+        self, batch: RecordBatch, first: int, values: list[bytes], flags: list[int]
+    ) -> None:
+        """Add content types and user properties to the values and flags of their rows."""
+        rows = len(values)
+        types: list[Any] = (
+            [None] * rows
+            if self.content_type is None
+            else batch.column(self.content_type).to_pylist()
+        )
+        headers: list[Any] = (
+            [None] * rows if self.headers is None else batch.column(self.headers).to_pylist()
+        )
+        for place, (content_type, user) in enumerate(zip(types, headers, strict=True)):
+            if content_type is None and not user:
+                continue
+            try:
+                pairs = [(each["key"], _as_text(each["value"])) for each in user or ()]
+                properties = encode_properties(content_type, pairs)
+            except (ValueError, TypeError, AttributeError) as exc:
+                msg = (
+                    f"the headers or the content_type of row {first + place} of its partition "
+                    f"(counted from 0) are not texts of up to 65,535 bytes in UTF-8: {exc}"
+                )
+                raise RowError(msg) from exc
+            values[place] = with_properties(properties, values[place])
+            flags[place] |= WITH_PROPERTIES
 
     def _flags(self, batch: RecordBatch, first: int, rows: int) -> list[int]:
         qos, retain = self.same_qos, RETAIN if self.same_retain else 0
@@ -184,6 +234,10 @@ class Columns:
             return [each | retain for each in flags]
         kept = _entries("retain", batch.column(self.retain), first)
         return [each | RETAIN if keep else each for each, keep in zip(flags, kept, strict=True)]
+
+
+def _as_text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
 
 
 def _entries(name: str, column: Column, first: int) -> list[Any]:

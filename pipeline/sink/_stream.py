@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from .._errors import PipelineError
+from .._errors import PipelineError, plainly
 from ._options import WriteOptions
 from ._rows import Columns
 from ._staging import abort, commit, stage
@@ -32,6 +32,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._columns = columns
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage one task's rows; in a worker."""
         name = _property(QUERY, "the query's id")
@@ -40,10 +41,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         number = _property(BATCH, "the batch's number")
         return stage(self._options, self._columns, name, int(number), iterator)
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the rows that the tasks have staged; in a process of the driver."""
         commit(self._options, batchId, messages)
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Discard the rows that the tasks have staged, unless they were published."""
         abort(self._options, messages)

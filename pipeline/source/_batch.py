@@ -9,9 +9,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ...ranges import client
 from ...ranges.client import Head, RangeReader, Ticket
-from .._errors import OptionError
+from .._errors import OptionError, PipelineError, plain, plainly
+from ._moments import place_of
 from ._offset import Position
-from ._options import EARLIEST, BatchOptions, Word
+from ._options import EARLIEST, BatchOptions, Moment, Word
 from ._ranges import Range, cut, passed_over, read_range
 from ._relay_reader import FETCH_BYTES, asking
 
@@ -26,6 +27,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Ask for the messages present, and cut them into ranges."""
         options = self._options
@@ -41,8 +43,8 @@ class BatchReader(DataSourceReader):
             ) as reader,
         ):
             head = reader.head()
-            start = self._place("startingOffsets", options.start, reader, head)
-            end = self._place("endingOffsets", options.end, reader, head)
+            start = self._place("starting", options.start, reader, head)
+            end = self._place("ending", options.end, reader, head)
             if start < head.low:
                 self._lost(start, head.low)
                 start = head.low
@@ -53,9 +55,18 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a range's record batches; in a worker."""
         # If there are no ranges, Spark makes a partition of its own.
-        return read_range(self._options, partition) if isinstance(partition, Range) else iter(())
+        if isinstance(partition, Range):
+            try:
+                yield from read_range(self._options, partition)
+            except PipelineError as error:
+                raise plain(error) from None
 
-    def _place(self, name: str, wanted: Position | Word, reader: RangeReader, head: Head) -> int:
+    def _place(
+        self, which: str, wanted: Position | Word | Moment, reader: RangeReader, head: Head
+    ) -> int:
+        if isinstance(wanted, Moment):
+            return place_of(wanted, reader, head, f"{which}Timestamp")
+        name = f"{which}Offsets"
         if not isinstance(wanted, Position):
             return head.low if wanted == EARLIEST else head.next
         subscription = self._options.subscription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from ...ranges.client import DEFAULT_TIMEOUT, NOBODY, Access
 from .._errors import OptionError
@@ -17,15 +17,43 @@ Word: TypeAlias = Literal["earliest", "latest"]
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
+MAX_TRIGGER_DELAY: Final = 900.0
+"""Default of `maxTriggerDelay`, as of Spark's Kafka source: 15 minutes."""
+
+
+class Moment(NamedTuple):
+    """A place given as a time: the first message that came then, or later."""
+
+    time_us: int
+    """Microseconds since 1970."""
+    latest: bool
+    """Whether, if no message came so late, it is the place of the next one; else an error."""
+
+
+class Chosen(NamedTuple):
+    """The columns that rows may have, or not."""
+
+    account: bool = True
+    """`account`."""
+    incarnation: bool = False
+    """`incarnation`."""
+    headers: bool = False
+    """`qos`, `retain`, `content_type` and `headers`."""
+
+
+USUAL: Final = Chosen()
+"""Those that rows have without options."""
+
 _BOTH = (
     *ADDRESS, "subscription", "startingOffsets", "failOnDataLoss", "minPartitions",
-    "includeAccount",
+    "includeAccount", "includeHeaders", "includeIncarnation", "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
 )  # fmt: skip
 STREAM_OPTIONS = (
     *_BOTH, "subscribe", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "durable", "graceSeconds",
-    "afterGrace", "ackMode",
+    "afterGrace", "ackMode", "minOffsetsPerTrigger", "maxTriggerDelay",
 )  # fmt: skip
-BATCH_OPTIONS = (*_BOTH, "endingOffsets", "repayBelowStart")
+BATCH_OPTIONS = (*_BOTH, "endingOffsets", "endingTimestamp", "repayBelowStart")
 
 _WORDS: dict[str, Word] = {EARLIEST: EARLIEST, LATEST: LATEST}
 _AFTER_GRACE = {"hold": "hold", "drop": "drop", "write_off": "write_off", "writeOff": "write_off"}
@@ -40,10 +68,10 @@ class ReadOptions:
         host: The relay's host.
         port: The port of its listener for range readers.
         subscription: The subscription's name.
-        start: The place to begin: a word, or a position.
+        start: The place to begin: a word, a position, or a time.
         fail_on_data_loss: Whether a gap ends the query; else it is logged and skipped.
         min_partitions: The number of ranges in a batch; None: depends on its size.
-        account: Whether rows have the column `account`.
+        columns: The columns that rows may have, or not.
         timeout: Seconds within which the relay must answer, reconnecting included.
         access: Credentials and TLS settings.
     """
@@ -51,10 +79,10 @@ class ReadOptions:
     host: str
     port: int
     subscription: str
-    start: Position | Word = EARLIEST
+    start: Position | Word | Moment = EARLIEST
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
-    account: bool = True
+    columns: Chosen = USUAL
     timeout: float = DEFAULT_TIMEOUT
     access: Access = field(default=NOBODY, kw_only=True)
 
@@ -73,6 +101,9 @@ class StreamOptions(ReadOptions):
         filters: The topic filters of the subscription; empty: it exists already.
         max_rows: Most messages of one batch.
         max_bytes: Most bytes of one batch: topics, values, and 20 for each message.
+        min_rows: Fewest messages of one batch, unless `max_delay` is over.
+        max_delay: Most seconds between two batches that `min_rows` may cause, if there is any
+            message; None: `MAX_TRIGGER_DELAY`.
         durable: Whether a new subscription is kept on the relay's disk.
         grace: Seconds that it waits for the query to come back; None: the relay's default.
         after_grace: The subscription's policy after that.
@@ -82,6 +113,8 @@ class StreamOptions(ReadOptions):
     filters: tuple[str, ...] = ()
     max_rows: int | None = None
     max_bytes: int | None = None
+    min_rows: int | None = None
+    max_delay: float | None = None
     durable: bool = False
     grace: float | None = None
     after_grace: Literal["hold", "drop", "write_off"] | None = None
@@ -93,22 +126,30 @@ class BatchOptions(ReadOptions):
     """The further options of a batch.
 
     Attributes:
-        end: The place to end: a position, or the latest message.
+        end: The place to end: a position, a time, or the latest message.
         repay: Whether to repay everything below the start.
     """
 
-    end: Position | Word = LATEST
+    end: Position | Word | Moment = LATEST
     repay: bool = False
 
 
-def includes_account(given: Mapping[str, str]) -> bool:
-    """Return whether rows have the column `account`; the schema depends on nothing else.
+def chosen_columns(given: Mapping[str, str]) -> Chosen:
+    """Return which columns rows have; the schema depends on nothing else.
 
     Spark asks for the schema before it is known whether the read is a stream. So this refuses only
     names that are options of neither.
     """
     options = Options(given, {*STREAM_OPTIONS, *BATCH_OPTIONS})
-    return options.boolean("includeAccount", True)
+    return _chosen(options)
+
+
+def _chosen(options: Options) -> Chosen:
+    return Chosen(
+        options.boolean("includeAccount", True),
+        options.boolean("includeIncarnation", False),
+        options.boolean("includeHeaders", False),
+    )
 
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
@@ -125,6 +166,8 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
         filters=options.names("subscribe"),
         max_rows=options.integer("maxOffsetsPerTrigger"),
         max_bytes=options.size("maxBytesPerTrigger"),
+        min_rows=_least_rows(options),
+        max_delay=options.duration("maxTriggerDelay"),
         durable=options.boolean("durable", False),
         grace=options.seconds("graceSeconds"),
         after_grace=cast("Literal['hold', 'drop', 'write_off'] | None", after_grace or None),
@@ -143,7 +186,7 @@ def batch_options(given: Mapping[str, str]) -> BatchOptions:
     common = _common(options)
     return BatchOptions(
         **common,
-        end=_place(options, "endingOffsets", common["subscription"], LATEST),
+        end=_place(options, "ending", common["subscription"], LATEST),
         repay=options.boolean("repayBelowStart", False),
     )
 
@@ -176,16 +219,40 @@ def _common(options: Options) -> dict[str, Any]:
         "host": host,
         "port": port,
         "subscription": name,
-        "start": _place(options, "startingOffsets", name, EARLIEST),
+        "start": _place(options, "starting", name, EARLIEST),
         "fail_on_data_loss": options.boolean("failOnDataLoss", True),
         "min_partitions": options.integer("minPartitions"),
-        "account": options.boolean("includeAccount", True),
+        "columns": _chosen(options),
         "timeout": DEFAULT_TIMEOUT if timeout is None else timeout,
         "access": access,
     }
 
 
-def _place(options: Options, name: str, subscription: str, default: Word) -> Position | Word:
+def _least_rows(options: Options) -> int | None:
+    least = options.integer("minOffsetsPerTrigger")
+    most = options.integer("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"the option 'minOffsetsPerTrigger' is {least}, above 'maxOffsetsPerTrigger', {most}"
+        )
+    if least is None and options.has("maxTriggerDelay"):
+        raise OptionError(
+            "the option 'maxTriggerDelay' says how long 'minOffsetsPerTrigger' may delay a batch: "
+            "give that one, too"
+        )
+    return least
+
+
+def _place(
+    options: Options, which: str, subscription: str, default: Word
+) -> Position | Word | Moment:
+    """Return where to begin or to end; a time takes precedence over an offset, as for Kafka."""
+    millis = options.integer(f"{which}Timestamp", 0)
+    if millis is not None:
+        words = {"error": "error", LATEST: LATEST}
+        late = options.one_of("startingOffsetsByTimestampStrategy", words, "error")
+        return Moment(1000 * millis, which == "ending" or late == LATEST)
+    name = f"{which}Offsets"
     text = options.text(name)
     if text is None:
         return default

@@ -62,7 +62,7 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[Any]:
         RelayError: The messages cannot be read; it says why.
         MissingError: If pyarrow is not installed here.
     """
-    columns = Columns(options.account)
+    columns = Columns(options.columns, wanted.ticket.incarnation.hex())
     at = wanted.start
     waiting: list[Any] = []
     rows = nbytes = 0

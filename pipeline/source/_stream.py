@@ -17,6 +17,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +34,10 @@ from pyspark.sql.streaming.datasource import (
 
 from ...ranges import client
 from ...ranges.client import Head, RangeError, RangeReader, Ticket
-from .._errors import MessagesLostError, OptionError
+from .._errors import MessagesLostError, OptionError, PipelineError, plain, plainly
+from ._moments import place_of
 from ._offset import Offset, Position
-from ._options import StreamOptions
+from ._options import EARLIEST, MAX_TRIGGER_DELAY, Moment, StreamOptions, Word
 from ._ranges import Range, cut, logger, passed_over, read_range
 from ._relay_reader import FETCH_BYTES, asking, sentence
 
@@ -48,6 +50,10 @@ again after 10 ms, and asking costs Spark more than us."""
 HEARTBEAT_SECONDS = 10.0
 """Interval of keep-alive requests while Spark is busy with a batch, so that a reader whose
 connection broke is back within its grace; at least four are sent within the grace."""
+
+QUIET_SECONDS = 10.0
+"""A batch that waits for more messages (`minOffsetsPerTrigger`) begins when none has come for this
+long: it may be what their publishers wait for."""
 
 BEAT_SECONDS = 1.0
 """Longest try of one keep-alive request: other requests have to wait for it."""
@@ -67,12 +73,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The end of the run with `availableNow`: no message beyond it is read.
         self._target: Offset | None = None
         self._repaid = 0
+        # The place of `startingTimestamp`: the same for each time that Spark asks.
+        self._begun: Offset | None = None
+        # When a batch was last planned, and when the last message was seen to have come.
+        self._planned_at = -math.inf
+        self._last_came = (0, 0.0)
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[StreamOptions]]:
         return type(self), (self._options,)
 
     # -- what Spark asks for ---------------------------------------------------------------------
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the place where a query without a checkpoint begins.
 
@@ -89,10 +101,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(options.max_rows)
         return ReadAllAvailable()
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the place where this run ends."""
         self._target = self._asked(lambda owner: self._offset(owner, owner.head().next))
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Repay everything below `start`, and return the end of the next batch."""
         begun = self._written(start)
@@ -110,6 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shown = self._offset(owner, standing.next).to_json()
         return shown | {"owedMessages": standing.items, "owedBytes": standing.bytes}
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a batch into ranges. After a start from a checkpoint, Spark calls this first."""
         begun, ended = self._written(start), self._written(end)
@@ -118,8 +133,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a range's record batches; in a worker."""
         assert isinstance(partition, Range)
-        return read_range(self._options, partition)
+        try:
+            yield from read_range(self._options, partition)
+        except PipelineError as error:
+            raise plain(error) from None
 
+    @plainly
     def commit(self, end: dict[str, Any]) -> None:
         """Repay everything below `end`, if `ackMode` is `commit`; else it is repaid already."""
         done = self._written(end)
@@ -171,14 +190,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _attach(self, known: Offset | None) -> RangeReader:
         options = self._options
-        start = options.start
         try:
             owner = RangeReader(
                 options.host,
                 options.port,
                 options.subscription,
                 filters=options.filters,
-                start=None if isinstance(start, Position) else start,
+                start=self._word(),
                 durable=options.durable,
                 grace=options.grace,
                 after_grace=options.after_grace,
@@ -256,6 +274,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _initial(self, owner: RangeReader) -> Offset:
         start = self._options.start
+        if isinstance(start, Moment):
+            if self._begun is None or self._begun.incarnation != self._incarnation(owner):
+                number = place_of(start, owner, owner.head(), "startingTimestamp")
+                self._begun = self._offset(owner, number)
+            return self._begun
         if not isinstance(start, Position):
             return self._offset(owner, owner.start)
         head = owner.head()
@@ -308,11 +331,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(head.next, max(at, self._target.number))
         else:
             end = self._something_new(owner, at, head.next)
-        if end <= at:
+        if end <= at or self._is_too_little(at, end):
             return self._offset(owner, at)
+        self._planned_at = time.monotonic()
         if not isinstance(limit, ReadAllAvailable):
             end = self._limited(owner, at, end, limit)
         return self._offset(owner, end)
+
+    def _is_too_little(self, at: int, end: int) -> bool:
+        """Whether to wait for more messages (`minOffsetsPerTrigger`)."""
+        options = self._options
+        if options.min_rows is None or self._target is not None or end - at >= options.min_rows:
+            return False
+        now = time.monotonic()
+        if self._last_came[0] != end:
+            self._last_came = end, now
+        most = MAX_TRIGGER_DELAY if options.max_delay is None else options.max_delay
+        return now - self._planned_at < most and now - self._last_came[1] < QUIET_SECONDS
+
+    def _word(self) -> Word | None:
+        """Return the place where a new subscription begins, if that is a word."""
+        start = self._options.start
+        if isinstance(start, Moment):
+            return EARLIEST
+        return None if isinstance(start, Position) else start
 
     @staticmethod
     def _something_new(owner: RangeReader, at: int, end: int) -> int:

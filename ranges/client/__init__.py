@@ -1,15 +1,20 @@
 """Blocking clients of the range protocol; the standard library is enough."""
 
 from ..wire import RETAIN as RETAIN
+from ..wire import WITH_PROPERTIES as WITH_PROPERTIES
 from ..wire import DataLossError as DataLossError
 from ..wire import DiskError as DiskError
 from ..wire import FencedError as FencedError
 from ..wire import Head as Head
+from ..wire import MessageProperties as MessageProperties
 from ..wire import NotAuthorizedError as NotAuthorizedError
 from ..wire import NotStagedError as NotStagedError
 from ..wire import RangeError as RangeError
 from ..wire import RefusedError as RefusedError
 from ..wire import WrongAnswerError as WrongAnswerError
+from ..wire import encode_properties as encode_properties
+from ..wire import parse_properties as parse_properties
+from ..wire import with_properties as with_properties
 from ._access import NOBODY as NOBODY
 from ._access import PLAIN_URL as PLAIN_URL
 from ._access import TLS_URL as TLS_URL

@@ -33,13 +33,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from itertools import accumulate, count
+from itertools import accumulate, count, repeat
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeVar
 
 from ..wire import (
     AUTH_IS_KNOWN,
     READERS_ERRORS,
+    RETAIN,
     UNKNOWN,
     VERSION,
     Ack,
@@ -120,6 +121,12 @@ class Row(NamedTuple):
     value: bytes
     time_us: int
     account: str
+    qos: int = 0
+    """As it was published."""
+    retain: bool = False
+    """Whether it was published to be retained."""
+    properties: bytes = b""
+    """Its properties of MQTT 5, as they travel: see `parse_properties`."""
 
 
 class Block(OpenBlock):
@@ -166,15 +173,22 @@ class Block(OpenBlock):
     def rows(self) -> Iterator[Row]:
         """Yield the messages one by one."""
         accounts = self.accounts
-        key_at = value_at = 0
+        key_at = value_at = property_at = 0
+        flags = bytes(self.flags) or bytes(self.count)
+        property_lengths = self.property_lengths or repeat(0, self.count)
+        properties = bytes(self.properties)
         keys, values = bytes(self.keys), bytes(self.values)
-        columns = zip(self.key_lengths, self.value_lengths, self.times, self.codes, strict=True)
-        for number, (key, value, when, code) in enumerate(columns, self.first):
-            key_end, value_end = key_at + key, value_at + value
+        columns = zip(
+            self.key_lengths, self.value_lengths, self.times, self.codes, flags, property_lengths,
+            strict=True,
+        )  # fmt: skip
+        for number, (key, value, when, code, flag, more) in enumerate(columns, self.first):
+            key_end, value_end, property_end = key_at + key, value_at + value, property_at + more
             yield Row(
-                number, keys[key_at:key_end], values[value_at:value_end], when, accounts[code]
-            )
-            key_at, value_at = key_end, value_end
+                number, keys[key_at:key_end], values[value_at:value_end], when, accounts[code],
+                flag & 3, flag & RETAIN != 0, properties[property_at:property_end],
+            )  # fmt: skip
+            key_at, value_at, property_at = key_end, value_end, property_end
 
 
 class _Connection:

@@ -38,6 +38,7 @@ from ..wire import (
     RETAIN,
     ROW_OVERHEAD,
     UNKNOWN,
+    WITH_PROPERTIES,
     WRITERS_ERRORS,
     Abort,
     AskLast,
@@ -57,6 +58,7 @@ from ..wire import (
     encode_rows,
     encode_text,
     layouts,
+    with_properties,
 )
 from ._access import NOBODY, Access, connect
 from ._reader import GREETING, PAUSES, AwayError, check_login, error_of, not_agreed, taken_apart
@@ -116,6 +118,8 @@ class SinkRow(NamedTuple):
     subscription's. With 0 it is not queued for clients that are away."""
     retain: bool = False
     """Whether it becomes its topic's retained value."""
+    properties: bytes = b""
+    """Its properties of MQTT 5, as they travel: see `encode_properties`."""
 
 
 class Staged(NamedTuple):
@@ -672,7 +676,11 @@ class Stager:
             key = topic.encode() if isinstance(topic, str) else topic
             data = value.encode() if isinstance(value, str) else value
             if isinstance(row, SinkRow):
-                self._add(key, data, _flags(row.qos, row.retain))
+                flags = _flags(row.qos, row.retain)
+                if row.properties:
+                    flags |= WITH_PROPERTIES
+                    data = with_properties(row.properties, data)
+                self._add(key, data, flags)
             else:
                 self._add(key, data, default)
 
@@ -682,7 +690,10 @@ class Stager:
         values: Iterable[bytes],
         flags: Iterable[int] | None = None,
     ) -> None:
-        """Add rows in columns; a row's flags are its QoS, plus `RETAIN` for a retained value.
+        """Add rows in columns.
+
+        A row's flags are its QoS, plus `RETAIN` for a retained value, plus `WITH_PROPERTIES` if its
+        value is one of `with_properties`.
 
         Raises:
             ValueError: The columns have different lengths.

@@ -58,6 +58,21 @@ class Columns(Protocol):
         """All values, joined."""
         ...
 
+    @property
+    def flags(self) -> bytearray | memoryview:
+        """The flags of each; empty: all are 0."""
+        ...
+
+    @property
+    def property_lengths(self) -> array[int] | memoryview:
+        """The length of the properties of each; missing ones are 0."""
+        ...
+
+    @property
+    def properties(self) -> bytearray | memoryview:
+        """All properties, joined."""
+        ...
+
 
 def join_block(columns: Columns, start: int, end: int) -> bytes:
     """Return the block of the messages from `start` to before `end`."""
@@ -71,11 +86,11 @@ def join_block(columns: Columns, start: int, end: int) -> bytes:
     value_end = value_at + sum(value_lengths)
     names = columns.names
     joined = b"".join(names)
+    extra = _extra(columns, at, stop)
+    sizes = len(joined), key_end - key_at, value_end - value_at, len(extra)
     block = b"".join(
         (
-            BLOCK_HEADER.pack(
-                start, stop - at, len(names), len(joined), key_end - key_at, value_end - value_at, 0
-            ),
+            BLOCK_HEADER.pack(start, stop - at, len(names), *sizes),
             _little(columns.times[at:stop]),
             _little(columns.codes[at:stop]),
             _little(key_lengths),
@@ -86,8 +101,25 @@ def join_block(columns: Columns, start: int, end: int) -> bytes:
             columns.values[value_at:value_end],
         )
     )
+    block = _padded(block)
+    return _padded(block + extra) if extra else block
+
+
+def _padded(block: bytes) -> bytes:
     rest = -len(block) % 8
     return block + bytes(rest) if rest else block
+
+
+def _extra(columns: Columns, at: int, stop: int) -> bytes:
+    """Return the part of a block that most do not need: flags and properties."""
+    flags = bytes(columns.flags[at:stop])
+    property_lengths = columns.property_lengths[at:stop]
+    if len(property_lengths) and any(property_lengths):
+        start = sum(columns.property_lengths[:at])
+        properties = columns.properties[start : start + sum(property_lengths)]
+        missing = bytes(4 * (stop - at - len(property_lengths)))
+        return b"".join((_little(property_lengths), missing, flags or bytes(stop - at), properties))
+    return flags if flags.count(0) < len(flags) else b""
 
 
 def _little(numbers: array[int] | memoryview) -> array[int] | memoryview:
@@ -122,6 +154,9 @@ class _Grown:
         self.value_lengths: array[int] = array("I")
         self.keys = bytearray()
         self.values = bytearray()
+        self.flags = bytearray()
+        self.property_lengths: array[int] = array("I")
+        self.properties = bytearray()
         self.code_of: dict[bytes, int] = {}
 
     @property
@@ -139,6 +174,11 @@ class _Grown:
         _append(self.value_lengths, block.value_lengths)
         self.keys += block.keys
         self.values += block.values
+        count = len(block.codes)
+        self.flags += block.flags or bytes(count)
+        lengths = block.property_lengths
+        _append(self.property_lengths, lengths if len(lengths) else array("I", bytes(4 * count)))
+        self.properties += block.properties
 
 
 def _append(numbers: array[int], more: array[int] | memoryview) -> None:

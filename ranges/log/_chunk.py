@@ -6,6 +6,8 @@ from array import array
 from typing import Any
 
 from ...accounts import Account, Confirm, LoanedItem
+from ...dataspace._events import ColumnRun
+from ._rows import Row
 
 CHUNK_BYTES = 64 << 10
 """Size at which a chunk is sealed: that of one read of a connection, and large enough that the cost
@@ -19,8 +21,8 @@ class Tail:
     """The growing chunk: columns, and a loan for each account in it."""
 
     __slots__ = (
-        "code_of", "codes", "confirms", "first", "key_lengths", "keys", "loans", "names", "nbytes",
-        "times", "value_lengths", "values",
+        "code_of", "codes", "confirms", "first", "flags", "key_lengths", "keys", "loans", "names",
+        "nbytes", "properties", "property_lengths", "times", "value_lengths", "values",
     )  # fmt: skip
 
     def __init__(self, first: int) -> None:
@@ -31,6 +33,10 @@ class Tail:
         self.value_lengths: array[int] = array("I")
         self.keys = bytearray()
         self.values = bytearray()
+        self.flags = bytearray()
+        # Only up to the last message that has some.
+        self.property_lengths: array[int] = array("I")
+        self.properties = bytearray()
         self.names: list[bytes] = []
         self.code_of: dict[Account, int] = {}
         self.loans: list[LoanedItem[Any]] = []
@@ -55,15 +61,39 @@ class Tail:
     def add_run(self, columns: tuple[list[bytes], list[bytes]], code: int, time: int) -> None:
         """Add the columns of a run, all of the account with this code."""
         keys, values = columns
-        count = len(keys)
+        lengths = [*map(len, keys)], [*map(len, values)]
+        run = ColumnRun(*lengths, b"".join(keys), b"".join(values), bytes(len(keys)))
+        self.add_columns(run, code, time)
+
+    def add_columns(self, run: ColumnRun, code: int, time: int) -> None:
+        """Add a run, all of the account with this code."""
+        count = run.count
         self.times.extend(array("q", (time,)) * count)
         self.codes.extend(array("I", (code,)) * count)
-        self.key_lengths.extend(map(len, keys))
-        self.value_lengths.extend(map(len, values))
-        before = len(self.keys) + len(self.values)
-        self.keys += b"".join(keys)
-        self.values += b"".join(values)
-        self.nbytes += len(self.keys) + len(self.values) - before + count * ROW_BYTES
+        self.key_lengths.extend(run.key_lengths)
+        self.value_lengths.extend(run.value_lengths)
+        self.keys += run.keys
+        self.values += run.values
+        self.flags += run.qos
+        self.nbytes += run.nbytes + count * ROW_BYTES
+
+    def add_row(self, row: Row, code: int, time: int) -> None:
+        """Add a message of the account with this code."""
+        key, value, flags, properties = row
+        self.times.append(time)
+        self.codes.append(code)
+        self.key_lengths.append(len(key))
+        self.value_lengths.append(len(value))
+        self.keys += key
+        self.values += value
+        self.flags.append(flags)
+        self.nbytes += len(key) + len(value) + ROW_BYTES
+        if properties:
+            lengths = self.property_lengths
+            lengths.frombytes(bytes(4 * (len(self.codes) - 1 - len(lengths))))
+            lengths.append(len(properties))
+            self.properties += properties
+            self.nbytes += len(properties)
 
 
 class Chunk:

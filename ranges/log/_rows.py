@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from ...dataspace._events import Batch, Publication
+from ..wire import RETAIN
 
 
 class Row(NamedTuple):
@@ -15,6 +16,10 @@ class Row(NamedTuple):
     """The topic of a publication."""
     value: bytes
     """Its payload."""
+    flags: int = 0
+    """Its QoS, plus `RETAIN` if it was published to be retained."""
+    properties: bytes = b""
+    """Its properties of MQTT 5, as they travel."""
 
 
 MakeRow: TypeAlias = Callable[[Any], Row]
@@ -22,12 +27,13 @@ MakeRow: TypeAlias = Callable[[Any], Row]
 
 
 def as_row(event: Any) -> Row:
-    """Make a row of an event: a publication's topic and payload.
+    """Make a row of an event: a publication's topic, payload, flags and properties.
 
     For any other event: the name of its class and its `repr`; bytes and texts stay unchanged.
     """
     if isinstance(event, Publication):
-        return Row(event.topic.encode(), event.payload)
+        retain = RETAIN if event.was_retained or event.retain else 0
+        return Row(event.topic.encode(), event.payload, event.qos | retain, event.properties)
     if isinstance(event, bytes):
         return Row(b"", event)
     if isinstance(event, str):

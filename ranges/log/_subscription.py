@@ -35,7 +35,7 @@ from typing import Any
 import attrs
 
 from ...accounts import Account, Holder, Ledger, LoanAtRest, LoanedItem, Outcome, StuckPolicy, lent
-from ...dataspace._events import Batch, Publication
+from ...dataspace._events import Batch, ColumnRun, Publication
 from ..wire import (
     DataLossError,
     FencedError,
@@ -45,7 +45,7 @@ from ..wire import (
     OutOfRangeError,
     Start,
 )
-from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk
+from ._chunk import CHUNK_BYTES, Chunk
 from ._lagging import LaggingSpell
 from ._log import SubscriptionLog
 from ._replay_buffer import AtRest, ReplayBuffer
@@ -142,6 +142,7 @@ class RangeSubscription(Holder):
     kind = "subscription"
     policies = frozenset({StuckPolicy.WAIT, StuckPolicy.DISCONNECT, StuckPolicy.DROP_OLDEST})
     takes_responsibility = True
+    takes_columns = True
 
     def __init__(
         self,
@@ -213,14 +214,16 @@ class RangeSubscription(Holder):
         if self.low == self.next:
             # An empty holder has no progress to make.
             self.progressed_at = now
-        if type(item) is not Batch and items != 1:
+        if type(item) not in _RUNS and items != 1:
             # One row, even if it stands for several events.
             account.repay(items - 1, 0, Outcome.DELIVERED, self)
             items = 1
         # First: only this can fail, and then nothing has been taken.
-        row = columns = None
+        row = columns = run = None
         if type(item) is Batch:
             columns = self._columns(item)
+        elif type(item) is ColumnRun:
+            run = item
         else:
             row = self._row(item)
         tail, disk = self._buffer.tail, self._disk
@@ -235,18 +238,13 @@ class RangeSubscription(Holder):
             loan = tail.loans[code]
             loan.items += items
             loan.bytes += nbytes
-        if row is None:
+        if row is not None:
+            tail.add_row(row, code, self._wall())
+        elif run is not None:
+            tail.add_columns(run, code, self._wall())
+        else:
             assert columns is not None
             tail.add_run(columns, code, self._wall())
-        else:
-            key, value = row
-            tail.times.append(self._wall())
-            tail.codes.append(code)
-            tail.key_lengths.append(len(key))
-            tail.value_lengths.append(len(value))
-            tail.keys += key
-            tail.values += value
-            tail.nbytes += len(key) + len(value) + ROW_BYTES
         self.next += items
         self.unpaid_items += items
         self.unpaid_bytes += nbytes
@@ -694,4 +692,7 @@ class RangeSubscription(Holder):
 
 
 EXACTLY_ONCE = 2
+
+_RUNS = frozenset({Batch, ColumnRun})
+"""Items that stand for several messages."""
 """MQTT's QoS 2."""

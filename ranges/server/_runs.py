@@ -1,9 +1,12 @@
-"""Conversion of runs of MQTT publications to columns, five times faster than one by one."""
+"""Conversion of runs of MQTT publications to columns, and back; five times faster than singly."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...dataspace import Batch
-from ...transports.mqtt.codec._frames import PUBLISH
+from ...transports.mqtt.codec._frames import PUBLISH, encode_remaining_length
+from ...transports.mqtt.server._runs import publications
 from ..log import run_columns
 
 
@@ -50,3 +53,21 @@ def _columns(raw: bytes, count: int) -> tuple[list[bytes], list[bytes]] | None:
             stop += frame
         keys += [key] * ((at - first) // frame)
     return (keys, values) if at == end and len(keys) == count else None
+
+
+def run_of(keys: Sequence[bytes], values: Sequence[bytes]) -> Batch:
+    """Return the run of QoS 0 of these topics and payloads: the reverse of `columns_of`."""
+    headers: dict[tuple[bytes, int], bytes] = {}
+    pieces: list[bytes] = []
+    for key, value in zip(keys, values, strict=True):
+        size = len(value)
+        header = headers.get((key, size))
+        if header is None:
+            topic = len(key).to_bytes(2) + key
+            length = encode_remaining_length(len(topic) + size)
+            header = headers[key, size] = b"".join((bytes((PUBLISH,)), length, topic))
+        pieces.append(header)
+        pieces.append(value)
+    return Batch(
+        b"".join(pieces), len(keys), publications, keys[0].decode(), alike=len(headers) == 1
+    )

@@ -29,6 +29,7 @@ from ...transports.mqtt.codec._topics import (
 from ..sink import Publishing, RowConfirm, Sink, SinkLimits, Sinks, usual_limit
 from ..wire import Rows
 from ._names import Names, any_names, peer_of
+from ._runs import run_of
 
 if TYPE_CHECKING:
     from ...persistence._sink_disk import SinkDisk
@@ -230,7 +231,7 @@ class SinkServing:
                     with trio.move_on_after(LOOK_AGAIN_SECONDS):
                         await account.ensure_clear_funds()
                 with flusher.corked():
-                    ended = publishing.publish(self._dataspace, rows, PUBLISH_SECONDS)
+                    ended = publishing.publish(self._dataspace, rows, PUBLISH_SECONDS, run_of)
                 if len(flusher.dirty) <= OUTLETS_A_STEP:
                     flusher.flush_now()
                 else:

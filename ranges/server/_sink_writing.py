@@ -42,6 +42,7 @@ from ..wire import (
     opened,
     staged,
 )
+from ._properties import properties_fault
 from ._sink_serving import SinkServing
 
 WAITING_SECONDS = 1.0
@@ -205,7 +206,7 @@ class SinkConnection:
         rows = request.rows
         try:
             sink = self._checked()
-            fault = rows.fault(self._topic_fault)
+            fault = rows.fault(self._topic_fault) or properties_fault(rows.properties())
             if fault is not None:
                 sink.refuse_part(key, f"{key} of writer {sink.sink}: {fault}")
             sink.stage(self, key, request.at, rows.block, rows.count)

@@ -21,7 +21,7 @@ class Block:
         at_rest: Whether the account for rows at rest owes for it.
         since: The time since which it is owed for.
         ticket: The log's ticket for its write.
-        pending: During publication: rows that are not taken by everybody, plus one for itself.
+        pending: During publication: confirms that are not over, plus one for itself.
         over: Whether all rows have been taken.
         thrown_away: The outcome, if it was discarded while it is being written.
     """

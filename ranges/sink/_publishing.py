@@ -1,10 +1,11 @@
 """Publishing a decided batch to the dataspace.
 
-Each row is one turn (transaction) that the writer's account pays for, with a `Confirm` of its own:
-a durable recipient confirms it when it is on disk. A block is over when all its rows, and those of
-the blocks before it, have been taken; then it is forgotten. So after a crash only the last blocks
-are published again. Recipients that have rows of these already are left out: each place on disk
-notes the row (`marks`) in the same write, and is written to in the order of the rows.
+Rows are published in runs (`_runs.py`), or one by one, as turns (transactions) that the writer's
+account pays for, with a `Confirm`: a durable recipient confirms rows when they are on disk. A block
+is over when all its rows, and those of the blocks before it, have been taken; then it is forgotten.
+So after a crash only the last blocks are published again. Recipients that have rows of these
+already are left out: each place on disk notes the row (`marks`) in the same write, and is written
+to in the order of the rows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...accounts import QuotaExceededError, Recipient, Turn
 from ...dataspace._dataspace import Dataspace
 from ...dataspace._events import Publication
 from ._part import Block, Part
+from ._runs import FrameRun, RunFinder, publish_run
 
 if TYPE_CHECKING:
     from ..wire import Rows
@@ -26,20 +28,23 @@ if TYPE_CHECKING:
 
 
 class RowConfirm:
-    """One published row, until everybody has taken it (`Confirm`).
+    """One published row, or several, until everybody has taken them (`Confirm`).
 
     Attributes:
         publishing: Its batch.
-        row: Its place in the batch.
+        row: Its place in the batch; for several rows, that of the last.
+        rows: The number of rows.
     """
 
-    __slots__ = ("_block", "_expected", "publishing", "row")
+    __slots__ = ("_block", "_expected", "publishing", "row", "rows")
 
-    def __init__(self, publishing: Publishing, block: Block, row: int) -> None:
+    def __init__(self, publishing: Publishing, block: Block, row: int, rows: int = 1) -> None:
         self.publishing = publishing
         self.row = row
+        self.rows = rows
         self._block = block
         self._expected = 1  # Its turn.
+        block.pending += 1
 
     def expect(self) -> None:
         self._expected += 1
@@ -52,7 +57,7 @@ class RowConfirm:
 
     def refused(self, reason: str) -> None:
         """See `Confirm.refused`: that recipient does not get the row; the refusal is counted."""
-        self.publishing.refused += 1
+        self.publishing.refused += self.rows
         self.publishing.why_refused = reason
         self.taken()
 
@@ -161,10 +166,18 @@ class Publishing:
         self._row = 0
         self.row_taken(block)
 
-    def publish(self, dataspace: Dataspace, rows: Rows, seconds: float) -> bool:
+    def publish(
+        self, dataspace: Dataspace, rows: Rows, seconds: float, frame: FrameRun | None = None
+    ) -> bool:
         """Publish rows of the current block for up to `seconds`, as long as there are funds.
 
         At least one. Returns whether that was the last of it.
+
+        Args:
+            dataspace: Where to.
+            rows: The rows of the current block.
+            seconds: See above.
+            frame: Makes runs for recipients of QoS 0; None: these get one row after another.
         """
         found = self.current
         assert found is not None
@@ -174,13 +187,28 @@ class Publishing:
         clock = sink.ledger.clock
         until = clock() + seconds
         if not self._row:
-            block.pending = rows.count + 1
+            block.pending = 1
             self._under_way.append(found)
         base = self._before + block.first
         row = self._row
+        # After a restart each recipient is asked whether it has the row already.
+        finder = (
+            None
+            if self._known
+            else RunFinder(dataspace, account, rows, sink.allows, frame is not None)
+        )
         while True:
-            self._publish_row(dataspace, block, Publication(*rows[row]), base + row)
-            row += 1
+            run = None if finder is None else finder.find(row)
+            if run is None:
+                self._publish_row(dataspace, block, Publication(*rows[row]), base + row)
+                row += 1
+            else:
+                sink.published_rows += run.end - row
+                publish_run(
+                    dataspace, account, rows, row, run, frame,
+                    lambda last, count: sink.confirm_of(self, block, base + last, count),
+                )  # fmt: skip
+                row = run.end
             if row == rows.count or not account.debt_is_clear() or clock() >= until:
                 break
         self._row = row
@@ -197,11 +225,11 @@ class Publishing:
         if sink.allows is not None and not sink.allows(publication.topic):
             self.refused += 1
             self.why_refused = f"it may not publish to {publication.topic!r}"
-            self.row_taken(block)
             return
         router: Any = dataspace
         if self._known:
             router = _Passing(dataspace, lambda recipient: self._wants(recipient, row))
+        sink.published_rows += 1
         confirm = sink.confirm_of(self, block, row)
         try:
             with sink.account.turn(publication, confirm=confirm) as turn:
@@ -221,7 +249,7 @@ class Publishing:
     # -- taken ----------------------------------------------------------------------------------
 
     def row_taken(self, block: Block) -> None:
-        """Note that everybody has taken a row of a block, or that all rows are published."""
+        """Note that everybody has taken rows of a block, or that all of its rows are published."""
         block.pending -= 1
         under_way = self._under_way
         while under_way and not under_way[0][1].pending:

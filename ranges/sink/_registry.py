@@ -72,7 +72,7 @@ class Sinks:
         limit_of: Callable[..., Limit] = usual_limit,
         limits: SinkLimits | None = None,
         open_log: Callable[[str], SinkLog] | None = None,
-        confirm_of: Callable[[Publishing, Block, int], RowConfirm] = RowConfirm,
+        confirm_of: Callable[[Publishing, Block, int, int], RowConfirm] = RowConfirm,
         place_of: Callable[[Recipient], str | None] = lambda _: None,
         wall: Callable[[], float] = time.time,
         parent_of: Callable[[str], Account] | None = None,

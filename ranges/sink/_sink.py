@@ -139,7 +139,7 @@ class Sink(Holder):
         limits: SinkLimits,
         incarnation: bytes,
         log: SinkLog | None = None,
-        confirm_of: Callable[[Publishing, Block, int], RowConfirm] = RowConfirm,
+        confirm_of: Callable[[Publishing, Block, int, int], RowConfirm] = RowConfirm,
         place_of: Callable[[Recipient], str | None] = lambda _: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -496,10 +496,11 @@ class Sink(Holder):
         self.on_change(self)
         return Decision.NOW
 
-    def confirm_of(self, publishing: Publishing, block: Block, row: int) -> RowConfirm:
-        """Make the confirm of a row. For `Publishing`."""
-        self.published_rows += 1
-        return self._confirm_of(publishing, block, row)
+    def confirm_of(
+        self, publishing: Publishing, block: Block, row: int, rows: int = 1
+    ) -> RowConfirm:
+        """Make the confirm of a row, or of several, `row` the last. For `Publishing`."""
+        return self._confirm_of(publishing, block, row, rows)
 
     def block_over(self, part: Part, block: Block) -> None:
         """Repay a block: all its rows have been taken. For `Publishing`."""

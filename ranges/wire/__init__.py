@@ -38,6 +38,9 @@ from ._frames import encode_text as encode_text
 from ._frames import encode_welcome as encode_welcome
 from ._frames import parse_request as parse_request
 from ._kinds import Kind as Kind
+from ._properties import MessageProperties as MessageProperties
+from ._properties import encode_properties as encode_properties
+from ._properties import parse_properties as parse_properties
 from ._requests import UNKNOWN as UNKNOWN
 from ._requests import Ack as Ack
 from ._requests import AfterGrace as AfterGrace
@@ -56,8 +59,10 @@ from ._rows import HIGHEST_QOS as HIGHEST_QOS
 from ._rows import MAX_ROWS as MAX_ROWS
 from ._rows import RETAIN as RETAIN
 from ._rows import ROW_OVERHEAD as ROW_OVERHEAD
+from ._rows import WITH_PROPERTIES as WITH_PROPERTIES
 from ._rows import Rows as Rows
 from ._rows import encode_rows as encode_rows
+from ._rows import with_properties as with_properties
 from ._sink_frames import Abort as Abort
 from ._sink_frames import AskLast as AskLast
 from ._sink_frames import Commit as Commit

@@ -602,7 +602,7 @@ OTHERS: Final = (
     Mistake("option in front", "--limit-items 5 relay", 2, "--limit-items", "give it first"),
     Mistake(
         "journal that is not there", "report nowhere", 1, "nowhere is not there",
-        "`clearfunds relay --journal` writes to",
+        "`clearfunds relay --journal` has",
     ),
     Mistake("journal with nothing", "report .", 1, "nothing in the journal .", "--journal"),
     Mistake(

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "mint": "Make keys and sturdyrefs for Syndicate clients.",
     "passwd": "Set passwords of MQTT users, in a relay's password file.",
     "store": "Inspect and repair a relay's store on disk.",
+    "journal": "Merge and verify the files of a relay's journal.",
     "report": "Analyse a relay's journal: debts, slow consumers, recommended limits.",
     "perf": "Load-test any MQTT server: throughput, latency, blocked publishers.",
     "config": "Check a configuration file; show every option and where it comes from.",

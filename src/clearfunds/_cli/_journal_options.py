@@ -16,6 +16,7 @@ from clearfunds.pipeline.journal import JournalCollector, JournalSettings, open_
 from clearfunds.relay import Companion
 from clearfunds.transports import label_of
 
+from ._bounds import Bounds, least_age, least_size
 from ._types import OptionalCount, OptionalSeconds, Seconds, Size
 
 _DEFAULTS: Final = JournalSettings()
@@ -62,6 +63,20 @@ class Journal:
             "only at the end."
         ),
     ] = _DEFAULTS.snapshot_every
+    journal_compact_after: Annotated[
+        OptionalSeconds,
+        Parameter(
+            help="Age of an hour's journal files, in seconds, at which they are merged into few; "
+            "none: never. Longer than the pauses of a query that reads the journal as a stream."
+        ),
+    ] = _DEFAULTS.compact_after
+    journal_keep: Annotated[
+        Bounds,
+        Parameter(
+            help="Age (7d) or size (10GB) of the journal, above which the oldest files are "
+            "deleted; repeatable, for both. Without it, everything is kept."
+        ),
+    ] = ()
     journal_readers: Annotated[
         Literal["owner", "group"],
         Parameter(
@@ -84,6 +99,9 @@ class Journal:
             roll_bytes=self.journal_roll_size,
             roll_every=self.journal_roll_every,
             snapshot_every=self.journal_snapshot_every,
+            compact_after=self.journal_compact_after,
+            keep_seconds=least_age(self.journal_keep),
+            keep_bytes=least_size(self.journal_keep),
             readers=self.journal_readers,
         )
 

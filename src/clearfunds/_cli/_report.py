@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -14,18 +15,36 @@ from cyclopts.validators import Number
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from clearfunds.pipeline.report import PipelineError, Written, follow_report, write_report
+from clearfunds.pipeline.journal import OnDamage
+from clearfunds.pipeline.report import (
+    DEFAULT_LOCAL_UP_TO,
+    EngineName,
+    Engines,
+    PipelineError,
+    Written,
+    follow_report,
+    write_report,
+)
 
 from ._errors import CommandFailedError
 from ._printable import printable
 from ._types import Count, Seconds, Size
 
-_SPARK: Final = Group("Spark", sort_key=5)
+_ENGINE: Final = Group("Engine", sort_key=5)
 
 _FOLLOWED: Final = 900.0
 """Seconds of the journal in a report with --follow: its cost does not grow with the journal."""
 
-_UNITS: Final = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
+_UNITS: Final = {
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+}
 
 
 def _duration(_: object, tokens: Sequence[Token]) -> float:
@@ -37,11 +56,26 @@ def _duration(_: object, tokens: Sequence[Token]) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def _setting(_: object, tokens: Sequence[Token]) -> tuple[str, ...]:
+    for token in tokens:
+        name, equals, _value = token.value.partition("=")
+        if not equals or not name.startswith("spark."):
+            msg = f'"{token.value}" is not a setting of Spark: "spark.NAME=VALUE".'
+            raise ValueError(msg)
+    return tuple([token.value for token in tokens])
+
+
 Duration = Annotated[float, Parameter(converter=_duration, validator=Number(gt=0))]
 
 
 def report(
-    directory: Annotated[Path, Parameter(help="Journal directory (the relay's --journal).")],
+    directory: Annotated[
+        str,
+        Parameter(
+            help="Journal: the directory of the relay's --journal, or a URL of it in a file "
+            "system that Spark knows, such as s3a://BUCKET/journal or hdfs://HOST/journal."
+        ),
+    ],
     /,
     *,
     out: Annotated[
@@ -81,12 +115,47 @@ def report(
         Seconds,
         Parameter(validator=Number(gte=1), help="Report interval with --follow, in seconds."),
     ] = 10.0,
+    damaged: Annotated[
+        OnDamage,
+        Parameter(
+            help="What to do about damaged files of the journal. skip: leave them out; stderr and "
+            "the page name them. fail: no report."
+        ),
+    ] = "skip",
+    engine: Annotated[
+        EngineName,
+        Parameter(
+            group=_ENGINE,
+            help="What computes the report. local: DuckDB, in this process; spark: Spark, which "
+            "needs Java; auto: local up to --local-up-to, if DuckDB is installed and the journal "
+            "is on this machine.",
+        ),
+    ] = "auto",
+    local_up_to: Annotated[
+        Size,
+        Parameter(
+            group=_ENGINE,
+            help="Size of the journal, or of the part that --last leaves, up to which auto takes "
+            "the local engine, in bytes.",
+        ),
+    ] = DEFAULT_LOCAL_UP_TO,
     threads: Annotated[
         Count | None,
-        Parameter(group=_SPARK, help="Spark threads; by default, one per core."),
+        Parameter(group=_ENGINE, help="Threads of the engine; by default, one per core."),
     ] = None,
-    memory: Annotated[Size, Parameter(group=_SPARK, help="Spark memory for data, in bytes.")] = 1
-    << 30,
+    memory: Annotated[
+        Size, Parameter(group=_ENGINE, help="Memory of the engine for data, in bytes.")
+    ] = 1 << 30,
+    spark_conf: Annotated[
+        tuple[str, ...],
+        Parameter(
+            group=_ENGINE,
+            negative=(),
+            converter=_setting,
+            help="A setting for Spark, as NAME=VALUE, such as spark.master=spark://HOST:7077; may "
+            "be given more than once. Settings in SPARK_CONF_DIR hold, too.",
+        ),
+    ] = (),
 ) -> int:
     """Analyse a journal: debts, slow consumers, blocking, and limits that would have helped.
 
@@ -94,18 +163,22 @@ def report(
     report.html, a self-contained page; the same figures as Parquet, in tables/; and limits.toml,
     for `clearfunds relay --config`.
 
-    Needs PySpark and Java: pip install "clearfunds[pipeline]".
+    Needs DuckDB: pip install "clearfunds[report]"; or PySpark and Java: "clearfunds[pipeline]".
     """
-    conf = {"spark.driver.memory": f"{max(memory >> 20, 1)}m"}
-    if threads is not None:
-        conf["spark.master"] = f"local[{threads}]"
+    engines = Engines(
+        engine=engine,
+        local_up_to=local_up_to,
+        threads=threads,
+        memory=memory,
+        conf=dict(each.split("=", 1) for each in spark_conf),
+    )
     try:
         if follow:
             with _until_interrupted() as stopped, _waiting() as note:
 
                 def tell(written: Written) -> None:
                     if not written.again:
-                        print(_summary(written), flush=True)
+                        _tell(written)
 
                 follow_report(
                     directory,
@@ -114,7 +187,8 @@ def report(
                     margin=margin,
                     last=_FOLLOWED if last is None else last,
                     every=every,
-                    conf=conf,
+                    on_damage=damaged,
+                    engines=engines,
                     progress=note,
                     written=tell,
                     stopped=stopped,
@@ -127,19 +201,23 @@ def report(
                 target_ms=target * 1e3,
                 margin=margin,
                 last=last,
-                conf=conf,
+                on_damage=damaged,
+                engines=engines,
                 progress=step,
             )
     except PipelineError as error:
         raise CommandFailedError(printable(str(error))) from error
-    print(_summary(written))
+    _tell(written)
     return 0
 
 
-def _summary(written: Written) -> str:
+def _tell(written: Written) -> None:
+    for each in written.damaged:
+        print(f"clearfunds report: left out: {printable(str(each))}", file=sys.stderr)
     number = written.changes
     change = f"{number or 'no'} limit{'' if number == 1 else 's'} to change"
-    return f"{printable(str(written.page))}: {written.settlements:,} settlements, {change}"
+    rows = f"{written.settlements:,} settlements"
+    print(f"{printable(str(written.page))}: {rows}, {change} ({written.engine})", flush=True)
 
 
 @contextmanager
@@ -173,7 +251,7 @@ def _progress() -> Generator[Callable[[str, int, int], None]]:
         transient=True,
         disable=not console.is_terminal,
     ) as shown:
-        task = shown.add_task("starting Spark", total=1)
+        task = shown.add_task("reading the journal", total=1)
 
         def note(what: str, done: int, total: int) -> None:
             shown.update(task, description=what, completed=done, total=total)
@@ -188,5 +266,5 @@ def _waiting() -> Generator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda _: None
         return
-    with console.status("starting Spark") as status:
+    with console.status("reading the journal") as status:
         yield lambda what: status.update(what)

@@ -40,5 +40,7 @@ def test_every_option_is_documented_with_its_default() -> None:
         starts = f"| `{option}` ", f"| `{option} DIR` "
         (row,) = [line for line in TEXT.splitlines() if line.startswith(starts)]
         value = getattr(defaults, field.name)
-        shown = {None: "none", 128 << 20: "128MiB", "owner": "owner"}.get(value) or f"{value:g}"
+        shown = {None: "none", (): "none", 128 << 20: "128MiB", "owner": "owner"}.get(
+            value
+        ) or f"{value:g}"
         assert row.split(" | ")[1] == shown

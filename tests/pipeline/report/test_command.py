@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Said:
     """Return what calls the command, which cannot do it, and gives the one line that it says."""
 
-    def call(*options: str, status: int = 1) -> str:
-        assert run(["report", *options, "--out", str(tmp_path / "out")]) == status
+    def call(*options: str, status: int = 1, engine: str = "spark") -> str:
+        engines = ["--engine", engine] if engine else []
+        assert run(["report", *options, *engines, "--out", str(tmp_path / "out")]) == status
         said = capsys.readouterr()
         assert said.out == ""
         assert said.err.count("\n") == 1
@@ -52,10 +53,10 @@ def journal(tmp_path: Path) -> Path:
 
 def test_no_directory(refused: Said, tmp_path: Path) -> None:
     said = refused(str(tmp_path / "nowhere"))
-    assert f"{tmp_path / 'nowhere'} is not there; give the one that `clearfunds relay" in said
+    assert f"{tmp_path / 'nowhere'} is not there; give the folder that `clearfunds relay" in said
     file = tmp_path / "file"
     file.write_text("")
-    assert f"{file} is no directory" in refused(str(file), "--follow")
+    assert f"{file} is a file, not a folder" in refused(str(file), "--follow")
 
 
 @needs_spark
@@ -128,6 +129,33 @@ def test_without_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert "DIRECTORY" in capsys.readouterr().err
 
 
+def test_no_duckdb(refused: Said, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    said = refused(str(journal), engine="local")
+    assert "the local engine needs DuckDB" in said
+    assert "pip install 'clearfunds[report]'" in said
+
+
+def test_neither_engine(
+    refused: Said, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = refused(str(journal), "--local-up-to", "1000", engine="auto")
+    assert "there is no Java here" in said
+    assert "or --engine local, for its" in said
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert 'or the local engine: pip install "clearfunds[report]"' in refused(
+        str(journal), engine="auto"
+    )
+
+
+def test_elsewhere(refused: Said) -> None:
+    said = refused("s3a://bucket/journal", engine="local")
+    assert "the local engine reads journals on this machine" in said
+
+
 class Kept:
     """A session that is others' to stop."""
 
@@ -152,12 +180,18 @@ def ours(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("ours")
-def test_a_report(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("engine", "name"), [("spark", "Spark"), ("local", "DuckDB")])
+def test_a_report(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, name: str
+) -> None:
     out = tmp_path / "out"
-    assert run(["report", str(journal), "--out", str(out), "--target", "200ms"]) == 0
+    options = ["--out", str(out), "--target", "200ms", "--engine", engine]
+    assert run(["report", str(journal), *options]) == 0
     said = capsys.readouterr()
-    assert said.out == f"{out / 'report.html'}: 25,200 settlements, 1 limit to change\n"
+    assert said.out == f"{out / 'report.html'}: 25,200 settlements, 1 limit to change ({name})\n"
+    assert said.err == ""
     page = (out / "report.html").read_text("utf-8")
+    assert f"Computed by {name}." in page
     assert "archive</span></bdi> held 100 % of all that was owed" in page
     assert "weather/&lt;b&gt;7&lt;/b&gt;" in page
     tables = {path.stem: path for path in (out / "tables").glob("*.parquet")}
@@ -176,8 +210,8 @@ def test_a_report(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {row["account"] for row in rows("peak_debt")} == {overload.TICKER, overload.STATION}
     assert {row["tenant"] for row in rows("tenants")} == {overload.TICKER, overload.STATION}
     (limit,) = tomllib.loads((out / "limits.toml").read_text())["relay"]["account_limit"]
-    name, _, amounts = limit.rpartition("=")
-    assert name == overload.TICKER
+    account, _, amounts = limit.rpartition("=")
+    assert account == overload.TICKER
     items, nbytes = map(int, amounts.split(","))
     # The archive takes 100 a second when it is slow: of what comes in 200 ms, these.
     assert 5 <= items <= 40
@@ -187,7 +221,7 @@ def test_a_report(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.long
 @pytest.mark.usefixtures("ours")
 def test_followed_until_it_is_stopped(journal: Path, tmp_path: Path) -> None:
-    from clearfunds.pipeline.report import Written, follow_report
+    from clearfunds.pipeline.report import Engines, Written, follow_report
 
     stopped = threading.Event()
     seen: list[Written] = []
@@ -206,6 +240,7 @@ def test_followed_until_it_is_stopped(journal: Path, tmp_path: Path) -> None:
     follow_report(
         journal,
         tmp_path / "out",
+        engines=Engines(engine="spark"),
         last=3600.0,
         every=1.0,
         progress=note,
@@ -217,13 +252,14 @@ def test_followed_until_it_is_stopped(journal: Path, tmp_path: Path) -> None:
     assert '<meta http-equiv="refresh" content="1">' in page
 
 
-@pytest.mark.long
-@needs_spark
-def test_ctrl_c_ends_it_in_good_order(journal: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "engine", ["local", pytest.param("spark", marks=[pytest.mark.long, needs_spark])]
+)
+def test_ctrl_c_ends_it_in_good_order(journal: Path, tmp_path: Path, engine: str) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "clearfunds", "report", str(journal), "--follow"]
     with subprocess.Popen(
-        [*command, "--out", str(out), "--threads", "2", "--every", "1"],
+        [*command, "--out", str(out), "--threads", "2", "--every", "1", "--engine", engine],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

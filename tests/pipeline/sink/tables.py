@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -16,7 +17,10 @@ from pyspark.sql.types import (
 
 from clearfunds.pipeline._arrow import arrow
 
+HEADER = StructType().add("key", StringType()).add("value", BinaryType())
+
 TYPES: dict[str, DataType] = {
+    "headers": ArrayType(HEADER),
     "string": StringType(),
     "binary": BinaryType(),
     "int": IntegerType(),
@@ -39,6 +43,7 @@ def batch_of(columns: str, **values: list[Any]) -> Any:
         "binary": pa.binary(),
         "int": pa.int32(),
         "boolean": pa.bool_(),
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     }
     named = [each.split() for each in columns.split(", ")]
     arrays = [pa.array(values[name], kinds[kind]) for name, kind in named]

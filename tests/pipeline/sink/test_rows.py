@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import MapType, StringType, StructType
+
 from clearfunds.pipeline._errors import OptionError
 from clearfunds.pipeline.sink import Columns, RowError, WriteOptions
-from clearfunds.ranges.client import RETAIN
+from clearfunds.ranges.client import (
+    RETAIN,
+    WITH_PROPERTIES,
+    encode_properties,
+    with_properties,
+)
 from tests.pipeline.sink.tables import batch_of, schema_of
 
 OPTIONS = WriteOptions("127.0.0.1", 7700)
@@ -128,3 +137,32 @@ def test_a_row_without_a_topic() -> None:
         RowError, match=r'row 101 of its .* \.where\("topic is not null"\), or give'
     ):
         rows("topic string, value string", topic=["a", None], value=["x", "y"])
+
+
+def test_headers_and_content_types_are_properties() -> None:
+    value, flags = b"x", RETAIN | WITH_PROPERTIES
+    properties = encode_properties("text/plain", [("k", "v"), ("k", "w")])
+    headers = [{"key": "k", "value": b"v"}, {"key": "k", "value": b"w"}]
+    assert rows(
+        "value string, content_type string, headers headers",
+        TO_ALARMS,
+        value=["x", "x", "x"],
+        content_type=["text/plain", None, None],
+        headers=[headers, None, []],
+    ) == [
+        (b"alarms", with_properties(properties, value), flags),
+        (b"alarms", value, RETAIN),
+        (b"alarms", value, RETAIN),
+    ]
+
+
+def test_headers_that_are_no_text() -> None:
+    with pytest.raises(RowError, match="the headers or the content_type of row 100 of its"):
+        rows(
+            "value string, headers headers",
+            TO_ALARMS,
+            value=["x"],
+            headers=[[{"key": "k", "value": b"\xff"}]],
+        )
+    with pytest.raises(OptionError, match=r"the column headers is of type map<string,string>; m"):
+        Columns.of(StructType().add("headers", MapType(StringType(), StringType())), TO_ALARMS)

@@ -13,9 +13,10 @@ from clearfunds.pipeline.source import Offset
 from clearfunds.pipeline.source._offset import Position
 from clearfunds.pipeline.source._options import (
     BatchOptions,
+    Chosen,
     StreamOptions,
     batch_options,
-    includes_account,
+    chosen_columns,
     stream_options,
 )
 from clearfunds.ranges.client import Access
@@ -34,16 +35,17 @@ def test_all_that_can_be_said_in_any_case() -> None:
         "startingoffsets": "Latest", "maxOffsetsPerTrigger": "10", "maxBytesPerTrigger": "64 KB",
         "failOnDataLoss": "FALSE", "minPartitions": "3", "includeAccount": "no", "durable": "true",
         "graceSeconds": "2.5", "afterGrace": "writeOff", "ackMode": "commit",
-        "timeoutSeconds": "5",
+        "timeoutSeconds": "5", "includeHeaders": "true", "includeIncarnation": "true",
+        "minOffsetsPerTrigger": "4", "maxTriggerDelay": "2m",
     }  # fmt: skip
     options = stream_options(told)
     assert options == StreamOptions(
-        "::1", 7700, "s", "latest", False, 3, False, 5.0, ("a/#", "b/+"), 10, 65_536, True, 2.5,
-        "write_off", False,
+        "::1", 7700, "s", "latest", False, 3, Chosen(False, True, True), 5.0, ("a/#", "b/+"), 10,
+        65_536, 4, 120.0, True, 2.5, "write_off", False,
     )  # fmt: skip
     assert options.where == "[::1]:7700"
     assert pickle.loads(pickle.dumps(options)) == options
-    assert not includes_account(told)
+    assert chosen_columns(told) == Chosen(False, True, True)
     batch = batch_options(
         {
             **LEAST,

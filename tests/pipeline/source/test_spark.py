@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import Row, functions
 
-from clearfunds.ranges.client import RangeReader, Ticket
+from clearfunds.ranges.client import RangeReader, Ticket, encode_properties
 from tests.pipeline.relays import RelayProcess
-from tests.pipeline.source.queries import publish
+from tests.pipeline.source.queries import publish, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,3 +138,61 @@ def test_a_batch_and_sentences(spark: SparkSession, shared: RelayProcess) -> Non
         spark.read.format("clearfunds").schema("value STRING").options(**wanted).load().count()
     with pytest.raises(Exception, match=r"'subscribe' is one of spark.readStream; a batch"):
         spark.read.format("clearfunds").options(**options(shared, "b")).load().count()
+
+
+def test_headers_are_read_and_written_on(spark: SparkSession, shared: RelayProcess) -> None:
+    make(shared, "h")
+    properties: Any = cast("Any", Properties)(PacketTypes.PUBLISH)  # without types
+    properties.ContentType = "text/plain"
+    properties.UserProperty = [("k", "v"), ("k", "ü")]
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "with-headers", protocol=mqtt.MQTTv5)
+    client.connect("127.0.0.1", shared.mqtt)
+    client.loop_start()
+    client.publish("h/x", b"1", 1, retain=True, properties=properties).wait_for_publish(SECONDS)
+    client.publish("h/y", b"2", 0).wait_for_publish(SECONDS)
+    client.disconnect()
+    client.loop_stop()
+    wanted = options(shared, "h")
+    del wanted["subscribe"]
+    source = spark.read.format("clearfunds").options(**wanted)
+    assert source.load().columns == ["topic", "value", "offset", "timestamp", "account"]
+    rows = source.options(
+        includeHeaders="true", includeIncarnation="true", includeAccount="false"
+    ).load()
+    until(lambda: rows.count() == 2)
+    headers = [Row(key="k", value=bytearray(b"v")), Row(key="k", value=bytearray("ü".encode()))]
+    first, second = rows.orderBy("offset").drop("timestamp", "incarnation").collect()
+    assert first == ("h/x", b"1", 1, 1, True, "text/plain", headers)
+    assert second == ("h/y", b"2", 2, 0, False, None, None)
+    with RangeReader("127.0.0.1", shared.ranges, "h-copy", filters=["copy/#"]) as copy:
+        (life,) = rows.select("incarnation").distinct().collect()
+        with RangeReader.join("127.0.0.1", shared.ranges, Ticket("h")) as reader:
+            assert life.incarnation == reader.ticket.incarnation.hex()
+        written = rows.drop("offset", "timestamp", "incarnation").withColumn(
+            "topic", functions.concat(functions.lit("copy/"), "topic")
+        )
+        where = f"127.0.0.1:{shared.ranges}"
+        written.coalesce(1).write.format("clearfunds").mode("append").option("url", where).save()
+        until(lambda: copy.head().next == 3)
+        found = [row for block in copy.fetch(1, 3) for row in block.rows()]
+        told = encode_properties("text/plain", [("k", "v"), ("k", "ü")])
+        assert sorted(
+            (row.key, row.value, row.qos, row.retain, row.properties) for row in found
+        ) == [
+            (b"copy/h/x", b"1", 1, True, told),
+            (b"copy/h/y", b"2", 0, False, b""),
+        ]
+        copy.ack(3)
+
+
+def test_an_error_comes_behind_a_short_trace(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.readStream.format("clearfunds").options(
+        url="127.0.0.1:1", subscription="s", subscribe="a", timeoutSeconds="0.2"
+    )
+    writer = rows.load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as found:
+        query.awaitTermination(SECONDS)
+    said, _, _ = str(found.value).partition("the relay at 127.0.0.1:1 did not answer within 0.2 s")
+    assert said.count("\n") < 12
+    assert "the above exception" not in said.lower()

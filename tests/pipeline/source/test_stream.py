@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -429,3 +430,77 @@ def test_a_relay_without_a_store_that_was_started_anew_has_lost_what_it_held() -
             lenient.step()
             send(second, "s", values(4))
             assert lenient.drain() == values(4)
+
+
+def test_it_begins_at_a_time(shared: RelayProcess, name: str) -> None:
+    with RangeReader(HOST, shared.ranges, name, filters=[f"{name}/#"]) as reader:
+        publish(shared.mqtt, [b"0", b"1"], f"{name}/x")
+        until(lambda: reader.head().next == 3)
+        time.sleep(0.01)
+        then = time.time_ns() // 1_000_000
+        publish(shared.mqtt, [b"2", b"3", b"4"], f"{name}/x")
+        until(lambda: reader.head().next == 6)
+    late = str(then + 3_600_000)
+    some = query(shared, name, startingTimestamp=str(then), startingOffsets="latest")
+    assert some.start().initialOffset()["number"] == 3
+    assert query(shared, name, startingTimestamp="0").start().initialOffset()["number"] == 1
+    with pytest.raises(OptionError, match=r"'startingTimestamp' is .*, and no message came"):
+        query(shared, name, startingTimestamp=late).start()
+    latest = {"startingTimestamp": late, "startingOffsetsByTimestampStrategy": "latest"}
+    assert query(shared, name, **latest).start().initialOffset()["number"] == 6
+    given = {"relay": f"{HOST}:{shared.ranges}", "subscription": name}
+    batch = BatchReader(
+        batch_options({**given, "startingTimestamp": "0", "endingTimestamp": str(then)})
+    )
+    assert [(part.start, part.end) for part in batch.partitions()] == [(1, 3)]  # type: ignore[attr-defined]
+
+
+def test_a_batch_waits_for_enough_messages(
+    shared: RelayProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = query(shared, name, minOffsetsPerTrigger="3", maxTriggerDelay="1h").start()
+    begun = reader.initialOffset()
+
+    def planned(start: dict[str, Any]) -> int:
+        return int(reader.latestOffset(start, ReadAllAvailable())["number"]) - 1
+
+    publish(shared.mqtt, [b"0"], f"{name}/x")
+    # As with Kafka, the first is not delayed.
+    until(lambda: planned(begun) == 1)
+    one = {**begun, "number": 2}
+    publish(shared.mqtt, [b"1", b"2"], f"{name}/x")
+    until(lambda: (reader.reportLatestOffset() or {}).get("number") == 4)
+    assert planned(one) == 1
+    publish(shared.mqtt, [b"3"], f"{name}/x")
+    until(lambda: planned(one) == 4)
+    four = {**begun, "number": 5}
+    publish(shared.mqtt, [b"4"], f"{name}/x")
+    assert planned(four) == 4
+    monkeypatch.setattr("clearfunds.pipeline.source._stream.QUIET_SECONDS", 0.2)
+    until(lambda: planned(four) == 5)
+
+
+def test_the_delay_of_a_batch_has_an_end(shared: RelayProcess, name: str) -> None:
+    reader = query(shared, name, minOffsetsPerTrigger="100", maxTriggerDelay="300ms").start()
+    publish(shared.mqtt, [b"0"], f"{name}/x")
+    begun = reader.initialOffset()
+    until(lambda: reader.latestOffset(begun, ReadAllAvailable())["number"] == 2)
+    one = {**begun, "number": 2}
+    publish(shared.mqtt, [b"1"], f"{name}/x")
+    assert reader.latestOffset(one, ReadAllAvailable())["number"] == 2
+    until(lambda: reader.latestOffset(one, ReadAllAvailable())["number"] == 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"maxTriggerDelay": "5m"}, "says how long 'minOffsetsPerTrigger' may delay"),
+        ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "a time, as 15m, 30s or 500ms"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is 5, above 'maxOffsetsPer"),
+        ({"startingTimestamp": "noon"}, "'startingTimestamp' is a whole number from 0"),
+        ({"endingTimestamp": "1"}, "'endingTimestamp' is one of spark.read"),
+    ],
+)
+def test_options_about_times(more: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        stream_options({"relay": f"{HOST}:1", "subscription": "s", **more})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import random
 import socket
 import struct
 import time
@@ -45,6 +46,7 @@ from clearfunds.ranges.wire import (
     PartKey,
     Rows,
     encode_frame,
+    encode_properties,
     encode_request,
     parse_request,
 )
@@ -164,6 +166,74 @@ async def test_subscribers_get_rows_by_their_qos_and_what_is_retained_stays() ->
         assert kept.payload == b"3"
         assert relay.dataspace.retained.get("a/1") is None
         relay.dataspace.retained.set(Publication("a/3", b"", 0, True), client_standing(relay))
+
+
+async def test_runs_and_rows_of_their_own_come_in_order_whoever_takes_them() -> None:
+    chance = random.Random(5)
+    text = encode_properties("text/plain", [("k", "v")])
+    rows = [
+        SinkRow(
+            f"a/{chance.randrange(3)}" if chance.random() < 0.9 else "a/b/alone",
+            b"%d" % number,
+            chance.choice((0, 1, 1, 1, 2)),
+            chance.random() < 0.05,
+            text if chance.random() < 0.1 else b"",
+        )
+        for number in range(600)
+    ]
+    async with (
+        running() as relay,
+        connected(relay.mqtt_port, "none") as none,
+        connected(relay.mqtt_port, "one") as one,
+        connected(relay.mqtt_port, "some") as some,
+    ):
+        reader = await relay.attach()
+        await none.subscribe("a/#", qos=0)
+        await one.subscribe("a/#", qos=1)
+        await some.subscribe("a/b/#", qos=1)
+        client = await writer(relay)
+        part = await blocking(client.stage, 0, 0, 1, rows)
+        assert await blocking(client.commit, 0, [part])
+        for subscriber, wanted, most in (
+            (none, rows, 0),
+            (one, rows, 1),
+            (some, [row for row in rows if row.topic == "a/b/alone"], 1),
+        ):
+            seen = await subscriber.publications(len(wanted), ack=True)
+            # One order for each QoS: those that have to be acknowledged wait for their turn.
+            for qos in range(most + 1):
+                assert [(p.topic, p.payload) for p in seen if p.qos == qos] == [
+                    (row.topic, row.value) for row in wanted if min(row.qos, most) == qos
+                ]
+        found = [
+            row
+            for block in await blocking(lambda: list(reader.fetch(1, 601)))
+            for row in block.rows()
+        ]
+        assert [
+            SinkRow(row.key.decode(), row.value, row.qos, row.retain, row.properties)
+            for row in found
+        ] == rows
+        await blocking(reader.ack, 601)
+        await until(lambda: sink(relay).publishing is None)
+        assert sink(relay).published_rows == 600
+        assert not relay.ledger.accounts["sink/w"].debt_items
+        for topic in {row.topic for row in rows if row.retain}:
+            relay.dataspace.retained.set(
+                Publication(str(topic), b"", 0, True), client_standing(relay)
+            )
+
+
+async def test_properties_that_may_not_travel_are_refused() -> None:
+    async with running() as relay:
+        client = await writer(relay)
+        for wrong, says in (
+            (b"\x26\x00", "invalid properties"),
+            (b"\x02\x00\x00\x00\x01", "properties that do not travel"),
+            (encode_properties(None, [("k", "v")]) + encode_properties("t"), "in this order"),
+        ):
+            with pytest.raises(RefusedError, match=says):
+                await blocking(client.stage, 0, 0, 1, [SinkRow("a", b"", properties=wrong)])
 
 
 def client_standing(relay: Relay) -> Any:
