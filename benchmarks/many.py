@@ -30,15 +30,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.fanout import Cores, machine, middle, positive, progress, table
 from benchmarks.loadgen import GeneratorError, ManyLoad, build, run_many
-from benchmarks.servers import (
-    MOCHI,
-    MOSQUITTO,
-    NATS,
-    AnyServer,
-    Relay,
-    ServerError,
-    pinned,
-)
+from benchmarks.servers import TODAY, AnyServer, Relay, Server, ServerError, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -119,8 +111,6 @@ ROWS = {
     )
 }
 
-PEERS = (MOSQUITTO, NATS, MOCHI)
-
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
@@ -190,6 +180,8 @@ def measure(row: Row, server: AnyServer, setting: Setting) -> dict[str, Any]:
         pinned(setting.cores.generator),
     ):
         load = row.load(protocol, setting)
+        if isinstance(server, Server) and server.warmup is not None:
+            load = dataclasses.replace(load, warmup=server.warmup)
         return run_many(load, port=running.ports[protocol], pid=running.pid)
 
 
@@ -281,7 +273,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=3, help="how often all is measured (3)")
     parser.add_argument("--seconds", type=positive, default=3.0, help="of a measurement (3)")
     parser.add_argument("--rows", help="names, separated by commas (all)")
-    names = ["relay", *(peer.name for peer in PEERS)]
+    names = ["relay", *(peer.name for peer in TODAY)]
     parser.add_argument("--servers", help=f"names, separated by commas, of {','.join(names)} (all)")
     parser.add_argument(
         "--relay-root",
@@ -325,7 +317,7 @@ def choose_servers(arguments: argparse.Namespace) -> list[AnyServer]:
         for root in arguments.relay_root
     ]
     chosen: list[AnyServer] = []
-    for server in (Relay(options=options), *PEERS):
+    for server in (Relay(options=options), *TODAY):
         if server.name not in arguments.servers:
             continue
         if (missing := server.missing()) is not None:

@@ -30,6 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 
+JAVA_SECONDS = 60.0
+"""A JVM with a broker starts in three to ten seconds, on a core of its own."""
+
 ERLANG_SECONDS = 120.0
 """RabbitMQ starts in eight seconds: three of a core's, and three to six in which its MQTT plugin
 waits for others to make a cluster with. Where it has to share the core it takes five times that."""
@@ -164,12 +167,6 @@ def last_lines(log: Path, count: int = 5) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
 
 
-def built_version(program: Path) -> str:
-    """Return the version of the module that a program of Go was built from, or "?"."""
-    found = re.search(rb"\nmod\t\S+\tv(\S+)\t", program.read_bytes())
-    return found[1].decode() if found else "?"
-
-
 @dataclasses.dataclass(frozen=True)
 class Server:
     """A server program that takes its port on the command line or in a file."""
@@ -181,7 +178,7 @@ class Server:
     """From an empty directory and a port to the program's arguments."""
 
     version_argument: str
-    """"": it is a program of Go, which has its module's version inside."""
+    """"": `peers/fetch.py` has noted its version."""
 
     windows: Windows
     package: str = ""
@@ -189,6 +186,14 @@ class Server:
 
     remedy: str = ""
     """How else it is had."""
+
+    start_seconds: float = START_SECONDS
+    stop_seconds: float = STOP_SECONDS
+    needs: Path | None = None
+    """A folder without which the program is of no use."""
+
+    warmup: float | None = None
+    """Seconds of load until it is as fast as it gets; None: what the load has."""
 
     wildcards: bool = True
     """Whether a subscription may be to a pattern of topics."""
@@ -202,7 +207,10 @@ class Server:
 
     def missing(self) -> str | None:
         """Say in a sentence what is missing to run this server; None if nothing is."""
-        if shutil.which(self.program, path=SEARCH_PATH) is None:
+        found = shutil.which(self.program, path=SEARCH_PATH) is not None
+        if found and self.needs is not None and not self.needs.exists():
+            return f"{self.name} is left out: there is no {self.needs.name}{self.remedy}."
+        if not found:
             remedy = f" (Debian: apt install {self.package})" if self.package else self.remedy
             return f"{self.name} is left out: there is no {self.program} on the PATH{remedy}."
         return None
@@ -211,7 +219,7 @@ class Server:
         """Return what the program says about its version."""
         found = shutil.which(self.program, path=SEARCH_PATH) or self.program
         if not self.version_argument:
-            return f"{self.name} {built_version(Path(found))}"
+            return (BUILT / f"{self.name.partition('+')[0]}.version").read_text().strip()
         done = subprocess.run(
             [found, self.version_argument], capture_output=True, text=True, check=False
         )
@@ -227,8 +235,8 @@ class Server:
         port = free_port()
         found = shutil.which(self.program, path=SEARCH_PATH) or self.program
         command = [found, *self.arguments(scratch, port)]
-        with started(self.name, command, scratch, core) as process:
-            wait_until_it_accepts(self.name, process, port)
+        with started(self.name, command, scratch, core, stop_seconds=self.stop_seconds) as process:
+            wait_until_it_accepts(self.name, process, port, self.start_seconds)
             yield Running({self.protocol: port}, process.pid)
 
 
@@ -361,7 +369,7 @@ class Relay:
     protocols: tuple[str, ...] = ("mqtt", "syndicate")
     windows: Windows = DEEP
     options: tuple[str, ...] = ()
-    """Further options of ``clearfunds relay``."""
+    """Further options of ``clearfunds relay``; ``{scratch}`` in them is its empty directory."""
 
     program: tuple[str, ...] = ("-m", "clearfunds", "relay")
     """What the interpreter runs."""
@@ -396,7 +404,8 @@ class Relay:
         """
         listen = [f"--listen={protocol}+tcp://127.0.0.1:0" for protocol in self.protocols]
         command = [sys.executable, *self.program, *listen]
-        command += ["--http=127.0.0.1:0", *self.options]
+        command += ["--http=127.0.0.1:0"]
+        command += [option.replace("{scratch}", str(scratch)) for option in self.options]
         environment = from_the_root(self.root)
         with started(
             self.name, command, scratch, core, piped=True, environment=environment
@@ -448,6 +457,92 @@ def _mosquitto_arguments(scratch: Path, port: int) -> list[str]:
 
 def _nats_arguments(_scratch: Path, port: int) -> list[str]:
     return ["--addr", "127.0.0.1", "--port", str(port)]
+
+
+def _new_mosquitto_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
+    """Return what gives Debian unstable's mosquitto its own libraries, and a configuration."""
+
+    def arguments(scratch: Path, port: int) -> list[str]:
+        (library,) = MOSQUITTO_FOLDER.glob("usr/lib/*/libmosquitto.so.1")
+        plugin = library.parent / "mosquitto" / "mosquitto_persist_sqlite.so"
+        config = scratch / "mosquitto.conf"
+        config.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\n"
+            + (f"persistence_location {scratch}\nplugin {plugin}\n" if durable else "")
+        )
+        program = MOSQUITTO_FOLDER / "usr/sbin/mosquitto"
+        return ["--library-path", str(library.parent), str(program), "-c", str(config)]
+
+    return arguments
+
+
+def _durable_mosquitto_arguments(scratch: Path, port: int) -> list[str]:
+    config = scratch / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\n"
+        f"persistence true\npersistence_location {scratch}/\n"
+    )
+    return ["-c", str(config)]
+
+
+def _nats_mqtt_arguments(scratch: Path, port: int) -> list[str]:
+    # Its own port is anything; what is measured is its MQTT server, which needs JetStream.
+    config = scratch / "nats.conf"
+    config.write_text(
+        f'server_name: bench\nlisten: "127.0.0.1:-1"\njetstream {{ store_dir: "{scratch}" }}\n'
+        f'mqtt {{ listen: "127.0.0.1:{port}" }}\n'
+    )
+    return ["-c", str(config)]
+
+
+def _rumqttd_arguments(scratch: Path, port: int) -> list[str]:
+    # The values of its own example.
+    config = scratch / "rumqttd.toml"
+    config.write_text(
+        "id = 0\n[router]\nid = 0\nmax_connections = 10010\nmax_outgoing_packet_count = 200\n"
+        "max_segment_size = 104857600\nmax_segment_count = 10\n"
+        f'[v4.1]\nname = "v4-1"\nlisten = "127.0.0.1:{port}"\nnext_connection_delay_ms = 1\n'
+        "[v4.1.connections]\nconnection_timeout_ms = 60000\nmax_payload_size = 20480\n"
+        "max_inflight_count = 100\ndynamic_filters = true\n"
+    )
+    return ["-c", str(config), "-q"]
+
+
+def _hivemq_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
+    def arguments(scratch: Path, port: int) -> list[str]:
+        for name in ("conf", "data", "extensions"):
+            (scratch / name).mkdir()
+        mode = "file" if durable else "in-memory"
+        (scratch / "conf" / "config.xml").write_text(
+            f"<hivemq><listeners><tcp-listener><port>{port}</port>"
+            "<bind-address>127.0.0.1</bind-address></tcp-listener></listeners>"
+            f"<persistence><mode>{mode}</mode></persistence>"
+            "<anonymous-usage-statistics><enabled>false</enabled></anonymous-usage-statistics>"
+            "</hivemq>"
+        )
+        return ["-cp", f"{HIVEMQ_FOLDER / 'lib'}/*:{HIVEMQ_FOLDER}", "HiveMQ", str(scratch)]
+
+    return arguments
+
+
+def _artemis_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
+    """Return what runs a copy of the broker that `peers/fetch.py` had it create."""
+
+    def arguments(scratch: Path, port: int) -> list[str]:
+        original, broker = ARTEMIS_FOLDER / "broker", scratch / "broker"
+        shutil.copytree(original, broker)
+        for file in (*broker.glob("etc/*"), *broker.glob("bin/*")):
+            file.write_text(file.read_text().replace(str(original), str(broker)))
+        config = broker / "etc" / "broker.xml"
+        text = config.read_text()
+        text = re.sub(r'<acceptor name="artemis">.*</acceptor>', "", text)
+        text = text.replace("tcp://0.0.0.0:1883", f"tcp://127.0.0.1:{port}")
+        if not durable:
+            text = text.replace("persistence-enabled>true", "persistence-enabled>false")
+        config.write_text(text)
+        return [str(broker / "bin" / "artemis"), "run"]
+
+    return arguments
 
 
 def _mochi_arguments(_scratch: Path, port: int) -> list[str]:
@@ -630,6 +725,10 @@ PEERS_FOLDER = Path(__file__).resolve().parent / "peers"
 MOSQUITTO = Server(
     "mosquitto", "mqtt", "mosquitto", _mosquitto_arguments, "-h", SHALLOW, package="mosquitto"
 )
+MOSQUITTO_FOLDER = BUILT / "mosquitto-new"
+HIVEMQ_FOLDER = BUILT / "hivemq"
+ARTEMIS_FOLDER = BUILT / "artemis"
+FETCH = " (python benchmarks/peers/fetch.py {})"
 NATS = Server(
     "nats",
     "nats",
@@ -646,11 +745,74 @@ MOCHI = Server(
     _mochi_arguments,
     "",
     UNHURRIED,
-    remedy=" (benchmarks/README.md says how to build it)",
+    remedy=FETCH.format("mochi"),
 )
 REDIS = Server(
     "redis", "redis", "redis-server", _redis_arguments, "--version", DEEP, package="redis-server"
 )
+_LOADER = str(MOSQUITTO_FOLDER / "usr/lib64/ld-linux-x86-64.so.2")
+MOSQUITTO_NEW = Server(
+    "mosquitto-new",
+    "mqtt",
+    _LOADER,
+    _new_mosquitto_arguments(durable=False),
+    "",
+    SHALLOW,
+    remedy=FETCH.format("mosquitto-new"),
+)
+RUMQTTD = Server(
+    "rumqttd",
+    "mqtt",
+    "rumqttd",
+    _rumqttd_arguments,
+    "",
+    UNHURRIED,
+    remedy=FETCH.format("rumqttd"),
+)
+HIVEMQ = Server(
+    "hivemq",
+    "mqtt",
+    "java",
+    _hivemq_arguments(durable=False),
+    "",
+    UNHURRIED,
+    remedy=FETCH.format("hivemq"),
+    start_seconds=JAVA_SECONDS,
+    stop_seconds=JAVA_SECONDS,
+    needs=HIVEMQ_FOLDER,
+    warmup=5.0,
+)
+ARTEMIS = Server(
+    "artemis",
+    "mqtt",
+    "sh",
+    _artemis_arguments(durable=False),
+    "",
+    UNHURRIED,
+    remedy=FETCH.format("artemis"),
+    start_seconds=JAVA_SECONDS,
+    stop_seconds=JAVA_SECONDS,
+    needs=ARTEMIS_FOLDER,
+    warmup=5.0,
+)
+
+DURABLE = (
+    dataclasses.replace(
+        MOSQUITTO, name="mosquitto+autosave", arguments=_durable_mosquitto_arguments
+    ),
+    dataclasses.replace(
+        MOSQUITTO_NEW, name="mosquitto-new+sqlite", arguments=_new_mosquitto_arguments(durable=True)
+    ),
+    dataclasses.replace(
+        NATS, name="nats+jetstream", protocol="mqtt", arguments=_nats_mqtt_arguments
+    ),
+    dataclasses.replace(HIVEMQ, name="hivemq+file", arguments=_hivemq_arguments(durable=True)),
+    dataclasses.replace(
+        ARTEMIS, name="artemis+journal", arguments=_artemis_arguments(durable=True)
+    ),
+)
+"""The same with persistence as each has it by default when it is switched on."""
+
 RABBITMQ = RabbitMQ(UNHURRIED)
 RABBITMQ_AMQP = RabbitMQ(UNHURRIED, protocol="amqp")
 """The same program, by the protocol that is its own."""
@@ -665,4 +827,8 @@ BROKERS = (MOSQUITTO, NATS, REDIS)
 """The servers compared with the relay by default: they start fast, and budgets name them."""
 
 PEERS = (*BROKERS, RABBITMQ, AMQTT, BROADCASTER, CHANNEL)
+
+TODAY = (MOSQUITTO, MOSQUITTO_NEW, NATS, MOCHI, RUMQTTD, HIVEMQ, ARTEMIS)
+"""Those compared under many publishers, the fast ones first."""
+
 AnyServer = Server | CommandServer | Relay | PythonServer | RabbitMQ
