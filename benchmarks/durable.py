@@ -1,10 +1,10 @@
 """Confirmed and durable: how long a publisher waits for its PUBACK when messages are kept on disk.
 
-Publishers send QoS 1 to a subscriber with a persistent session, each with one message in flight: one
-publisher, then a hundred. Every server has its own store switched on, with its defaults. Since
-these differ in what an acknowledgement is worth, the calls that bring data to the disk (`fsync`,
-`fdatasync` and the like) are counted with `strace` in a run of its own; and the disk's own
-`fdatasync` is timed in each pass, in the same directory.
+Publishers send QoS 1 to a persistent session that is away, each with one message in flight: one
+publisher, then a hundred. At the end the session's client comes back, and every message is counted.
+Every server has its own store switched on, with its defaults. Since these differ in what an
+acknowledgement is worth, the calls that bring data to the disk (`fsync`, `fdatasync` and the like)
+are counted with `strace` in a run of its own; and the disk's own `fdatasync` is timed in each pass.
 
     python benchmarks/durable.py
     python benchmarks/durable.py --servers relay,mosquitto+autosave --passes 1
@@ -101,7 +101,7 @@ def disk_sync(folder: Path, count: int = SYNCS) -> float:
 
 
 def load_of(server: AnyServer, publishers: int, setting: Setting) -> ManyLoad:
-    """Return the load: one in flight for each publisher, to a persistent session."""
+    """Return the load: one in flight for each publisher, to a persistent session that is away."""
     warmup = server.warmup if isinstance(server, Server) and server.warmup is not None else 0.5
     return ManyLoad(
         protocol="mqtt",
@@ -109,7 +109,8 @@ def load_of(server: AnyServer, publishers: int, setting: Setting) -> ManyLoad:
         publishers=publishers,
         qos=1,
         window=1,
-        kept=True,
+        away=True,
+        drain=10.0,
         seconds=setting.seconds,
         warmup=warmup,
         sleep=setting.sleep,
@@ -144,70 +145,72 @@ def counted(pid: int) -> Generator[dict[str, int]]:
                 found[row[2]] = int(row[1])
 
 
-def measure(server: AnyServer, publishers: int, setting: Setting) -> dict[str, Any]:
-    """Start the server with an empty store, put the load on it, stop it.
+def visit(
+    server: AnyServer, setting: Setting, *, counting: bool
+) -> tuple[dict[int, dict[str, Any]], dict[str, Any] | None]:
+    """Start the server with an empty store, put all loads on it in turn, stop it.
+
+    Returns what was found, by the number of publishers; and, if asked for, how often the server
+    synced while one more publisher had messages confirmed one by one.
 
     Raises:
-        ServerError: It did not start or stop as it should.
+        ServerError: It did not start or stop as it should, or `strace` could not be attached.
         GeneratorError: Nothing could be measured.
     """
+    counts: dict[str, Any] | None = None
     with (
         tempfile.TemporaryDirectory(prefix="durable-") as scratch,
         server.running(Path(scratch), setting.cores.server) as running,
         pinned(setting.cores.generator),
     ):
-        load = load_of(server, publishers, setting)
-        return run_many(load, port=running.ports["mqtt"], pid=running.pid)
-
-
-def count(server: AnyServer, setting: Setting) -> dict[str, Any]:
-    """Count the calls that sync while one publisher has messages confirmed, one by one.
-
-    Raises: as `measure`.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="durable-") as scratch,
-        server.running(Path(scratch), setting.cores.server) as running,
-        counted(running.pid) as calls,
-        pinned(setting.cores.generator),
-    ):
-        load = dataclasses.replace(load_of(server, 1, setting), warmup=0.0, seconds=1.0)
-        found = run_many(load, port=running.ports["mqtt"], pid=running.pid)
-    return {"messages": found["confirmed"], "calls": calls}
+        port, pid = running.ports["mqtt"], running.pid
+        found = {
+            publishers: run_many(load_of(server, publishers, setting), port=port, pid=pid)
+            for publishers in PUBLISHERS
+        }
+        if counting:
+            load = dataclasses.replace(load_of(server, 1, setting), warmup=0.0, seconds=0.5)
+            with counted(pid) as calls:
+                confirmed = run_many(load, port=port, pid=pid)["confirmed"]
+            counts = {"messages": confirmed, "calls": calls}
+    return found, counts
 
 
 def measure_all(
-    servers: Sequence[AnyServer], setting: Setting, report: Callable[[str], None]
+    servers: Sequence[AnyServer],
+    setting: Setting,
+    report: Callable[[str], None],
+    once: Sequence[AnyServer] = (),
 ) -> Results:
-    """Measure everything, interleaved; a measurement that fails is noted and left out."""
+    """Measure everything, interleaved, those of ``once`` in the first pass only.
+
+    What fails is noted and left out.
+    """
     results = Results()
+    traced = shutil.which("strace") is not None
+    if not traced:
+        results.failures.append("calls that sync: there is no strace (Debian: apt install strace)")
     for number in range(1, setting.passes + 1):
         with tempfile.TemporaryDirectory(prefix="durable-") as scratch:
             results.disk.append(disk_sync(Path(scratch)))
-        turn = number % len(servers)
-        for server in (*servers[turn:], *servers[:turn]):
-            for publishers in PUBLISHERS:
-                where = f"{server.name}, {publishers} publishers, pass {number}"
-                try:
-                    found = measure(server, publishers, setting)
-                except (ServerError, GeneratorError) as error:
-                    results.failures.append(f"{where}: {error}")
-                    report(f"{where}: could not be measured")
-                    continue
-                results.runs.append(Run(number, server.name, publishers, found))
+        turn = number % len(servers) if servers else 0
+        for server in (*servers[turn:], *servers[:turn], *(once if number == 1 else ())):
+            where = f"{server.name}, pass {number}"
+            try:
+                found, counts = visit(server, setting, counting=traced and number == 1)
+            except (ServerError, GeneratorError) as error:
+                results.failures.append(f"{where}: {error}")
+                report(f"{where}: could not be measured")
+                continue
+            if counts is not None:
+                results.calls[server.name] = counts
+            for publishers, each in found.items():
+                results.runs.append(Run(number, server.name, publishers, each))
                 report(
-                    f"{where}: PUBACK p50 {found['confirmation']['p50'] * 1e3:.2f} ms, "
-                    f"{rate(found):,.0f}/s" + ("" if found["whole"] else " (NOT ALL ARRIVED)")
+                    f"{where}, {publishers} publishers: PUBACK p50 "
+                    f"{each['confirmation']['p50'] * 1e3:.2f} ms, {rate(each):,.0f}/s"
+                    + ("" if each["whole"] else " (NOT ALL ARRIVED)")
                 )
-    if shutil.which("strace") is None:
-        results.failures.append("calls that sync: there is no strace (Debian: apt install strace)")
-        return results
-    for server in servers:
-        try:
-            results.calls[server.name] = count(server, setting)
-        except (ServerError, GeneratorError) as error:
-            results.failures.append(f"{server.name}, calls that sync: {error}")
-        report(f"{server.name}: calls counted")
     return results
 
 
@@ -282,7 +285,7 @@ def main() -> int:
     if arguments.nice:
         go_before(arguments.nice)
     setting = Setting(Cores.choose(), arguments.passes, arguments.seconds, arguments.sleep)
-    with progress((len(PUBLISHERS) * arguments.passes + 1) * len(servers)) as report:
+    with progress(len(PUBLISHERS) * arguments.passes * len(servers)) as report:
         results = measure_all(servers, setting, report)
     about = machine()
     print("## Confirmed and durable\n")

@@ -123,6 +123,7 @@ static struct {
     bool many;             /* whether one of them was given */
     int qos;               /* many: of publications and subscriptions */
     bool kept;             /* many: subscribers have persistent sessions */
+    bool away;             /* many: with persistent sessions, whose clients come back at the end */
     bool sleep;            /* many: sleep whenever there is nothing to do */
 } options = {
     .publishers = 1, .stall_from = 1, .stall_seconds = 1, .subscribers = 1, .seconds = 3, .warmup = 0.2, .window = 2000, .payload_min = 200,
@@ -1964,6 +1965,8 @@ static const char usage_text[] =
     "                       messages in flight (not delivered or, with QoS 1, not acknowledged)\n"
     "  --qos 1              publish and subscribe with QoS 1; both sides acknowledge (mqtt)\n"
     "  --kept               subscribers have persistent sessions (mqtt)\n"
+    "  --away               the same, but away while messages are published: these are done when\n"
+    "                       they are acknowledged, and fetched at the end\n"
     "  --sleep              sleep while nothing is to be done, on a machine that others use too\n"
     "Otherwise:\n"
     "  --verify             check order and content of every delivery (payload MIN >= 8)\n";
@@ -2007,7 +2010,7 @@ static void parse_options(int count, char **words)
     enum { PROTOCOL, PORT, SUBSCRIBERS, SECONDS, WARMUP, MESSAGES, WINDOW, PAYLOAD, TOPICS,
            WILDCARD, SINGLE, CHUNK, DRAIN, PID, VERIFY, HELP,
            RATE, PUBLISHERS, INTERVAL, STALLED_, STALL, STALL_BUFFER, RECONNECT,
-           PAIRS, FAN_IN, QOS, KEPT, SLEEP };
+           PAIRS, FAN_IN, QOS, KEPT, AWAY, SLEEP };
     static const struct option known[] = {
         {"protocol", 1, 0, PROTOCOL}, {"port", 1, 0, PORT}, {"subscribers", 1, 0, SUBSCRIBERS},
         {"seconds", 1, 0, SECONDS}, {"warmup", 1, 0, WARMUP}, {"messages", 1, 0, MESSAGES},
@@ -2018,7 +2021,7 @@ static void parse_options(int count, char **words)
         {"interval", 1, 0, INTERVAL}, {"stalled", 1, 0, STALLED_}, {"stall", 1, 0, STALL},
         {"stall-buffer", 1, 0, STALL_BUFFER}, {"reconnect", 0, 0, RECONNECT},
         {"pairs", 1, 0, PAIRS}, {"fan-in", 1, 0, FAN_IN}, {"qos", 1, 0, QOS}, {"kept", 0, 0, KEPT},
-        {"sleep", 0, 0, SLEEP}, {0, 0, 0, 0},
+        {"away", 0, 0, AWAY}, {"sleep", 0, 0, SLEEP}, {0, 0, 0, 0},
     };
     for (int found, index = 0; (found = getopt_long(count, words, "", known, &index)) != -1;) {
         const char *name = found == '?' ? "" : known[index].name;
@@ -2057,6 +2060,7 @@ static void parse_options(int count, char **words)
         case FAN_IN: options.fan_in = (int)number(name, optarg, 1, SUBSCRIBERS_MAX); break;
         case QOS: options.qos = (int)number(name, optarg, 0, 1); break;
         case KEPT: options.kept = true; break;
+        case AWAY: options.away = options.kept = true; break;
         case SLEEP: options.sleep = true; break;
         case HELP: fputs(usage_text, stdout); exit(0);
         default: fputs(usage_text, stderr); exit(2);

@@ -134,6 +134,10 @@ class ManyLoad:
     kept: bool = False
     """Whether subscribers have persistent sessions."""
 
+    away: bool = False
+    """With persistent sessions, whose clients are away while messages are published: these are done
+    when they are acknowledged ("delivered" is their number then), and are fetched at the end."""
+
     sleep: bool = False
     """Whether the generator sleeps whenever there is nothing to do: latencies have its wake-ups in
     them then."""
@@ -156,6 +160,7 @@ class ManyLoad:
             f"--warmup={self.warmup}",
             f"--drain={self.drain}",
             *(["--kept"] if self.kept else []),
+            *(["--away"] if self.away else []),
             *(["--sleep"] if self.sleep else []),
         ]
 

@@ -9,7 +9,9 @@
  * With --rate publisher after publisher sends, each message when it is due, and latency counts from
  * then; otherwise each publisher has --window messages in flight, and latency counts from when
  * each was sent. With --qos 1 the subscriber acknowledges (what it reads at once in one write), and
- * `confirmation` is the time until the publisher is acknowledged.
+ * `confirmation` is the time until the publisher is acknowledged. With --away subscribers leave their
+ * persistent sessions alone until all is published: what they fetch then is checked as always, and
+ * `delivered`, with what is computed from it, is what was acknowledged meanwhile.
  *
  * Like the paced mode it does not sleep while anything is under way, unless --sleep says so: then
  * latencies have the wake-ups of its own core in them, with every server alike.
@@ -66,6 +68,8 @@ static void check_many(void)
         die("--pairs and --fan-in: not with syndicate");
     if ((options.qos > 0 || options.kept) && !is_mqtt)
         die("--qos 1 and --kept: with mqtt only");
+    if (options.away && options.qos == 0)
+        die("--away wants --qos 1: others are not kept");
     if (options.payload_min != options.payload_max || options.payload_min < STAMP_SIZE)
         die("--pairs and --fan-in need payloads of one size of at least %d bytes", STAMP_SIZE);
     if (options.verify || options.publishers > 1 || options.topics > 1 || options.interval > 0 ||
@@ -124,7 +128,7 @@ static void many_delivery(Connection *subscriber, const Frame *frame)
         many.altered++;
         return;
     }
-    if (frame->again) {
+    if (frame->again && n < publisher->next) {
         many.again++;
         return;
     }
@@ -135,7 +139,7 @@ static void many_delivery(Connection *subscriber, const Frame *frame)
         return;
     }
     int64_t due;
-    if (measured_since(publisher, n, &due))
+    if (!options.away && measured_since(publisher, n, &due))
         record(&many.latency, arrived - due);
     publisher->next = n + 1;
     may_send(publisher);
@@ -175,7 +179,7 @@ static bool has_one(const Publisher *publisher, int64_t t)
     if (options.rate > 0)
         return publisher->sent < publisher->wanted;
     uint64_t done = publisher->next;
-    if (options.qos > 0 && publisher->confirmed < done)
+    if (options.away || (options.qos > 0 && publisher->confirmed < done))
         done = publisher->confirmed;
     return t < many.end && publisher->sent - done < options.window;
 }
@@ -234,6 +238,33 @@ static void answer(Connection *subscriber)
     memmove(packet->at, packet->at + gone, packet->length);
 }
 
+static void take_in(const struct epoll_event *event);
+
+static void take_in_when_ready(void)
+{
+    struct epoll_event event;
+    if (epoll_wait(poller, &event, 1, 10) > 0)
+        take_in(&event);
+}
+
+/* The clients of persistent sessions come back and take what was kept for them. */
+static void fetch(void)
+{
+    for (int i = 0; i < options.subscribers; i++) {
+        Packet packet = {0};
+        char client[32];
+        snprintf(client, sizeof client, "loadgen-sub-%d", i);
+        put_mqtt_connect(&packet, client, false);
+        open_connection(&subscribers[i]);
+        greet(&subscribers[i], &packet, 1);
+        answer(&subscribers[i]);
+    }
+    int64_t patience = (int64_t)(options.drain * 1e9);
+    many.last = now_ns();
+    while (many.received < many.sent && now_ns() - many.last < patience)
+        take_in_when_ready();
+}
+
 static void connect_many(void)
 {
     struct rlimit files;
@@ -256,6 +287,12 @@ static void connect_many(void)
         Packet packet = {0};
         open_connection(&subscribers[i]);
         greet(&subscribers[i], &packet, options.protocol->greet_as_subscriber(&packet, i));
+        if (options.away) {
+            write_all(&subscribers[i], "\xe0\x00", 2); /* DISCONNECT */
+            shutdown(subscribers[i].fd, SHUT_WR);
+            while (subscribers[i].open) /* until the server has seen it, and hangs up */
+                take_in_when_ready();
+        }
     }
     for (int i = 0; i < many.count; i++) {
         Publisher *publisher = &many.publishers[i];
@@ -275,7 +312,8 @@ static void connect_many(void)
 
 static bool all_done(void)
 {
-    return many.received >= many.sent && (options.qos == 0 || many.confirmed >= many.sent);
+    bool delivered = options.away || many.received >= many.sent;
+    return delivered && (options.qos == 0 || many.confirmed >= many.sent);
 }
 
 static void take_in(const struct epoll_event *event)
@@ -382,15 +420,16 @@ static int measure_many(void)
     Before before = run_many();
     Usage after = server_usage();
     double queued = seconds_queued("/proc/self/schedstat") - before.queued;
-    uint64_t delivered = many.received - many.before_received;
+    uint64_t delivered = options.away ? many.confirmed - many.before_confirmed
+                                      : many.received - many.before_received;
     uint64_t sent = many.sent - many.before_sent;
     double seconds = (double)(many.last - many.measured) * 1e-9;
     if (seconds <= 0 || delivered == 0)
         die("nothing was delivered in %g s of publishing", options.seconds);
-    struct epoll_event event;
+    if (options.away)
+        fetch();
     for (double end = now() + LINGER_SECONDS; now() < end;) /* for what comes once too often */
-        if (epoll_wait(poller, &event, 1, 10) > 0)
-            take_in(&event);
+        take_in_when_ready();
 
     uint64_t lost = 0, unconfirmed = 0;
     int closed = 0;
@@ -411,11 +450,12 @@ static int measure_many(void)
 
     double cpu = after.exact - before.server.exact;
     printf("{\"protocol\": \"%s\", \"kind\": \"%s\", \"publishers\": %d, \"subscribers\": %d, "
-           "\"qos\": %d, \"kept\": %s, \"payload\": %zu, \"rate\": %.6g, \"window\": %" PRIu64
+           "\"qos\": %d, \"kept\": %s, \"away\": %s, \"payload\": %zu, \"rate\": %.6g, \"window\": %" PRIu64
            ", \"seconds\": %.4f, \"published\": %" PRIu64 ", \"delivered\": %" PRIu64
            ", \"confirmed\": %" PRIu64 ", ",
            options.protocol->name, options.pairs > 0 ? "pairs" : "fan-in", many.count,
-           options.subscribers, options.qos, options.kept ? "true" : "false", options.payload_max,
+           options.subscribers, options.qos, options.kept ? "true" : "false",
+           options.away ? "true" : "false", options.payload_max,
            options.rate, options.rate > 0 ? 0 : options.window, seconds, sent, delivered,
            many.confirmed - many.before_confirmed);
     printf("\"lost\": %" PRIu64 ", \"surplus\": %" PRIu64 ", \"reordered\": %" PRIu64

@@ -352,12 +352,13 @@ CLASSIC_PAGING = ("-m", "experiments.classic_paging")
 
 
 def from_the_root(root: Path | None = None) -> dict[str, str]:
-    """Return what an interpreter needs in its environment to find `experiments` from anywhere.
+    """Return what an interpreter needs in its environment to find a checkout's code from anywhere.
 
-    With ``root`` it finds the package of that checkout, too, before any other.
+    That is its package, before any that is installed, and `experiments`. ``root`` is of another
+    checkout than this one.
     """
-    of_another = (str(root / "src"), str(root)) if root else ()
-    paths = (*of_another, str(ROOT), os.environ.get("PYTHONPATH"))
+    root = root or ROOT
+    paths = (str(root / "src"), str(root), os.environ.get("PYTHONPATH"))
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
@@ -459,6 +460,11 @@ def _nats_arguments(_scratch: Path, port: int) -> list[str]:
     return ["--addr", "127.0.0.1", "--port", str(port)]
 
 
+KEEPING = "user root\nmax_queued_messages 0\n"
+"""mosquitto would drop what a session has queued beyond a thousand messages. Started by root it
+would become another user, who cannot write to the directory."""
+
+
 def _new_mosquitto_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
     """Return what gives Debian unstable's mosquitto its own libraries, and a configuration."""
 
@@ -468,7 +474,7 @@ def _new_mosquitto_arguments(*, durable: bool) -> Callable[[Path, int], list[str
         config = scratch / "mosquitto.conf"
         config.write_text(
             f"listener {port} 127.0.0.1\nallow_anonymous true\n"
-            + (f"persistence_location {scratch}\nplugin {plugin}\n" if durable else "")
+            + (f"{KEEPING}persistence_location {scratch}\nplugin {plugin}\n" if durable else "")
         )
         program = MOSQUITTO_FOLDER / "usr/sbin/mosquitto"
         return ["--library-path", str(library.parent), str(program), "-c", str(config)]
@@ -479,7 +485,7 @@ def _new_mosquitto_arguments(*, durable: bool) -> Callable[[Path, int], list[str
 def _durable_mosquitto_arguments(scratch: Path, port: int) -> list[str]:
     config = scratch / "mosquitto.conf"
     config.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous true\n"
+        f"listener {port} 127.0.0.1\nallow_anonymous true\n{KEEPING}"
         f"persistence true\npersistence_location {scratch}/\n"
     )
     return ["-c", str(config)]
@@ -508,6 +514,12 @@ def _rumqttd_arguments(scratch: Path, port: int) -> list[str]:
     return ["-c", str(config), "-q"]
 
 
+HIVEMQ_QUEUE = (
+    "<mqtt><queued-messages><max-queue-size>10000000</max-queue-size></queued-messages></mqtt>"
+)
+"""It, too, would drop what a session has queued beyond a thousand messages."""
+
+
 def _hivemq_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
     def arguments(scratch: Path, port: int) -> list[str]:
         for name in ("conf", "data", "extensions"):
@@ -516,7 +528,7 @@ def _hivemq_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
         (scratch / "conf" / "config.xml").write_text(
             f"<hivemq><listeners><tcp-listener><port>{port}</port>"
             "<bind-address>127.0.0.1</bind-address></tcp-listener></listeners>"
-            f"<persistence><mode>{mode}</mode></persistence>"
+            f"<persistence><mode>{mode}</mode></persistence>{HIVEMQ_QUEUE}"
             "<anonymous-usage-statistics><enabled>false</enabled></anonymous-usage-statistics>"
             "</hivemq>"
         )

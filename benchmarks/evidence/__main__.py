@@ -22,7 +22,7 @@ from benchmarks.evidence._data import Record, read, write
 from benchmarks.evidence._section import Section, Setting
 from benchmarks.evidence._text import first_line, time_of
 from benchmarks.fanout import Cores
-from benchmarks.servers import PEERS, AnyServer, Relay
+from benchmarks.servers import PEERS, TODAY, AnyServer, Relay
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WRITING_SECONDS: Final = 20.0
@@ -119,7 +119,14 @@ def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
     for sentence in missing:
         say(sentence)
     cores = Cores.choose()
-    setting = Setting(servers, cores, reporter(began), arguments.scale)
+    usual, today = ({server.name for server in group} for group in (PEERS, TODAY))
+    setting = Setting(
+        tuple(server for server in servers if server.name in {"relay", *usual}),
+        cores,
+        reporter(began),
+        arguments.scale,
+        tuple(server for server in servers if server.name in {"relay", *today}),
+    )
     facts: dict[str, Any] = {
         "machine": machine(),
         "pinning": str(cores),
@@ -187,7 +194,8 @@ def find_servers() -> tuple[tuple[AnyServer, ...], list[str]]:
     """Return the servers that are here, the relay first, and a sentence about each other."""
     found: list[AnyServer] = []
     missing: list[str] = []
-    candidates: tuple[AnyServer, ...] = (Relay(), *PEERS)
+    today = (server for server in TODAY if server not in PEERS)
+    candidates: tuple[AnyServer, ...] = (Relay(), *PEERS, *today)
     for server in candidates:
         sentence = server.missing()
         if sentence is None:

@@ -9,6 +9,7 @@ from benchmarks.evidence._section import Section
 
 NAMES: Final = (
     "fanout",
+    "many",
     "latency",
     "stuck",
     "overload",
@@ -22,6 +23,8 @@ NAMES: Final = (
     "topics",
     "metastable",
     "why",
+    "durable",
+    "tls",
 )
 
 
