@@ -1,7 +1,7 @@
 """Many publishers: pairs and fan-in, from 10 connections to 5,000, with QoS 0 and 1.
 
-The relay beside other servers, interleaved: in each pass every row is measured with every server,
-each time with a fresh one. The figure to look at is the server's CPU seconds per million
+The relay beside other servers, interleaved: in each pass all of them are started, and every row is
+measured with one after the other. The figure to look at is the server's CPU seconds per million
 deliveries, as a ratio to a peer's in the same pass; and the latency at a pace, from when a message
 was due. Every delivery is checked: topic, content, order and number.
 
@@ -30,10 +30,10 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.fanout import Cores, machine, middle, positive, progress, table
 from benchmarks.loadgen import GeneratorError, ManyLoad, build, run_many
-from benchmarks.servers import TODAY, AnyServer, Relay, Server, ServerError, pinned
+from benchmarks.servers import TODAY, AnyServer, Relay, Running, Server, ServerError, pinned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,37 +164,34 @@ def protocol_for(row: Row, server: AnyServer) -> str | None:
     return None if protocol is None or (row.qos > 0 and protocol != "mqtt") else protocol
 
 
-def measure(row: Row, server: AnyServer, setting: Setting) -> dict[str, Any]:
-    """Start the server, put the load on it, stop it.
+def measure(row: Row, server: AnyServer, running: Running, setting: Setting) -> dict[str, Any]:
+    """Put the load on a server that runs.
 
     Raises:
-        ServerError: It did not start or stop as it should, or does not take this load.
+        ServerError: It does not take this load.
         GeneratorError: Nothing could be measured.
     """
     protocol = protocol_for(row, server)
     if protocol is None:
         raise ServerError(f"{server.name} has no QoS {row.qos}")
-    with (
-        tempfile.TemporaryDirectory(prefix="many-") as scratch,
-        server.running(Path(scratch), setting.cores.server) as running,
-        pinned(setting.cores.generator),
-    ):
-        load = row.load(protocol, setting)
-        if isinstance(server, Server) and server.warmup is not None:
-            load = dataclasses.replace(load, warmup=server.warmup)
+    load = row.load(protocol, setting)
+    if isinstance(server, Server) and server.warmup is not None:
+        load = dataclasses.replace(load, warmup=server.warmup)
+    with pinned(setting.cores.generator):
         return run_many(load, port=running.ports[protocol], pid=running.pid)
 
 
 def steps(
-    rows: Sequence[Row], servers: Sequence[AnyServer], passes: int
-) -> Iterator[tuple[int, Row, AnyServer]]:
-    """Yield what is measured, in order: nobody is always first."""
-    for number in range(1, passes + 1):
-        turn = number % len(servers)
-        for row in rows:
-            for server in (*servers[turn:], *servers[:turn]):
-                if protocol_for(row, server) is not None:
-                    yield number, row, server
+    rows: Sequence[Row], servers: Sequence[AnyServer], number: int
+) -> Iterator[tuple[Row, AnyServer]]:
+    """Yield what is measured in a pass, in order: nobody is always first."""
+    if not servers:
+        return
+    turn = number % len(servers)
+    for row in rows:
+        for server in (*servers[turn:], *servers[:turn]):
+            if protocol_for(row, server) is not None:
+                yield row, server
 
 
 def measure_all(
@@ -203,22 +200,53 @@ def measure_all(
     setting: Setting,
     report: Callable[[str], None],
 ) -> Results:
-    """Measure everything, interleaved; a measurement that fails is noted and left out."""
+    """Measure everything, interleaved; what fails is noted and left out.
+
+    All servers run during a pass, and one of them at a time has something to do.
+    """
     results = Results()
-    for number, row, server in steps(rows, servers, setting.passes):
-        where = f"{row.name}, {server.name}, pass {number}"
-        try:
-            found = measure(row, server, setting)
-        except (ServerError, GeneratorError) as error:
-            results.failures.append(f"{where}: {error}")
-            report(f"{where}: could not be measured")
-            continue
-        results.samples.append(Sample(number, row.name, server.name, found))
-        report(
-            f"{where}: {cpu(found):.1f} CPU s per million deliveries, p99 {p99(found) * 1e3:.2f} ms"
-            + ("" if found["whole"] else " (NOT ALL ARRIVED)")
-        )
+    for number in range(1, setting.passes + 1):
+        with contextlib.ExitStack() as stack:
+            here: dict[str, Running] = {}
+            for server in servers:
+                starting = _running(server, number, setting, results)
+                if (running := stack.enter_context(starting)) is not None:
+                    here[server.name] = running
+            for row, server in steps(rows, servers, number):
+                if server.name not in here:
+                    continue
+                where = f"{row.name}, {server.name}, pass {number}"
+                try:
+                    found = measure(row, server, here[server.name], setting)
+                except (ServerError, GeneratorError) as error:
+                    results.failures.append(f"{where}: {error}")
+                    report(f"{where}: could not be measured")
+                    continue
+                results.samples.append(Sample(number, row.name, server.name, found))
+                report(
+                    f"{where}: {cpu(found):.1f} CPU s per million deliveries, "
+                    f"p99 {p99(found) * 1e3:.2f} ms" + ("" if found["whole"] else " (NOT WHOLE)")
+                )
     return results
+
+
+@contextlib.contextmanager
+def _running(
+    server: AnyServer, number: int, setting: Setting, results: Results
+) -> Generator[Running | None]:
+    """Run a server for a block; note it if it does not start or end as it should."""
+    started = False
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="many-") as scratch,
+            server.running(Path(scratch), setting.cores.server) as running,
+        ):
+            started = True
+            yield running
+    except ServerError as error:
+        results.failures.append(f"{server.name}, pass {number}: {error}")
+        if not started:
+            yield None
 
 
 def results_table(results: Results, rows: Sequence[Row], servers: Sequence[str]) -> str:
@@ -234,7 +262,7 @@ def results_table(results: Results, rows: Sequence[Row], servers: Sequence[str])
         "PUBACK p50 ms",
         "deliveries/s",
         "server share",
-        "RSS MB",
+        "RSS MB by then",
         "not whole",
     ]
     lines: list[list[str]] = []
@@ -350,7 +378,7 @@ def main() -> int:
     setting = Setting(cores, arguments.passes, arguments.seconds, arguments.sleep)
     if arguments.nice:
         go_before(arguments.nice)
-    count = sum(1 for _ in steps(rows, servers, arguments.passes))
+    count = arguments.passes * sum(1 for _ in steps(rows, servers, 1))
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(progress(count))
         results = measure_all(rows, servers, setting, report)
