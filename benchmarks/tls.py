@@ -39,7 +39,7 @@ from clearfunds.perf import Profile, Scenario, measure
 SUBSCRIBERS: Final = 9
 RATE: Final = 2_000
 IDLE: Final = 1_000
-FIRST: Final = 50
+FIRST: Final = 20
 """Connections before those that are counted: what is made once is not."""
 
 SETTLE_SECONDS: Final = 0.5

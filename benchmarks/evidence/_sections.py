@@ -9,7 +9,6 @@ from benchmarks.evidence._section import Section
 
 NAMES: Final = (
     "fanout",
-    "many",
     "latency",
     "stuck",
     "overload",
@@ -23,6 +22,7 @@ NAMES: Final = (
     "topics",
     "metastable",
     "why",
+    "many",
     "durable",
     "tls",
 )

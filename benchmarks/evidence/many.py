@@ -90,9 +90,17 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
+def quantiles_of(found: Mapping[str, Any], name: str) -> Mapping[str, float]:
+    """Return a distribution that the generator says; nothing if it had nothing for it."""
+    said: Mapping[str, float] | None = found[name]
+    return {} if said is None else said
+
+
 def brief(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is kept of a measurement, in one flat row."""
-    latency, confirmation = found["latency"] or {}, found["confirmation"] or {}
+    latency, confirmation, late = (
+        quantiles_of(found, name) for name in ("latency", "confirmation", "generator_late")
+    )
     return {
         "cpu": found["cpu_seconds_per_million"],
         "p50": latency.get("p50"),
@@ -104,7 +112,7 @@ def brief(found: Mapping[str, Any]) -> dict[str, Any]:
         "server_share": found["server_share"],
         "generator_share": found["generator_share"],
         "waited": max(found["generator_queued"] or 0.0, found["server_queued"] or 0.0),
-        "late_p99": (found["generator_late"] or {}).get("p99"),
+        "late_p99": late.get("p99"),
     }
 
 
@@ -128,15 +136,15 @@ def render(data: dict[str, Any]) -> Rendered:
     servers = in_order(sample.server for sample in results.samples)
     passes = data["passes"]
     introduction = wrapped(
-        "In the section above one publisher has hundreds of messages in a write; here each message "
-        "comes alone, from one of many connections. *Pairs* have a topic, a publisher and a "
-        "subscriber each; with *fan-in* one subscriber has the topics of all publishers, by a "
+        "In [section a](#fanout) a write has hundreds of messages of one publisher; here each "
+        "message comes alone, from one of many connections. *Pairs* have a topic, a publisher and "
+        "a subscriber each; with *fan-in* one subscriber has the topics of all publishers, by a "
         "wildcard. Messages of 200 bytes are due one after the other, evenly, from publisher after "
         "publisher; where *4 in flight each* stands, each publisher sends as soon as fewer than "
         "four of its messages are under way. With QoS 1 publishers wait for PUBACK, and "
         "subscribers send it. Topic, content, order and number of all deliveries are checked. NATS "
-        "speaks its own protocol, which has no QoS 1. All servers are started for each pass, and one of "
-        "them at a time has something to do."
+        "speaks its own protocol, which has no QoS 1. All servers are started for each pass; one "
+        "of them at a time has something to do."
     )
     costs = wrapped(
         f"**CPU seconds of the server per million deliveries**, over {data['seconds']:g} s: "

@@ -52,7 +52,7 @@ def measure(setting: Setting) -> dict[str, Any]:
                             papers,
                             seconds,
                             setting.cores,
-                            CLIENTS,
+                            max(20, round(CLIENTS * min(1.0, setting.scale))),
                         )
                     except (ServerError, PerfError, OSError) as error:
                         skipped.append(f"{where}: {first_line(error)}")
