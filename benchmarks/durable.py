@@ -173,7 +173,9 @@ def visit(
             for publishers in PUBLISHERS
         }
         if counting:
-            load = dataclasses.replace(load_of(server, 1, setting), warmup=0.0, seconds=0.5)
+            load = load_of(server, 1, setting)
+            # Not fetched: to forget messages takes syncs, too.
+            load = dataclasses.replace(load, warmup=0.0, seconds=1.0, leave=True)
             with counted(pid) as calls:
                 confirmed = run_many(load, port=port, pid=pid)["confirmed"]
             counts = {"messages": confirmed, "calls": calls}

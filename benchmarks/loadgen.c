@@ -124,6 +124,7 @@ static struct {
     int qos;               /* many: of publications and subscriptions */
     bool kept;             /* many: subscribers have persistent sessions */
     bool away;             /* many: with persistent sessions, whose clients come back at the end */
+    bool leave;            /* many: with --away, whose clients do not come back */
     bool sleep;            /* many: sleep whenever there is nothing to do */
 } options = {
     .publishers = 1, .stall_from = 1, .stall_seconds = 1, .subscribers = 1, .seconds = 3, .warmup = 0.2, .window = 2000, .payload_min = 200,
@@ -564,7 +565,8 @@ static void put_mqtt_connect(Packet *packet, const char *client, bool clean)
 {
     put_mqtt_header(packet, 0x10, 10 + 2 + strlen(client));
     put_mqtt_string(packet, "MQTT", 4);
-    put(packet, clean ? "\x04\x02\x00\x00" : "\x04\x00\x00\x00", 4); /* level 4, no keep-alive */
+    /* Level 4; a keep-alive of 18 hours, since there are servers that want one. */
+    put(packet, clean ? "\x04\x02\xff\xff" : "\x04\x00\xff\xff", 4);
     put_mqtt_string(packet, client, strlen(client));
 }
 
@@ -1967,6 +1969,7 @@ static const char usage_text[] =
     "  --kept               subscribers have persistent sessions (mqtt)\n"
     "  --away               the same, but away while messages are published: these are done when\n"
     "                       they are acknowledged, and fetched at the end\n"
+    "  --leave              the same, and never fetched: it is not known what is there\n"
     "  --sleep              sleep while nothing is to be done, on a machine that others use too\n"
     "Otherwise:\n"
     "  --verify             check order and content of every delivery (payload MIN >= 8)\n";
@@ -2010,7 +2013,7 @@ static void parse_options(int count, char **words)
     enum { PROTOCOL, PORT, SUBSCRIBERS, SECONDS, WARMUP, MESSAGES, WINDOW, PAYLOAD, TOPICS,
            WILDCARD, SINGLE, CHUNK, DRAIN, PID, VERIFY, HELP,
            RATE, PUBLISHERS, INTERVAL, STALLED_, STALL, STALL_BUFFER, RECONNECT,
-           PAIRS, FAN_IN, QOS, KEPT, AWAY, SLEEP };
+           PAIRS, FAN_IN, QOS, KEPT, AWAY, LEAVE, SLEEP };
     static const struct option known[] = {
         {"protocol", 1, 0, PROTOCOL}, {"port", 1, 0, PORT}, {"subscribers", 1, 0, SUBSCRIBERS},
         {"seconds", 1, 0, SECONDS}, {"warmup", 1, 0, WARMUP}, {"messages", 1, 0, MESSAGES},
@@ -2021,7 +2024,7 @@ static void parse_options(int count, char **words)
         {"interval", 1, 0, INTERVAL}, {"stalled", 1, 0, STALLED_}, {"stall", 1, 0, STALL},
         {"stall-buffer", 1, 0, STALL_BUFFER}, {"reconnect", 0, 0, RECONNECT},
         {"pairs", 1, 0, PAIRS}, {"fan-in", 1, 0, FAN_IN}, {"qos", 1, 0, QOS}, {"kept", 0, 0, KEPT},
-        {"away", 0, 0, AWAY}, {"sleep", 0, 0, SLEEP}, {0, 0, 0, 0},
+        {"away", 0, 0, AWAY}, {"leave", 0, 0, LEAVE}, {"sleep", 0, 0, SLEEP}, {0, 0, 0, 0},
     };
     for (int found, index = 0; (found = getopt_long(count, words, "", known, &index)) != -1;) {
         const char *name = found == '?' ? "" : known[index].name;
@@ -2061,6 +2064,7 @@ static void parse_options(int count, char **words)
         case QOS: options.qos = (int)number(name, optarg, 0, 1); break;
         case KEPT: options.kept = true; break;
         case AWAY: options.away = options.kept = true; break;
+        case LEAVE: options.leave = options.away = options.kept = true; break;
         case SLEEP: options.sleep = true; break;
         case HELP: fputs(usage_text, stdout); exit(0);
         default: fputs(usage_text, stderr); exit(2);

@@ -138,6 +138,9 @@ class ManyLoad:
     """With persistent sessions, whose clients are away while messages are published: these are done
     when they are acknowledged ("delivered" is their number then), and are fetched at the end."""
 
+    leave: bool = False
+    """With ``away``: they are never fetched, so that it is not known what is there."""
+
     sleep: bool = False
     """Whether the generator sleeps whenever there is nothing to do: latencies have its wake-ups in
     them then."""
@@ -161,6 +164,7 @@ class ManyLoad:
             f"--drain={self.drain}",
             *(["--kept"] if self.kept else []),
             *(["--away"] if self.away else []),
+            *(["--leave"] if self.leave else []),
             *(["--sleep"] if self.sleep else []),
         ]
 

@@ -199,20 +199,25 @@ def measure_all(
     servers: Sequence[AnyServer],
     setting: Setting,
     report: Callable[[str], None],
+    *,
+    once: Sequence[AnyServer] = (),
+    first: int = 1,
 ) -> Results:
     """Measure everything, interleaved; what fails is noted and left out.
 
-    All servers run during a pass, and one of them at a time has something to do.
+    All servers run during a pass, and one of them at a time has something to do. Those of ``once``
+    are measured in the first pass only; ``first`` is its number.
     """
     results = Results()
-    for number in range(1, setting.passes + 1):
+    for number in range(first, first + setting.passes):
+        of_pass = (*servers, *(once if number == first else ()))
         with contextlib.ExitStack() as stack:
             here: dict[str, Running] = {}
-            for server in servers:
+            for server in of_pass:
                 starting = _running(server, number, setting, results)
                 if (running := stack.enter_context(starting)) is not None:
                     here[server.name] = running
-            for row, server in steps(rows, servers, number):
+            for row, server in steps(rows, of_pass, number):
                 if server.name not in here:
                     continue
                 where = f"{row.name}, {server.name}, pass {number}"
