@@ -48,7 +48,7 @@ lint: $(VENV)/.lint ## ruff, mypy and pyright; whether dashboards/ is what its c
 	$(BIN)/pyright
 	$(BIN)/python -m dashboards --check
 
-bench: $(VENV)/.bench ## measure all of docs/evidence.md, in 35 minutes (ARGS="--only fanout")
+bench: $(VENV)/.bench ## measure all of docs/evidence.md, in 40 minutes (ARGS="--only fanout")
 	$(BIN)/python -m benchmarks.evidence $(ARGS)
 
 soak: $(VENV)/.soak ## an hour of mixed load, with books, memory and descriptors looked at (ARGS="--minutes 10")

@@ -119,6 +119,13 @@ static struct {
     double stall_from, stall_seconds; /* of the measured time */
     int stall_buffer;      /* bytes of their sockets' buffers; 0: the kernel's own */
     bool reconnect;        /* paced: a subscriber that was cut off comes back */
+    int pairs, fan_in;     /* many publishers: one of these says how many (loadgen_many.c) */
+    bool many;             /* whether one of them was given */
+    int qos;               /* many: of publications and subscriptions */
+    bool kept;             /* many: subscribers have persistent sessions */
+    bool away;             /* many: with persistent sessions, whose clients come back at the end */
+    bool leave;            /* many: with --away, whose clients do not come back */
+    bool sleep;            /* many: sleep whenever there is nothing to do */
 } options = {
     .publishers = 1, .stall_from = 1, .stall_seconds = 1, .subscribers = 1, .seconds = 3, .warmup = 0.2, .window = 2000, .payload_min = 200,
     .payload_max = 200, .topics = 1, .chunk = 64 * 1024, .drain = 3,
@@ -150,6 +157,7 @@ static double own_cpu(void)
 
 typedef struct {
     double user, system; /* CPU seconds, all threads, living and reaped children included */
+    double exact;        /* the same together, not in ticks of 10 ms but as the scheduler has it */
     double queued;       /* seconds in which a thread was ready to run and had no core */
     double rss_mb;
 } Usage;
@@ -198,6 +206,11 @@ static void add_usage(pid_t pid, Usage *total)
     double ticks = (double)sysconf(_SC_CLK_TCK);
     total->user += ((double)user + (double)children_user) / ticks;
     total->system += ((double)system + (double)children_system) / ticks;
+    clockid_t clock;
+    struct timespec used;
+    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &used) == 0)
+        total->exact += (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+    total->exact += ((double)children_user + (double)children_system) / ticks;
     total->rss_mb += (double)pages * (double)sysconf(_SC_PAGESIZE) / (1024.0 * 1024.0);
 
     snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
@@ -222,7 +235,7 @@ static void add_usage(pid_t pid, Usage *total)
 
 static Usage server_usage(void)
 {
-    Usage usage = {0, 0, 0, 0};
+    Usage usage = {0};
     if (options.server > 0)
         add_usage(options.server, &usage);
     return usage;
@@ -297,6 +310,12 @@ static double quantile(const Histogram *histogram, double part)
 
 /* ---- Topics --------------------------------------------------------------------------------- */
 
+/* Topic t of a subscriber: with pairs each has one, which is its own. */
+static int filter_count(void)
+{
+    return options.wildcard || options.pairs > 0 ? 1 : options.topics;
+}
+
 static char topic_names[TOPICS_MAX][16];
 static size_t topic_lengths[TOPICS_MAX];
 
@@ -357,6 +376,7 @@ typedef enum {
     CONFIRMATION, /* what a handshake waits for */
     PING,         /* the server wants an answer, or it will hang up */
     NOISE,        /* known and of no interest */
+    ACKNOWLEDGEMENT, /* of a message that was published with QoS 1 */
     REFUSAL,      /* an error, or something that should not be there */
 } Kind;
 
@@ -365,6 +385,8 @@ typedef struct {
     size_t size; /* the whole frame, on the wire */
     const uint8_t *topic, *payload;
     size_t topic_length, payload_length;
+    unsigned identifier; /* with QoS 1 */
+    bool again;          /* DUP */
 } Frame;
 
 /* What stands at `at`; false when the frame is not all there yet. */
@@ -406,6 +428,14 @@ struct Connection {
     size_t turn_room;
 };
 
+/* The filter that stands at place `t` of subscriber `number`. */
+static const char *filter_name(int number, int t)
+{
+    if (options.wildcard)
+        return options.protocol->wildcard;
+    return topic_names[options.pairs > 0 ? number : t];
+}
+
 static Connection publisher, *subscribers;
 static uint8_t *read_buffer; /* `carry_room` bytes for what was carried over, then READ_SIZE */
 static size_t carry_room;
@@ -414,6 +444,8 @@ static void verify_delivery(Connection *subscriber, const Frame *frame);
 static uint64_t sequence_of(const Frame *frame);
 static void time_delivery(Connection *subscriber, uint64_t sequence);
 static int64_t arrived; /* paced: when what is being scanned was read */
+static void many_delivery(Connection *subscriber, const Frame *frame);
+static void many_acknowledged(Connection *publisher, unsigned identifier);
 
 static void close_connection(Connection *connection)
 {
@@ -446,6 +478,12 @@ static void handle_other(Connection *connection, const Frame *frame, const uint8
         else
             write_all(connection, options.protocol->pong, strlen(options.protocol->pong));
         break;
+    case ACKNOWLEDGEMENT:
+        if (connection->is_publisher) {
+            many_acknowledged(connection, frame->identifier);
+            break;
+        }
+        /* fall through */
     case DELIVERY: /* the publisher subscribed to nothing */
     case REFUSAL:
         fprintf(stderr, "loadgen: the server sent the %s an unexpected frame:",
@@ -475,7 +513,9 @@ static inline __attribute__((always_inline)) size_t scan_frames(
         received_bytes += frame.payload_length;
         if (options.verify)
             verify_delivery(connection, &frame);
-        if (options.rate > 0)
+        if (options.many)
+            many_delivery(connection, &frame);
+        else if (options.rate > 0)
             time_delivery(connection, sequence_of(&frame));
     }
     connection->received += received;
@@ -494,7 +534,7 @@ static bool receive(Connection *connection)
         close_connection(connection);
         return false;
     }
-    if (options.rate > 0)
+    if (options.rate > 0 || options.many)
         arrived = now_ns();
     uint8_t *begin = fresh - connection->carried, *end = fresh + got;
     memcpy(begin, connection->carry, connection->carried);
@@ -506,7 +546,7 @@ static bool receive(Connection *connection)
     return true;
 }
 
-/* ---- MQTT 3.1.1, QoS 0 -------------------------------------------------------------------------- */
+/* ---- MQTT 3.1.1, QoS 0 and, with many publishers, 1 -------------------------------------------------------------------------- */
 
 static void put_mqtt_string(Packet *packet, const void *bytes, size_t length)
 {
@@ -521,11 +561,12 @@ static void put_mqtt_header(Packet *packet, unsigned first, size_t remaining)
     put_varint(packet, remaining);
 }
 
-static void put_mqtt_connect(Packet *packet, const char *client)
+static void put_mqtt_connect(Packet *packet, const char *client, bool clean)
 {
     put_mqtt_header(packet, 0x10, 10 + 2 + strlen(client));
     put_mqtt_string(packet, "MQTT", 4);
-    put(packet, "\x04\x02\x00\x00", 4); /* level 4, clean session, no keep-alive */
+    /* Level 4; a keep-alive of 18 hours, since there are servers that want one. */
+    put(packet, clean ? "\x04\x02\xff\xff" : "\x04\x00\xff\xff", 4);
     put_mqtt_string(packet, client, strlen(client));
 }
 
@@ -533,14 +574,14 @@ static int mqtt_greet_as_subscriber(Packet *packet, int number)
 {
     char client[32];
     snprintf(client, sizeof client, "loadgen-sub-%d", number);
-    put_mqtt_connect(packet, client);
+    put_mqtt_connect(packet, client, !options.kept);
 
     Packet filters = {0};
     put(&filters, "\x00\x01", 2); /* packet identifier */
-    for (int t = 0; t < (options.wildcard ? 1 : options.topics); t++) {
-        const char *filter = options.wildcard ? options.protocol->wildcard : topic_names[t];
+    for (int t = 0; t < filter_count(); t++) {
+        const char *filter = filter_name(number, t);
         put_mqtt_string(&filters, filter, strlen(filter));
-        put_byte(&filters, 0); /* QoS 0 */
+        put_byte(&filters, (unsigned)options.qos);
     }
     put_mqtt_header(packet, 0x82, filters.length);
     put(packet, filters.at, filters.length);
@@ -553,14 +594,18 @@ static int mqtt_greet_as_publisher(Packet *packet)
     static int number;
     char client[32];
     snprintf(client, sizeof client, "loadgen-pub-%d", number++);
-    put_mqtt_connect(packet, client);
+    put_mqtt_connect(packet, client, true);
     return 1; /* CONNACK */
 }
 
 static void mqtt_publication(Packet *packet, int topic, const uint8_t *payload, size_t length)
 {
-    put_mqtt_header(packet, 0x30, 2 + topic_lengths[topic] + length);
+    bool confirmed = options.qos > 0;
+    put_mqtt_header(packet, confirmed ? 0x32 : 0x30,
+                    2 + topic_lengths[topic] + (confirmed ? 2 : 0) + length);
     put_mqtt_string(packet, topic_names[topic], topic_lengths[topic]);
+    if (confirmed)
+        put(packet, "\x00\x01", 2); /* the packet identifier: another one for each message */
     put(packet, payload, length);
 }
 
@@ -596,13 +641,33 @@ static inline bool mqtt_parse(const uint8_t *at, const uint8_t *end, Frame *fram
         frame->payload_length = remaining - 2 - frame->topic_length;
         frame->kind = DELIVERY;
         return true;
+    case 0x32: /* PUBLISH, QoS 1 */
+    case 0x3a: /* the same, again */
+        if (options.qos == 0 || remaining < 4)
+            return true;
+        frame->topic_length = (size_t)body[0] << 8 | body[1];
+        if (4 + frame->topic_length > remaining)
+            return true;
+        frame->topic = body + 2;
+        frame->payload = frame->topic + frame->topic_length + 2;
+        frame->payload_length = remaining - 4 - frame->topic_length;
+        frame->identifier = (unsigned)frame->payload[-2] << 8 | frame->payload[-1];
+        frame->again = *at == 0x3a;
+        frame->kind = DELIVERY;
+        return true;
+    case 0x40: /* PUBACK */
+        if (options.qos == 0 || remaining != 2)
+            return true;
+        frame->identifier = (unsigned)body[0] << 8 | body[1];
+        frame->kind = ACKNOWLEDGEMENT;
+        return true;
     case 0x20: /* CONNACK: session present, return code */
         if (remaining == 2 && body[1] == 0)
             frame->kind = CONFIRMATION;
         return true;
     case 0x90: /* SUBACK: packet identifier, then a QoS for each filter */
         for (size_t i = 2; i < remaining; i++)
-            if (body[i] != 0)
+            if (body[i] != options.qos)
                 return true;
         frame->kind = CONFIRMATION;
         return true;
@@ -626,11 +691,9 @@ static int nats_greet_as_publisher(Packet *packet)
 
 static int nats_greet_as_subscriber(Packet *packet, int number)
 {
-    (void)number;
     put_text(packet, "CONNECT {\"verbose\":false,\"pedantic\":false}\r\n");
-    for (int t = 0; t < (options.wildcard ? 1 : options.topics); t++)
-        put_text(packet, "SUB %s %d\r\n",
-                 options.wildcard ? options.protocol->wildcard : topic_names[t], t);
+    for (int t = 0; t < filter_count(); t++)
+        put_text(packet, "SUB %s %d\r\n", filter_name(number, t), t);
     put_text(packet, "PING\r\n");
     return 1; /* PONG: the server has taken in all that came before it */
 }
@@ -694,12 +757,11 @@ static int redis_greet_as_publisher(Packet *packet)
 
 static int redis_greet_as_subscriber(Packet *packet, int number)
 {
-    (void)number;
-    int count = options.wildcard ? 1 : options.topics;
+    int count = filter_count();
     const char *command = options.wildcard ? "PSUBSCRIBE" : "SUBSCRIBE";
     put_text(packet, "*%d\r\n$%zu\r\n%s\r\n", 1 + count, strlen(command), command);
     for (int t = 0; t < count; t++) {
-        const char *channel = options.wildcard ? options.protocol->wildcard : topic_names[t];
+        const char *channel = filter_name(number, t);
         put_text(packet, "$%zu\r\n%s\r\n", strlen(channel), channel);
     }
     return count; /* one reply for each channel */
@@ -1873,6 +1935,8 @@ static int measure(void)
 
 /* ---- The command line -------------------------------------------------------------------------------------------- */
 
+#include "loadgen_many.c"
+
 static const char usage_text[] =
     "usage: loadgen --protocol mqtt|nats|redis|syndicate --port PORT [options]\n"
     "One publisher and N subscribers on 127.0.0.1; prints one JSON object.\n"
@@ -1896,6 +1960,18 @@ static const char usage_text[] =
     "  --stall FROM:S       paced: FROM seconds into the measured time, for S seconds (1:1)\n"
     "  --stall-buffer BYTES paced: of their sockets (the kernel's own)\n"
     "  --reconnect          paced: a subscriber that is cut off comes back\n"
+    "Many publishers, each with a topic of its own (mqtt, nats and redis):\n"
+    "  --pairs P            P publishers, each with one subscriber\n"
+    "  --fan-in P           P publishers, and one subscriber to all topics, by a wildcard\n"
+    "  --rate R             of all publishers together, in turn; without it each has --window\n"
+    "                       messages in flight (not delivered or, with QoS 1, not acknowledged)\n"
+    "  --qos 1              publish and subscribe with QoS 1; both sides acknowledge (mqtt)\n"
+    "  --kept               subscribers have persistent sessions (mqtt)\n"
+    "  --away               the same, but away while messages are published: these are done when\n"
+    "                       they are acknowledged, and fetched at the end\n"
+    "  --leave              the same, and never fetched: it is not known what is there\n"
+    "  --sleep              sleep while nothing is to be done, on a machine that others use too\n"
+    "Otherwise:\n"
     "  --verify             check order and content of every delivery (payload MIN >= 8)\n";
 
 /* A number from `least` to `most`, and nothing after it. */
@@ -1936,7 +2012,8 @@ static void parse_options(int count, char **words)
 {
     enum { PROTOCOL, PORT, SUBSCRIBERS, SECONDS, WARMUP, MESSAGES, WINDOW, PAYLOAD, TOPICS,
            WILDCARD, SINGLE, CHUNK, DRAIN, PID, VERIFY, HELP,
-           RATE, PUBLISHERS, INTERVAL, STALLED_, STALL, STALL_BUFFER, RECONNECT };
+           RATE, PUBLISHERS, INTERVAL, STALLED_, STALL, STALL_BUFFER, RECONNECT,
+           PAIRS, FAN_IN, QOS, KEPT, AWAY, LEAVE, SLEEP };
     static const struct option known[] = {
         {"protocol", 1, 0, PROTOCOL}, {"port", 1, 0, PORT}, {"subscribers", 1, 0, SUBSCRIBERS},
         {"seconds", 1, 0, SECONDS}, {"warmup", 1, 0, WARMUP}, {"messages", 1, 0, MESSAGES},
@@ -1945,7 +2022,9 @@ static void parse_options(int count, char **words)
         {"drain", 1, 0, DRAIN}, {"pid", 1, 0, PID}, {"verify", 0, 0, VERIFY},
         {"help", 0, 0, HELP}, {"rate", 1, 0, RATE}, {"publishers", 1, 0, PUBLISHERS},
         {"interval", 1, 0, INTERVAL}, {"stalled", 1, 0, STALLED_}, {"stall", 1, 0, STALL},
-        {"stall-buffer", 1, 0, STALL_BUFFER}, {"reconnect", 0, 0, RECONNECT}, {0, 0, 0, 0},
+        {"stall-buffer", 1, 0, STALL_BUFFER}, {"reconnect", 0, 0, RECONNECT},
+        {"pairs", 1, 0, PAIRS}, {"fan-in", 1, 0, FAN_IN}, {"qos", 1, 0, QOS}, {"kept", 0, 0, KEPT},
+        {"away", 0, 0, AWAY}, {"leave", 0, 0, LEAVE}, {"sleep", 0, 0, SLEEP}, {0, 0, 0, 0},
     };
     for (int found, index = 0; (found = getopt_long(count, words, "", known, &index)) != -1;) {
         const char *name = found == '?' ? "" : known[index].name;
@@ -1980,6 +2059,13 @@ static void parse_options(int count, char **words)
         case STALL: parse_stall(optarg); break;
         case STALL_BUFFER: options.stall_buffer = (int)number(name, optarg, 1, 1e9); break;
         case RECONNECT: options.reconnect = true; break;
+        case PAIRS: options.pairs = (int)number(name, optarg, 1, SUBSCRIBERS_MAX); break;
+        case FAN_IN: options.fan_in = (int)number(name, optarg, 1, SUBSCRIBERS_MAX); break;
+        case QOS: options.qos = (int)number(name, optarg, 0, 1); break;
+        case KEPT: options.kept = true; break;
+        case AWAY: options.away = options.kept = true; break;
+        case LEAVE: options.leave = options.away = options.kept = true; break;
+        case SLEEP: options.sleep = true; break;
         case HELP: fputs(usage_text, stdout); exit(0);
         default: fputs(usage_text, stderr); exit(2);
         }
@@ -1988,11 +2074,17 @@ static void parse_options(int count, char **words)
         fputs(usage_text, stderr);
         exit(2);
     }
-    if (!options.wildcard && options.topics > FILTERS_MAX)
+    options.many = options.pairs > 0 || options.fan_in > 0;
+    if (options.many) {
+        check_many();
+    } else if (options.qos > 0 || options.kept || options.sleep) {
+        die("--qos 1, --kept and --sleep want --pairs or --fan-in");
+    }
+    if (!options.wildcard && options.pairs == 0 && options.topics > FILTERS_MAX)
         die("--topics: more than %d are subscribed to with --wildcard only", FILTERS_MAX);
     if (options.verify && options.payload_min < STAMP_SIZE)
         die("--verify needs payloads of at least %d bytes, for the sequence number", STAMP_SIZE);
-    if (options.rate == 0 && (options.publishers > 1 || options.interval > 0 ||
+    if (options.rate == 0 && !options.many && (options.publishers > 1 || options.interval > 0 ||
                               options.stalled > 0 || options.reconnect))
         die("--publishers, --interval, --stalled and --reconnect want --rate");
     if (options.rate > 0 && options.payload_min < STAMP_SIZE)
@@ -2010,6 +2102,8 @@ int main(int count, char **words)
 {
     parse_options(count, words);
     name_topics(options.protocol->separator);
+    if (options.many)
+        return measure_many();
     build_cycle();
     connect_all();
     return measure();

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).with_name("loadgen.c")
+INCLUDED = Path(__file__).with_name("loadgen_many.c")
 BINARY = Path(__file__).with_name("loadgen")
 
 
@@ -110,6 +111,65 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True)
+class ManyLoad:
+    """Many publishers, each with a topic of its own."""
+
+    protocol: str
+    """``mqtt``, or with QoS 0 ``nats`` or ``redis``."""
+
+    kind: str
+    """``pairs``: each topic has one subscriber; ``fan-in``: one subscriber has all topics."""
+
+    publishers: int
+    qos: int = 0
+    """With 1 both sides acknowledge."""
+
+    rate: float | None = None
+    """Messages a second of all publishers together, each sent when it is due; None: as many as
+    the window lets through."""
+
+    window: int = 1
+    """Without a rate: messages in flight of each publisher, at most."""
+
+    kept: bool = False
+    """Whether subscribers have persistent sessions."""
+
+    away: bool = False
+    """With persistent sessions, whose clients are away while messages are published: these are done
+    when they are acknowledged ("delivered" is their number then), and are fetched at the end."""
+
+    leave: bool = False
+    """With ``away``: they are never fetched, so that it is not known what is there."""
+
+    sleep: bool = False
+    """Whether the generator sleeps whenever there is nothing to do: latencies have its wake-ups in
+    them then."""
+
+    payload: int = 200
+    seconds: float = 3.0
+    warmup: float = 0.5
+    drain: float = 3.0
+
+    def arguments(self) -> list[str]:
+        """Return the generator's options for this load."""
+        pace = f"--rate={self.rate}" if self.rate is not None else f"--window={self.window}"
+        return [
+            f"--protocol={self.protocol}",
+            f"--{self.kind}={self.publishers}",
+            f"--qos={self.qos}",
+            pace,
+            f"--payload={self.payload}",
+            f"--seconds={self.seconds}",
+            f"--warmup={self.warmup}",
+            f"--drain={self.drain}",
+            *(["--kept"] if self.kept else []),
+            *(["--away"] if self.away else []),
+            *(["--leave"] if self.leave else []),
+            *(["--sleep"] if self.sleep else []),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
 class Measurement:
     """What the generator measured in one run: the fields of its JSON that the tables use."""
 
@@ -171,7 +231,8 @@ def build() -> Path:
     Raises:
         GeneratorError: There is no C compiler, or it refused the source.
     """
-    if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
+    changed = max(SOURCE.stat().st_mtime, INCLUDED.stat().st_mtime)
+    if BINARY.exists() and BINARY.stat().st_mtime >= changed:
         return BINARY
     compiler = os.environ.get("CC") or shutil.which("cc")
     if compiler is None:
@@ -222,7 +283,22 @@ def run_paced(load: Load, *, port: int, pid: int) -> dict[str, Any]:
     return found
 
 
-def _output(load: Load, port: int, pid: int) -> str:
+def run_many(load: ManyLoad, *, port: int, pid: int) -> dict[str, Any]:
+    """Put many publishers on a server, as ``run``; return all that the generator says.
+
+    "cpu_seconds_per_million" is of deliveries. "latency" is from when messages were due (without a
+    rate: sent) to when they were read, "confirmation" to when the publisher was acknowledged, both
+    in the form that ``run_paced`` describes, or None. "whole" says whether everything arrived once,
+    in order, and was acknowledged once.
+
+    Raises:
+        GeneratorError: Nothing could be measured.
+    """
+    found: dict[str, Any] = json.loads(_output(load, port, pid))
+    return found
+
+
+def _output(load: Load | ManyLoad, port: int, pid: int) -> str:
     command = [str(build()), *load.arguments(), f"--port={port}", f"--pid={pid}"]
     # Warm-up, the run, and a drain of a few seconds: beyond that the generator itself is stuck.
     timeout = load.seconds + 60

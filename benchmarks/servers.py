@@ -11,12 +11,14 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import re
 import selectors
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -28,14 +30,30 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 
+JAVA_SECONDS = 60.0
+"""A JVM with a broker starts in three to ten seconds, on a core of its own."""
+
 ERLANG_SECONDS = 120.0
 """RabbitMQ starts in eight seconds: three of a core's, and three to six in which its MQTT plugin
 waits for others to make a cluster with. Where it has to share the core it takes five times that."""
 
 SETTLING_SECONDS = 5.0
 
+BUILT = ROOT / "build" / "peers"
+"""Where README.md has servers built or unpacked that neither Debian nor PyPI has."""
+
+# First what was built, and what PyPI's packages brought (Debian's nats-server is years older); and
 # Debian installs servers where an ordinary user's PATH does not look.
-SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+SEARCH_PATH = os.pathsep.join(
+    [
+        str(BUILT),
+        sysconfig.get_path("scripts"),
+        os.environ.get("PATH", ""),
+        "/usr/local/sbin",
+        "/usr/sbin",
+        "/sbin",
+    ]
+)
 
 
 class ServerError(Exception):
@@ -160,9 +178,22 @@ class Server:
     """From an empty directory and a port to the program's arguments."""
 
     version_argument: str
+    """"": `peers/fetch.py` has noted its version."""
+
     windows: Windows
     package: str = ""
     """What Debian calls the package it is in."""
+
+    remedy: str = ""
+    """How else it is had."""
+
+    start_seconds: float = START_SECONDS
+    stop_seconds: float = STOP_SECONDS
+    needs: Path | None = None
+    """A folder without which the program is of no use."""
+
+    warmup: float | None = None
+    """Seconds of load until it is as fast as it gets; None: what the load has."""
 
     wildcards: bool = True
     """Whether a subscription may be to a pattern of topics."""
@@ -176,14 +207,19 @@ class Server:
 
     def missing(self) -> str | None:
         """Say in a sentence what is missing to run this server; None if nothing is."""
-        if shutil.which(self.program, path=SEARCH_PATH) is None:
-            remedy = f" (Debian: apt install {self.package})" if self.package else ""
+        found = shutil.which(self.program, path=SEARCH_PATH) is not None
+        if found and self.needs is not None and not self.needs.exists():
+            return f"{self.name} is left out: there is no {self.needs.name}{self.remedy}."
+        if not found:
+            remedy = f" (Debian: apt install {self.package})" if self.package else self.remedy
             return f"{self.name} is left out: there is no {self.program} on the PATH{remedy}."
         return None
 
     def version(self) -> str:
         """Return what the program says about its version."""
         found = shutil.which(self.program, path=SEARCH_PATH) or self.program
+        if not self.version_argument:
+            return (BUILT / f"{self.name.partition('+')[0]}.version").read_text().strip()
         done = subprocess.run(
             [found, self.version_argument], capture_output=True, text=True, check=False
         )
@@ -199,8 +235,8 @@ class Server:
         port = free_port()
         found = shutil.which(self.program, path=SEARCH_PATH) or self.program
         command = [found, *self.arguments(scratch, port)]
-        with started(self.name, command, scratch, core) as process:
-            wait_until_it_accepts(self.name, process, port)
+        with started(self.name, command, scratch, core, stop_seconds=self.stop_seconds) as process:
+            wait_until_it_accepts(self.name, process, port, self.start_seconds)
             yield Running({self.protocol: port}, process.pid)
 
 
@@ -315,9 +351,14 @@ CLASSIC_PAGING = ("-m", "experiments.classic_paging")
 """What the interpreter runs for a relay with one of these, in place of the package's own."""
 
 
-def from_the_root() -> dict[str, str]:
-    """Return what an interpreter needs in its environment to find `experiments` from anywhere."""
-    paths = (str(ROOT), os.environ.get("PYTHONPATH"))
+def from_the_root(root: Path | None = None) -> dict[str, str]:
+    """Return what an interpreter needs in its environment to find a checkout's code from anywhere.
+
+    That is its package, before any that is installed, and `experiments`. ``root`` is of another
+    checkout than this one.
+    """
+    root = root or ROOT
+    paths = (str(root / "src"), str(root), os.environ.get("PYTHONPATH"))
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
@@ -329,12 +370,14 @@ class Relay:
     protocols: tuple[str, ...] = ("mqtt", "syndicate")
     windows: Windows = DEEP
     options: tuple[str, ...] = ()
-    """Further options of ``clearfunds relay``."""
+    """Further options of ``clearfunds relay``; ``{scratch}`` in them is its empty directory."""
 
     program: tuple[str, ...] = ("-m", "clearfunds", "relay")
     """What the interpreter runs."""
 
     wildcards: bool = True
+    root: Path | None = None
+    """Another checkout to take it from; None: this one."""
 
     def speaks(self, protocol: str) -> str | None:
         """Return ``protocol`` if it speaks it; else None."""
@@ -362,8 +405,9 @@ class Relay:
         """
         listen = [f"--listen={protocol}+tcp://127.0.0.1:0" for protocol in self.protocols]
         command = [sys.executable, *self.program, *listen]
-        command += ["--http=127.0.0.1:0", *self.options]
-        environment = from_the_root()
+        command += ["--http=127.0.0.1:0"]
+        command += [option.replace("{scratch}", str(scratch)) for option in self.options]
+        environment = from_the_root(self.root)
         with started(
             self.name, command, scratch, core, piped=True, environment=environment
         ) as process:
@@ -414,6 +458,108 @@ def _mosquitto_arguments(scratch: Path, port: int) -> list[str]:
 
 def _nats_arguments(_scratch: Path, port: int) -> list[str]:
     return ["--addr", "127.0.0.1", "--port", str(port)]
+
+
+KEEPING = "user root\nmax_queued_messages 0\n"
+"""mosquitto would drop what a session has queued beyond a thousand messages. Started by root it
+would become another user, who cannot write to the directory."""
+
+
+def _new_mosquitto_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
+    """Return what gives Debian unstable's mosquitto its own libraries, and a configuration."""
+
+    def arguments(scratch: Path, port: int) -> list[str]:
+        (library,) = MOSQUITTO_FOLDER.glob("usr/lib/*/libmosquitto.so.1")
+        plugin = library.parent / "mosquitto" / "mosquitto_persist_sqlite.so"
+        config = scratch / "mosquitto.conf"
+        config.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\n"
+            + (f"{KEEPING}persistence_location {scratch}\nplugin {plugin}\n" if durable else "")
+        )
+        program = MOSQUITTO_FOLDER / "usr/sbin/mosquitto"
+        return ["--library-path", str(library.parent), str(program), "-c", str(config)]
+
+    return arguments
+
+
+def _durable_mosquitto_arguments(scratch: Path, port: int) -> list[str]:
+    config = scratch / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\n{KEEPING}"
+        f"persistence true\npersistence_location {scratch}/\n"
+    )
+    return ["-c", str(config)]
+
+
+def _nats_mqtt_arguments(scratch: Path, port: int) -> list[str]:
+    # Its own port is anything; what is measured is its MQTT server, which needs JetStream.
+    config = scratch / "nats.conf"
+    config.write_text(
+        f'server_name: bench\nlisten: "127.0.0.1:-1"\njetstream {{ store_dir: "{scratch}" }}\n'
+        f'mqtt {{ listen: "127.0.0.1:{port}" }}\n'
+    )
+    return ["-c", str(config)]
+
+
+def _rumqttd_arguments(scratch: Path, port: int) -> list[str]:
+    # The values of its own example.
+    config = scratch / "rumqttd.toml"
+    config.write_text(
+        "id = 0\n[router]\nid = 0\nmax_connections = 10010\nmax_outgoing_packet_count = 200\n"
+        "max_segment_size = 104857600\nmax_segment_count = 10\n"
+        f'[v4.1]\nname = "v4-1"\nlisten = "127.0.0.1:{port}"\nnext_connection_delay_ms = 1\n'
+        "[v4.1.connections]\nconnection_timeout_ms = 60000\nmax_payload_size = 20480\n"
+        "max_inflight_count = 100\ndynamic_filters = true\n"
+    )
+    return ["-c", str(config), "-q"]
+
+
+HIVEMQ_QUEUE = (
+    "<mqtt><queued-messages><max-queue-size>10000000</max-queue-size></queued-messages></mqtt>"
+)
+"""It, too, would drop what a session has queued beyond a thousand messages."""
+
+
+def _hivemq_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
+    def arguments(scratch: Path, port: int) -> list[str]:
+        for name in ("conf", "data", "extensions"):
+            (scratch / name).mkdir()
+        mode = "file" if durable else "in-memory"
+        (scratch / "conf" / "config.xml").write_text(
+            f"<hivemq><listeners><tcp-listener><port>{port}</port>"
+            "<bind-address>127.0.0.1</bind-address></tcp-listener></listeners>"
+            f"<persistence><mode>{mode}</mode></persistence>{HIVEMQ_QUEUE}"
+            "<anonymous-usage-statistics><enabled>false</enabled></anonymous-usage-statistics>"
+            "</hivemq>"
+        )
+        return ["-cp", f"{HIVEMQ_FOLDER / 'lib'}/*:{HIVEMQ_FOLDER}", "HiveMQ", str(scratch)]
+
+    return arguments
+
+
+def _artemis_arguments(*, durable: bool) -> Callable[[Path, int], list[str]]:
+    """Return what runs a copy of the broker that `peers/fetch.py` had it create."""
+
+    def arguments(scratch: Path, port: int) -> list[str]:
+        original, broker = ARTEMIS_FOLDER / "broker", scratch / "broker"
+        shutil.copytree(original, broker)
+        for file in (*broker.glob("etc/*"), *broker.glob("bin/*")):
+            file.write_text(file.read_text().replace(str(original), str(broker)))
+        config = broker / "etc" / "broker.xml"
+        text = config.read_text()
+        text = re.sub(r'<acceptor name="artemis">.*</acceptor>', "", text)
+        text = text.replace("tcp://0.0.0.0:1883", f"tcp://127.0.0.1:{port}")
+        if not durable:
+            text = text.replace("persistence-enabled>true", "persistence-enabled>false")
+        config.write_text(text)
+        return [str(broker / "bin" / "artemis"), "run"]
+
+    return arguments
+
+
+def _mochi_arguments(_scratch: Path, port: int) -> list[str]:
+    # Its other listeners cannot be left out; they take any port.
+    return ["-tcp", f"127.0.0.1:{port}", "-ws", "127.0.0.1:0", "-info", "127.0.0.1:0"]
 
 
 def _redis_arguments(scratch: Path, port: int) -> list[str]:
@@ -591,12 +737,94 @@ PEERS_FOLDER = Path(__file__).resolve().parent / "peers"
 MOSQUITTO = Server(
     "mosquitto", "mqtt", "mosquitto", _mosquitto_arguments, "-h", SHALLOW, package="mosquitto"
 )
+MOSQUITTO_FOLDER = BUILT / "mosquitto-new"
+HIVEMQ_FOLDER = BUILT / "hivemq"
+ARTEMIS_FOLDER = BUILT / "artemis"
+FETCH = " (python benchmarks/peers/fetch.py {})"
 NATS = Server(
-    "nats", "nats", "nats-server", _nats_arguments, "--version", DEEP, package="nats-server"
+    "nats",
+    "nats",
+    "nats-server",
+    _nats_arguments,
+    "--version",
+    DEEP,
+    remedy=" (pip install 'clearfunds[bench]')",
+)
+MOCHI = Server(
+    "mochi",
+    "mqtt",
+    "mochi",
+    _mochi_arguments,
+    "",
+    UNHURRIED,
+    remedy=FETCH.format("mochi"),
 )
 REDIS = Server(
     "redis", "redis", "redis-server", _redis_arguments, "--version", DEEP, package="redis-server"
 )
+_LOADER = str(MOSQUITTO_FOLDER / "usr/lib64/ld-linux-x86-64.so.2")
+MOSQUITTO_NEW = Server(
+    "mosquitto-new",
+    "mqtt",
+    _LOADER,
+    _new_mosquitto_arguments(durable=False),
+    "",
+    SHALLOW,
+    remedy=FETCH.format("mosquitto-new"),
+)
+RUMQTTD = Server(
+    "rumqttd",
+    "mqtt",
+    "rumqttd",
+    _rumqttd_arguments,
+    "",
+    UNHURRIED,
+    remedy=FETCH.format("rumqttd"),
+)
+HIVEMQ = Server(
+    "hivemq",
+    "mqtt",
+    "java",
+    _hivemq_arguments(durable=False),
+    "",
+    UNHURRIED,
+    remedy=FETCH.format("hivemq"),
+    start_seconds=JAVA_SECONDS,
+    stop_seconds=JAVA_SECONDS,
+    needs=HIVEMQ_FOLDER,
+    warmup=5.0,
+)
+ARTEMIS = Server(
+    "artemis",
+    "mqtt",
+    "sh",
+    _artemis_arguments(durable=False),
+    "",
+    UNHURRIED,
+    remedy=FETCH.format("artemis"),
+    start_seconds=JAVA_SECONDS,
+    stop_seconds=JAVA_SECONDS,
+    needs=ARTEMIS_FOLDER,
+    warmup=5.0,
+)
+
+DURABLE = (
+    dataclasses.replace(
+        MOSQUITTO, name="mosquitto+autosave", arguments=_durable_mosquitto_arguments
+    ),
+    dataclasses.replace(
+        MOSQUITTO_NEW, name="mosquitto-new+sqlite", arguments=_new_mosquitto_arguments(durable=True)
+    ),
+    dataclasses.replace(
+        NATS, name="nats+jetstream", protocol="mqtt", arguments=_nats_mqtt_arguments
+    ),
+    dataclasses.replace(HIVEMQ, name="hivemq+file", arguments=_hivemq_arguments(durable=True)),
+    dataclasses.replace(
+        ARTEMIS, name="artemis+journal", arguments=_artemis_arguments(durable=True)
+    ),
+)
+"""The same with persistence as each has it by default when it is switched on."""
+
 RABBITMQ = RabbitMQ(UNHURRIED)
 RABBITMQ_AMQP = RabbitMQ(UNHURRIED, protocol="amqp")
 """The same program, by the protocol that is its own."""
@@ -611,4 +839,8 @@ BROKERS = (MOSQUITTO, NATS, REDIS)
 """The servers compared with the relay by default: they start fast, and budgets name them."""
 
 PEERS = (*BROKERS, RABBITMQ, AMQTT, BROADCASTER, CHANNEL)
+
+TODAY = (MOSQUITTO, MOSQUITTO_NEW, NATS, MOCHI, RUMQTTD, HIVEMQ, ARTEMIS)
+"""Those compared under many publishers, the fast ones first."""
+
 AnyServer = Server | CommandServer | Relay | PythonServer | RabbitMQ

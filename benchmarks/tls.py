@@ -39,7 +39,7 @@ from clearfunds.perf import Profile, Scenario, measure
 SUBSCRIBERS: Final = 9
 RATE: Final = 2_000
 IDLE: Final = 1_000
-FIRST: Final = 100
+FIRST: Final = 20
 """Connections before those that are counted: what is made once is not."""
 
 SETTLE_SECONDS: Final = 0.5
@@ -118,7 +118,10 @@ def cost(running: Running, scenario: Scenario, core: int | None) -> float:
 
 
 def connecting(
-    running: Running, port: int, secure: Callable[[socket.socket], socket.socket] | None
+    running: Running,
+    port: int,
+    secure: Callable[[socket.socket], socket.socket] | None,
+    clients: int,
 ) -> tuple[float, float]:
     """Connect many; return CPU milliseconds and KiB for each of them."""
     with contextlib.ExitStack() as stack:
@@ -126,11 +129,11 @@ def connecting(
             stack.enter_context(connect(port, number, secure))
         time.sleep(SETTLE_SECONDS)
         cpu, memory = cpu_seconds(running.pid), resident_kib(running.pid)
-        for number in range(FIRST, FIRST + IDLE):
+        for number in range(FIRST, FIRST + clients):
             stack.enter_context(connect(port, number, secure))
         time.sleep(SETTLE_SECONDS)
         cpu, memory = cpu_seconds(running.pid) - cpu, resident_kib(running.pid) - memory
-    return cpu / IDLE * 1e3, memory / IDLE
+    return cpu / clients * 1e3, memory / clients
 
 
 @contextlib.contextmanager
@@ -144,7 +147,12 @@ def fresh(server: AnyServer, cores: Cores) -> Generator[Running]:
 
 
 def measured(
-    server: AnyServer, port: int | None, papers: Papers, seconds: float, cores: Cores
+    server: AnyServer,
+    port: int | None,
+    papers: Papers,
+    seconds: float,
+    cores: Cores,
+    clients: int = IDLE,
 ) -> Measured:
     """Measure a server, with TLS if there is a port for it."""
     trusting = ssl.create_default_context(cafile=papers.trusted)
@@ -168,6 +176,7 @@ def measured(
             None
             if port is None
             else lambda sock: trusting.wrap_socket(sock, server_hostname="127.0.0.1"),
+            clients,
         )
     return Measured(found[0], found[1], cpu, memory)
 

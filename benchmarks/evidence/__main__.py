@@ -22,9 +22,14 @@ from benchmarks.evidence._data import Record, read, write
 from benchmarks.evidence._section import Section, Setting
 from benchmarks.evidence._text import first_line, time_of
 from benchmarks.fanout import Cores
-from benchmarks.servers import PEERS, AnyServer, Relay
+from benchmarks.servers import PEERS, TODAY, AnyServer, Relay
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+QUICK: Final = ROOT / "build" / "evidence"
+QUICK_MINUTES: Final = 5.0
+QUICK_SCALE: Final = 0.05
+QUICK_SERVERS: Final = ("relay", "mosquitto", "nats", "mochi")
+"""What ``--quick`` sets: directories of its own, times and sizes, and servers that start fast."""
 WRITING_SECONDS: Final = 20.0
 """What is left of the time for the page and its figures."""
 
@@ -78,26 +83,36 @@ def parse_arguments(words: Sequence[str] | None, names: list[str]) -> argparse.N
         "--render", action="store_true", help="measure nothing: the page from what there is"
     )
     parser.add_argument(
-        "--scale", type=positive, default=1.0, help="of times and sizes, to try it out (1)"
+        "--quick",
+        action="store_true",
+        help=f"all sections in {QUICK_MINUTES:g} minutes, to see that they work: few servers, "
+        f"small sizes; the page is {QUICK.relative_to(ROOT) / 'evidence.md'}",
     )
+    parser.add_argument("--scale", type=positive, help="of times and sizes, to try it out (1)")
     parser.add_argument(
         "--minutes",
         type=positive,
-        default=40.0,
         help="a section is not begun that would not end within them (40)",
     )
     parser.add_argument(
-        "--data", type=Path, default=ROOT / "docs" / "data" / "evidence", metavar="DIR",
+        "--data", type=Path, metavar="DIR",
         help="where what was measured is kept (docs/data/evidence)",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "docs", metavar="DIR",
+        "--out", type=Path, metavar="DIR",
         help="where evidence.md and its figures are written (docs)",
     )  # fmt: skip
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 if something is missed or failed"
     )
     arguments = parser.parse_args(words)
+    quick: bool = arguments.quick
+    arguments.scale = arguments.scale or (QUICK_SCALE if quick else 1.0)
+    arguments.minutes = arguments.minutes or (QUICK_MINUTES if quick else 40.0)
+    arguments.data = arguments.data or (
+        QUICK / "data" if quick else ROOT / "docs" / "data" / "evidence"
+    )
+    arguments.out = arguments.out or (QUICK if quick else ROOT / "docs")
     chosen = names if arguments.only is None else [n for n in arguments.only.split(",") if n]
     for name in chosen:
         if name not in names:
@@ -116,10 +131,19 @@ def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     deadline = began + 60 * arguments.minutes - WRITING_SECONDS
     servers, missing = find_servers()
+    if arguments.quick:
+        servers = tuple(server for server in servers if server.name in QUICK_SERVERS)
     for sentence in missing:
         say(sentence)
     cores = Cores.choose()
-    setting = Setting(servers, cores, reporter(began), arguments.scale)
+    usual, today = ({server.name for server in group} for group in (PEERS, TODAY))
+    setting = Setting(
+        tuple(server for server in servers if server.name in {"relay", *usual}),
+        cores,
+        reporter(began),
+        arguments.scale,
+        tuple(server for server in servers if server.name in {"relay", *today}),
+    )
     facts: dict[str, Any] = {
         "machine": machine(),
         "pinning": str(cores),
@@ -187,7 +211,8 @@ def find_servers() -> tuple[tuple[AnyServer, ...], list[str]]:
     """Return the servers that are here, the relay first, and a sentence about each other."""
     found: list[AnyServer] = []
     missing: list[str] = []
-    candidates: tuple[AnyServer, ...] = (Relay(), *PEERS)
+    today = (server for server in TODAY if server not in PEERS)
+    candidates: tuple[AnyServer, ...] = (Relay(), *PEERS, *today)
     for server in candidates:
         sentence = server.missing()
         if sentence is None:

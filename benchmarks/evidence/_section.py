@@ -29,6 +29,9 @@ class Setting:
     scale: float = 1.0
     """Below 1 runs are shorter and sizes are smaller, but never below what makes sense."""
 
+    today: tuple[AnyServer, ...] = ()
+    """Those compared under many publishers, the relay first."""
+
     def server(self, name: str) -> AnyServer | None:
         """Return the server of that name; None if it is not here."""
         return next((server for server in self.servers if server.name == name), None)

@@ -24,6 +24,9 @@ NAMES: Final = (
     "metastable",
     "why",
     "syndicate",
+    "many",
+    "durable",
+    "tls",
 )
 
 

@@ -36,7 +36,7 @@ TURNS: Final = 5
 second each, so that a longer disturbance of the machine hits all of them. They are started more
 than once, because where a process has its memory matters, too."""
 
-STARTS: Final = {"relay": 6, POLLING: 6, "mosquitto": 6, "nats": 2, "redis": 2}
+STARTS: Final = {"relay": 4, POLLING: 4, "mosquitto": 4, "nats": 2, "redis": 2}
 OTHERS_STARTS: Final = 1
 """Most starts of servers whose figures are compared: the machine decides about the 99th percentile
 of one pass."""
@@ -505,7 +505,7 @@ SECTION: Final = Section(
     key="latency",
     name="latency",
     title="How late deliveries are",
-    seconds=370,
+    seconds=330,
     command="python -m benchmarks.evidence --only latency",
     measure=measure,
     render=render,

