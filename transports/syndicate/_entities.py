@@ -34,7 +34,7 @@ from ._sturdy import (
     deciding_fields,
     max_attenuated_size,
 )
-from ._values import Decoded, WireValue, label_kind, library_value, wire_value
+from ._values import Decoded, Encoded, WireValue, label_kind, library_value, wire_value
 from ._vocabulary import Vocabulary
 
 if TYPE_CHECKING:
