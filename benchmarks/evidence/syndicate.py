@@ -30,7 +30,7 @@ from benchmarks.syndicate_loads import (
 )
 
 PASSES: Final = 3
-SECONDS: Final = 2.0
+SECONDS: Final = 1.0
 ALIKE: Final = ("alike-1", "alike-9")
 """Loads of which messages are recognised by templates: the fast ones."""
 
@@ -123,7 +123,7 @@ SECTION: Final = Section(
     key="syndicate",
     name="syndicate",
     title="Syndicate beside the Rust server",
-    seconds=240.0,
+    seconds=165.0,
     command="python -m benchmarks.evidence --only syndicate",
     measure=measure,
     render=render,
