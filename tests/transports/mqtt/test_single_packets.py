@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import random
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, Subscribe
+from clearfunds.persistence._idle import Rests
+from clearfunds.transports.mqtt import (
+    Disconnect,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Subscribe,
+)
 from clearfunds.transports.mqtt.server._single_packets import SinglePackets
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import PassiveClient, connected, running
@@ -219,4 +229,29 @@ async def test_many_to_one_all_arrive() -> None:
                 if qos:
                     for each in many:
                         await each.expect(PubAck(number + 1))
+        relay.audit()
+
+
+@pytest.mark.rule(7)
+async def test_what_a_kept_session_is_to_get_is_acknowledged_when_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time, however many have come just like it."""
+    async with running(store=tmp_path, fsync_interval=3600.0) as relay:
+        async with connected5(relay.port, "away", clean=True, session_expiry=600) as away:
+            await away.subscribe("t", options=1)
+            await away.send(Disconnect())
+            await away.gone()
+        async with connected(relay.port, "writer") as writer:
+            for number in range(1, 5):
+                await writer.publish("t", b"x", 1, packet_id=number)
+                await writer.expect(PubAck(number))
+            # From now on nothing goes on the disk.
+            monkeypatch.setattr(Rests, "_end_wait", lambda self: None)
+            await writer.publish("t", b"x", 1, packet_id=5)
+            assert await writer.silent(0.3)
+            monkeypatch.undo()
+            await writer.publish("t", b"x", 1, packet_id=6)
+            await writer.expect(PubAck(5))
+            await writer.expect(PubAck(6))
         relay.audit()

@@ -36,7 +36,8 @@ CONFIRMED: Final = PUBLISH | QOS_1
 """The first byte of a QoS 1 PUBLISH, neither sent again nor to be retained."""
 
 ACKING: Final = (Inflight, AtLeastOnce, Selecting)
-"""Recipients of QoS 1 that are responsible for a publication at once: it can be acknowledged."""
+"""Recipients of QoS 1 that may be responsible for a publication at once: if an `Inflight` holds
+it. A queue is when it has written it."""
 
 NOT_ACKING: Final = (Outlet, AtMostOnce)
 """The same of those that get it with QoS 0."""
@@ -148,7 +149,7 @@ class SinglePackets:
         ):
             return None
         for holder in holders:
-            if type(holder) not in ACKING:
+            if type(holder) not in ACKING or type(holder.last_holder) is not Inflight:
                 return None
         for holder in plain:
             if type(holder) not in NOT_ACKING:
