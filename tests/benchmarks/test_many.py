@@ -76,7 +76,9 @@ def test_everything_arrives_once_from_a_real_server(
         assert found["latency"]["count"] == 600, "what was due in the measured time"
         assert found["generator_late"]["count"] == 600
     if qos:
-        assert found["confirmation"]["count"] == found["latency"]["count"]
+        # What is under way when measuring begins may count in one of them only.
+        counts = (found["confirmation"]["count"], found["latency"]["count"])
+        assert abs(counts[0] - counts[1]) <= (0 if pace == "rate" else 60)
     else:
         assert found["confirmation"] is None
     assert found["subscribers"] == (20 if kind == "pairs" else 1)
