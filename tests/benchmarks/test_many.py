@@ -66,18 +66,19 @@ def test_everything_arrives_once_from_a_real_server(
         assert server is NATS
         return
     load = ManyLoad(
-        protocol, kind, 20, qos, 2000.0 if pace == "rate" else None, window=3, seconds=0.3,
+        protocol, kind, 20, qos, 600.0 if pace == "rate" else None, window=3, seconds=1.0,
         warmup=0.1, sleep=True, drain=20,
     )  # fmt: skip
     with running(server, tmp_path) as found_server:
         found = run_many(load, port=found_server.ports[protocol], pid=found_server.pid)
     assert found["whole"], found
-    assert found["delivered"] > 20
     if pace == "rate":
         assert found["latency"]["count"] == 600, "what was due in the measured time"
         assert found["generator_late"]["count"] == 600
     if qos:
-        assert found["confirmation"]["count"] == found["latency"]["count"]
+        # What is under way when measuring begins may count in one of them only.
+        counts = (found["confirmation"]["count"], found["latency"]["count"])
+        assert abs(counts[0] - counts[1]) <= (0 if pace == "rate" else 60)
     else:
         assert found["confirmation"] is None
     assert found["subscribers"] == (20 if kind == "pairs" else 1)
