@@ -107,8 +107,10 @@ class Reactor(Sleeper, trio.abc.Instrument):
         self._watched: dict[int, Connected] = {}
         self._lent: dict[int, Lent] = {}
         self._flushers: list[Flusher] = []
-        # Whether a task can run since Trio counted them.
-        self._woken = False
+        # The tasks that can run since Trio counted them.
+        self._scheduled = 0
+        # The time that was over when Trio was woken last, if it was for that; otherwise 0.
+        self._was_up = 0.0
 
     def __repr__(self) -> str:
         return f"<Reactor: {len(self._lent)} sockets>"
@@ -151,10 +153,12 @@ class Reactor(Sleeper, trio.abc.Instrument):
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(take_back)
-        if lent.error is not None:
-            error, lent.error = lent.error, None
-            raise error
-        return lent.data
+        if lent.error is None:
+            return lent.data
+        try:
+            raise lent.error
+        finally:
+            lent.error = None  # its traceback leads back here
 
     @contextmanager
     def gathering(self, flusher: Flusher) -> Generator[None]:
@@ -184,38 +188,51 @@ class Reactor(Sleeper, trio.abc.Instrument):
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         """See `trio.abc.Instrument`."""
         del task
-        self._woken = True
+        self._scheduled += 1
 
     def before_io_wait(self, timeout: float) -> None:
         """Wait and read in Trio's place, until it has something to do. See `trio.abc.Instrument`.
 
         With no `timeout` there are tasks that can run: only what has come is read.
         """
-        self._woken = False
+        self._scheduled = 0
         if timeout <= 0:
             if self._lent:
                 self._look(0)
             return
+        # What is left until a deadline is never the same twice: the whole time is over, and nothing
+        # has come of it. Trio waits for a time in which nothing happens (`wait_all_tasks_blocked`),
+        # and has to see for itself that nothing does.
+        if timeout == self._was_up:
+            self._was_up = 0.0
+            found = self._look(0)
+            if self._scheduled:
+                self._token.run_sync_soon(_nothing, idempotent=True)
+            if self._scheduled or not found:
+                self.fall_asleep(timeout)
+                return
+        left = timeout
         until = perf_counter() + timeout
         while self._lent:
-            self.fall_asleep(timeout)
-            trio_is_ready = self._look(timeout)
-            self.wake_up(timeout)
+            self.fall_asleep(left)
+            trio_is_ready = self._look(left) is None
+            self.wake_up(left)
             if trio_is_ready:
                 return
-            timeout = until - perf_counter()
-            if self._woken or timeout <= 0:
+            left = until - perf_counter()
+            if self._scheduled or left <= 0:
+                self._was_up = 0.0 if self._scheduled else timeout
                 # Trio knows nothing of it, and would sleep as long as it meant to.
                 self._token.run_sync_soon(_nothing, idempotent=True)
                 return
-        self.fall_asleep(timeout)
+        self.fall_asleep(left)
 
     def after_io_wait(self, timeout: float) -> None:
         """See `trio.abc.Instrument`."""
         self.wake_up(timeout)
 
-    def _look(self, timeout: float) -> bool:
-        """Wait until something comes, and read it; whether Trio itself has something to do."""
+    def _look(self, timeout: float) -> int | None:
+        """Wait until something comes, and read it; how much has. None: Trio has something to do."""
         found = self._epoll.poll(timeout, MOST)
         if len(found) == 1:
             return self._read_all(found)
@@ -227,7 +244,7 @@ class Reactor(Sleeper, trio.abc.Instrument):
             for flusher in self._flushers:
                 flusher.end_pass()
 
-    def _read_all(self, found: list[tuple[int, int]]) -> bool:
+    def _read_all(self, found: list[tuple[int, int]]) -> int | None:
         trio_is_ready = False
         lent = self._lent
         for fd, _ in found:
@@ -241,7 +258,7 @@ class Reactor(Sleeper, trio.abc.Instrument):
                 trio_is_ready = True
             else:
                 self._forget(fd)  # its task has it, and has not read it yet
-        return trio_is_ready
+        return None if trio_is_ready else len(found)
 
 
 def _nothing() -> None:

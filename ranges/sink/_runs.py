@@ -205,7 +205,9 @@ def publish_run(
             if plan.framed and frame is not None:
                 ledger.confirming = None
                 batch = frame(rows.keys[row:end], rows.values(row, end))
-                hold_all(account, plan.framed, batch, items, nbytes)
+                # Whoever takes a run apart counts its frames.
+                account.borrow(0, (batch.nbytes - nbytes) * len(plan.framed))
+                hold_all(account, plan.framed, batch, items, batch.nbytes)
             if plan.singles:
                 for each in range(row, end):
                     publication = Publication(*rows[each])

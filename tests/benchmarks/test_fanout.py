@@ -132,7 +132,7 @@ def test_a_server_that_does_not_start_is_reported_and_fails_the_run() -> None:
 def test_without_a_compiler_it_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     folder.mkdir()
-    for source in (*FOLDER.glob("*.py"), FOLDER / "loadgen.c"):
+    for source in (*FOLDER.glob("*.py"), *FOLDER.glob("*.c")):
         shutil.copy(source, folder)
     status, printed, complaint = fanout(folder=folder, CC="", PATH="/nowhere")
     assert (status, printed) == (1, "")

@@ -606,7 +606,7 @@ OTHERS: Final = (
     ),
     Mistake("journal with nothing", "report .", 1, "nothing in the journal .", "--journal"),
     Mistake(
-        "no Java", "report j", 1, "JAVA_HOME is /nowhere", "install Java 17 or newer",
+        "no Java", "report j --engine spark", 1, "JAVA_HOME is /nowhere", "install Java 17 or newer",
         files={"j/settlements/date=2026-01-01/hour=00/x.parquet": ""},
         environment={"JAVA_HOME": "/nowhere"},
     ),

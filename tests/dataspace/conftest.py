@@ -217,7 +217,7 @@ def is_bare(dataspace: Dataspace) -> bool:
     numbers = dataspace.statistics()
     return (
         not inside(inside(dataspace, "_index"), "_by_kind")
-        and not inside(inside(dataspace, "_bag"), "_by_kind")
+        and not inside(dataspace.changes.bag, "_by_kind")
         and is_empty(inside(dataspace.routes, "_filters"))
         and (numbers.assertions, numbers.observations, numbers.shapes, numbers.subscriptions)
         == (0, 0, 0, 0)

@@ -140,8 +140,8 @@ async def test_each_listener_is_served_by_its_protocol(
             await client.send(PingReq())
             await client.expect(PingResp())
         assert served == [
-            (f"syndicate:{ports[0]}", False, False),
-            (f"syndicate:{ports[1]}", True, False),
+            (f"syndicate:{ports[0]}", False, None),
+            (f"syndicate:{ports[1]}", True, None),
             (f"syndicate:{ports[2]}", False, True),
             (f"syndicate:{ports[3]}", True, True),
             (f"syndicate:{path}", True, False),

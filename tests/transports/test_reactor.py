@@ -248,6 +248,20 @@ async def test_time_goes_on_while_sockets_are_busy() -> None:
         echo.scope.cancel()
 
 
+async def test_whoever_waits_until_nothing_happens_is_told() -> None:
+    async with reacting() as (_, reactor, nursery):
+        one = Waiting(reactor, lambda _: True)
+        nursery.start_soon(one.run)
+        for cushion in (0.0, 0.01, 0.1):
+            with trio.fail_after(5):
+                await trio.testing.wait_all_tasks_blocked(cushion)
+            one.far.send(b"x")
+        await until(lambda: len(one.seen) == 3)
+        began = trio.current_time()
+        await trio.sleep(0.2)
+        assert trio.current_time() - began < 0.4  # no deadline is late for it
+
+
 async def test_many_at_once_all_have_their_turn() -> None:
     async with reacting() as (_, reactor, nursery):
         many = [Waiting(reactor, lambda _: True) for _ in range(MOST + 50)]

@@ -323,7 +323,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._stop_acking()
         if self._entry is not None and self._unacknowledged() is not None:
             self._entry.close()  # it has been let in, and nothing of it is under way any more
-        self._publisher = self._subscriber = None
+        self._publisher = self._subscriber = self._singles = None
         forwarder, self._forwarder = self._forwarder, None
         if forwarder is not None and forwarder.excess is not None:
             forwarder.excess.close()

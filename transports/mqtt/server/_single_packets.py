@@ -112,6 +112,8 @@ class SinglePackets:
         if acks is None or len(acks) or client.excess is not None or client.billing.by_topic:
             return None
         size = len(data)
+        if size < 2:
+            return None
         length = data[1]
         at = 2
         if length > 127:

@@ -63,6 +63,11 @@ def wire(*texts: str) -> bytes:
     return b"".join(map(_binary, texts))
 
 
+def forget_packets() -> None:
+    """Let go of what has been written once: for those who measure memory."""
+    _binary.cache_clear()
+
+
 # The library reads text slowly, and many tests send the same packets.
 @lru_cache(maxsize=8192)
 def _binary(text: str) -> bytes:

@@ -232,7 +232,8 @@ async def test_all_but_the_first_are_handled_in_runs(
         await peer.send(*packets)
         await peer.sync()
         assert len(await observer.sync()) == 60
-        assert 58 <= sum(handled) <= 60
+        # But those that a read cuts in two.
+        assert 56 <= sum(handled) <= 60
         assert max(handled) > 10
         served.audit()
 
