@@ -18,7 +18,7 @@ ratio of that CPU time to mosquitto's in the same pass, and the exponent b of th
 number ** b`, of the whole cost: 1 is linear, below 1 each further one is cheaper than those before.
 
     python benchmarks/growth.py                       # everything: six minutes
-    python benchmarks/growth.py --only connecting --passes 3
+    python benchmarks/growth.py --only connecting --passes 2
     python benchmarks/growth.py --part 0.1 --check --json growth.json
 """
 
@@ -363,8 +363,8 @@ FORMS: Final = {
 }
 
 GROWTHS: Final = (
-    Growth("connecting", "clients, one after the other", 10_000, connecting(1), 1, ALL, 3),
-    Growth("crowd", f"clients, {CROWD} at a time", 10_000, connecting(CROWD), 1, ALL, 3),
+    Growth("connecting", "clients, one after the other", 10_000, connecting(1), 1, ALL, 2),
+    Growth("crowd", f"clients, {CROWD} at a time", 10_000, connecting(CROWD), 1, ALL, 2),
     Growth("plain", "filters of one client", 100_000, subscribing(FORMS["plain"])),
     Growth("plus", "filters with + of one client", 100_000, subscribing(FORMS["plus"])),
     Growth("hash", "filters with # of one client", 100_000, subscribing(FORMS["hash"])),
@@ -697,7 +697,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [growth.name for growth in GROWTHS]
-    parser.add_argument("--passes", type=int, help="with each server (3 of connecting, else 1)")
+    parser.add_argument("--passes", type=int, help="with each server (2 of connecting, else 1)")
     parser.add_argument("--part", type=float, default=1.0, help="of each whole (1)")
     parser.add_argument("--only", choices=names, action="append", help="may be repeated")
     parser.add_argument("--server", action="append", help="of these only; may be repeated")

@@ -31,12 +31,12 @@ POLL_SECONDS: Final = 0.001
 """The relay once more, with ``--busy-poll``: longer than from one message to the next at the pace
 of the slowest."""
 
-TURNS: Final = 5
+TURNS: Final = 4
 """Passes of a server before it is started afresh. The servers that are compared take turns of a
 second each, so that a longer disturbance of the machine hits all of them. They are started more
 than once, because where a process has its memory matters, too."""
 
-STARTS: Final = {"relay": 4, POLLING: 4, "mosquitto": 4, "nats": 2, "redis": 2}
+STARTS: Final = {"relay": 3, POLLING: 3, "mosquitto": 3, "nats": 2, "redis": 2}
 OTHERS_STARTS: Final = 1
 """Most starts of servers whose figures are compared: the machine decides about the 99th percentile
 of one pass."""
@@ -505,7 +505,7 @@ SECTION: Final = Section(
     key="latency",
     name="latency",
     title="How late deliveries are",
-    seconds=330,
+    seconds=205,
     command="python -m benchmarks.evidence --only latency",
     measure=measure,
     render=render,

@@ -15,7 +15,7 @@ from benchmarks.fanout import BUSY
 from benchmarks.many import ROWS, Results, Row, Sample, measure_all
 from benchmarks.many import Setting as Effort
 
-PASSES: Final = 3
+PASSES: Final = 2
 SECONDS: Final = 0.8
 ALWAYS: Final = ("relay", "mosquitto", "nats", "mochi")
 """Measured in all rows and all passes; budgets name them."""
@@ -342,7 +342,7 @@ SECTION: Final = Section(
     key="n",
     name="many",
     title="Many publishers",
-    seconds=290,
+    seconds=200,
     command="python -m benchmarks.evidence --only many",
     measure=measure,
     render=render,

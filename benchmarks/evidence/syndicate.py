@@ -29,7 +29,7 @@ from benchmarks.syndicate_loads import (
     measure as measure_one,
 )
 
-PASSES: Final = 3
+PASSES: Final = 2
 SECONDS: Final = 1.0
 ALIKE: Final = ("alike-1", "alike-9")
 """Loads of which messages are recognised by templates: the fast ones."""
@@ -123,7 +123,7 @@ SECTION: Final = Section(
     key="syndicate",
     name="syndicate",
     title="Syndicate beside the Rust server",
-    seconds=165.0,
+    seconds=112.0,
     command="python -m benchmarks.evidence --only syndicate",
     measure=measure,
     render=render,

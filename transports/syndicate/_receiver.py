@@ -201,7 +201,7 @@ class Receiver:
     def standing(self, handle: int) -> Withdrawal | None:
         """Return what takes an assertion back; None if it is not one to a dataspace."""
         retractor = self._live.get(handle)
-        return retractor if type(retractor) is Withdrawal else None
+        return retractor if isinstance(retractor, Withdrawal) else None
 
     def stands_no_more(self, handle: int) -> None:
         """Note that an assertion of the peer has been taken back."""

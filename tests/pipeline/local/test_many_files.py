@@ -8,7 +8,7 @@ import pytest
 
 from clearfunds.pipeline.journal._place import find
 from clearfunds.pipeline.journal._selection import select
-from clearfunds.pipeline.local import _engine, open_local
+from clearfunds.pipeline.local import open_local
 from clearfunds.pipeline.report._compute import TABLES
 from tests.pipeline.ledger.generated import generate
 from tests.pipeline.local.test_same_as_spark import ARGUMENTS, same, write
@@ -25,7 +25,7 @@ def test_it_says_the_same(
     files = {name: selection.files(name) for name in selection.folders}
     found: list[dict[str, Any]] = []
     for most in (64, 0):
-        monkeypatch.setattr(_engine, "MANY", most)
+        monkeypatch.setattr("clearfunds.pipeline.local._engine.MANY", most)
         with open_local(files, selection.since_ns, threads=2, memory=1 << 28) as journal:
             answers = {name: journal.answer(name, *ARGUMENTS) for name in TABLES[1:]}
             found.append({**answers, "overview": journal.overview()})

@@ -128,13 +128,22 @@ async def play(seed: int) -> tuple[list[object], dict[str, Any]]:
     return found.heard, books
 
 
+def not_alone(_: SinglePackets, data: bytes) -> None:
+    """Handle nothing as a packet alone."""
+    del data
+
+
+def stays(_: Rests) -> None:
+    """Put nothing on the disk."""
+
+
 @pytest.mark.rule(8)
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_books_and_the_wire_are_the_same(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = {"confirmed": 0, "acknowledged": 0}
-    confirm, acknowledge = SinglePackets._confirm, SinglePackets._acknowledge
+    confirm, acknowledge = SinglePackets.confirm, SinglePackets.acknowledge
 
     def confirmed(self: SinglePackets, data: bytes) -> bool | None:
         done = confirm(self, data)
@@ -146,11 +155,11 @@ async def test_the_books_and_the_wire_are_the_same(
         quick["acknowledged"] += done is not None
         return done
 
-    monkeypatch.setattr(SinglePackets, "_confirm", confirmed)
-    monkeypatch.setattr(SinglePackets, "_acknowledge", acknowledged)
+    monkeypatch.setattr(SinglePackets, "confirm", confirmed)
+    monkeypatch.setattr(SinglePackets, "acknowledge", acknowledged)
     heard, books = await play(seed)
     assert min(quick.values()) > 20, quick
-    monkeypatch.setattr(SinglePackets, "handle", lambda self, data: None)
+    monkeypatch.setattr(SinglePackets, "handle", not_alone)
     assert (heard, books) == await play(seed)
 
 
@@ -247,7 +256,7 @@ async def test_what_a_kept_session_is_to_get_is_acknowledged_when_it_is_on_disk(
                 await writer.publish("t", b"x", 1, packet_id=number)
                 await writer.expect(PubAck(number))
             # From now on nothing goes on the disk.
-            monkeypatch.setattr(Rests, "_end_wait", lambda self: None)
+            monkeypatch.setattr(Rests, "_end_wait", stays)
             await writer.publish("t", b"x", 1, packet_id=5)
             assert await writer.silent(0.3)
             monkeypatch.undo()

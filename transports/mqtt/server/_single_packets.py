@@ -84,12 +84,13 @@ class SinglePackets:
         if first == PUBLISH:
             return self._forwarder.forward_single(data)
         if first == CONFIRMED:
-            return self._confirm(data)
+            return self.confirm(data)
         if first == PUBACK:
-            return self._acknowledge(data)
+            return self.acknowledge(data)
         return None
 
-    def _acknowledge(self, data: bytes) -> bool | None:
+    def acknowledge(self, data: bytes) -> bool | None:
+        """Take PUBACKs; see `handle`."""
         inflight = self._subscriber.subscriptions.inflight
         if type(inflight) is not Inflight or not inflight.acknowledged_all(data):
             return None
@@ -104,8 +105,8 @@ class SinglePackets:
             flusher.flush_now()
         return client.account.is_open_wide()
 
-    def _confirm(self, data: bytes) -> bool | None:
-        """Publish with QoS 1, and acknowledge it."""
+    def confirm(self, data: bytes) -> bool | None:
+        """Publish with QoS 1, and acknowledge it; see `handle`."""
         client = self._client
         publisher = self._publisher
         acks = publisher.acks
