@@ -604,10 +604,11 @@ OTHERS: Final = (
         "journal that is not there", "report nowhere", 1, "nowhere is not there",
         "`clearfunds relay --journal` has",
     ),
-    Mistake("no journal there", "journal verify j", 1, "journal j is not there", "--journal"),
+    Mistake("no journal here", "journal verify j", 1, "journal j is not there", "--journal"),
     Mistake("journal with nothing", "report .", 1, "nothing in the journal .", "--journal"),
     Mistake(
-        "no Java", "report j --engine spark", 1, "JAVA_HOME is /nowhere", "install Java 17 or newer",
+        "no Java", "report j --engine spark", 1, "JAVA_HOME is /nowhere",
+        "install Java 17 or newer",
         files={"j/settlements/date=2026-01-01/hour=00/x.parquet": ""},
         environment={"JAVA_HOME": "/nowhere"},
     ),
