@@ -60,18 +60,7 @@ def packet_of(text: str) -> Packet:
 
 def wire(*texts: str) -> bytes:
     """The packets that are written so, in binary, in one piece."""
-    return b"".join(map(_binary, texts))
-
-
-def forget_packets() -> None:
-    """Let go of what has been written once: for those who measure memory."""
-    _binary.cache_clear()
-
-
-# The library reads text slowly, and many tests send the same packets.
-@lru_cache(maxsize=8192)
-def _binary(text: str) -> bytes:
-    return encode(packet_of(text))
+    return b"".join([encode(packet_of(text)) for text in texts])
 
 
 def text_of(value: Value) -> str:

@@ -24,7 +24,6 @@ from tests.transports.syndicate.relay.peers import (
     WHOLE_SAYS,
     Peer,
     SyndicateRelay,
-    forget_packets,
     observe,
     rec,
     relay,
@@ -122,7 +121,6 @@ def objects() -> Counter[str]:
 
 def allocated() -> int:
     """How many bytes the package and its Preserves library have allocated."""
-    forget_packets()
     gc.collect()
     (package,) = clearfunds.__path__
     filters = [tracemalloc.Filter(True, pattern) for pattern in (f"{package}/*", "*/preserves/*")]
