@@ -11,7 +11,6 @@ import struct
 import zlib
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,12 +68,7 @@ def text_of(value: Value) -> str:
     A long string in a record or a sequence is written `<long length checksum>`, or it would take
     the library seconds.
     """
-    return _text_of(canonical(_shortened(value)))
-
-
-@lru_cache(maxsize=8192)
-def _text_of(value: bytes) -> str:
-    return encode_text(decode_binary(value))
+    return encode_text(decode_binary(canonical(_shortened(value))))
 
 
 def _shortened(value: Value) -> Value:
