@@ -43,6 +43,7 @@ from benchmarks.servers import (
     Server,
     ServerError,
     pinned,
+    those_here,
 )
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ def visit(
             publishers: run_many(load_of(server, publishers, setting), port=port, pid=pid)
             for publishers in PUBLISHERS
         }
+        if any(each["confirmation"] is None for each in found.values()):
+            raise GeneratorError("nothing was confirmed that was sent while it was measured")
         if counting:
             load = load_of(server, 1, setting)
             # Not fetched: to forget messages takes syncs, too.
@@ -279,13 +282,8 @@ def main() -> int:
         build()
     except GeneratorError as error:
         sys.exit(f"durable: {error}")
-    servers: list[AnyServer] = []
-    for server in (RELAY, *PEERS):
-        if server.name in chosen:
-            if (missing := server.missing()) is not None:
-                print(missing, file=sys.stderr)
-            else:
-                servers.append(server)
+    known: tuple[AnyServer, ...] = (RELAY, *PEERS)
+    servers = those_here(server for server in known if server.name in chosen)
     if not servers:
         sys.exit("durable: none of the chosen servers is here, so there is nothing to measure.")
     if arguments.nice:

@@ -40,6 +40,7 @@ from benchmarks.servers import (
     Relay,
     ServerError,
     pinned,
+    those_here,
 )
 
 if TYPE_CHECKING:
@@ -547,14 +548,7 @@ def choose_servers(arguments: argparse.Namespace) -> list[AnyServer]:
     relay: AnyServer = Relay(options=tuple(arguments.relay_option))
     if arguments.relay_command:
         relay = CommandServer(arguments.relay_command)
-    servers: list[AnyServer] = []
-    for server in (relay, *PEERS):
-        if server.name not in arguments.servers:
-            continue
-        if (missing := server.missing()) is not None:
-            print(missing, file=sys.stderr)
-        else:
-            servers.append(server)
+    servers = those_here(each for each in (relay, *PEERS) if each.name in arguments.servers)
     if not servers:
         sys.exit("fanout: none of the chosen servers is here, so there is nothing to measure.")
     return servers

@@ -46,7 +46,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.fanout import Cores, table
 from benchmarks.idle import ACCEPTED, resident_kib, utf8
-from benchmarks.scaling import exponent, many_files
+from benchmarks.scaling import exponent, many_files, packet
 from benchmarks.servers import (
     MOSQUITTO,
     NATS,
@@ -59,8 +59,8 @@ from benchmarks.servers import (
     ServerError,
     from_the_root,
     pinned,
+    those_here,
 )
-from clearfunds.transports.mqtt import encode_remaining_length
 
 STEPS: Final = 6
 """How many numbers are looked at: a 32nd of the whole, and twice as many from step to step."""
@@ -151,7 +151,7 @@ class Mqtt:
 
     def hello(self, number: int) -> bytes:
         """See `Wire.hello`."""
-        return _packet(0x10, utf8("MQTT") + b"\x04\x02\x00\x00" + utf8(f"client-{number:06}"))
+        return packet(0x10, utf8("MQTT") + b"\x04\x02\x00\x00" + utf8(f"client-{number:06}"))
 
     def welcome(self, sock: socket.socket) -> None:
         """See `Wire.welcome`."""
@@ -161,7 +161,7 @@ class Mqtt:
 
     def subscribe(self, filters: Sequence[str], first: int) -> bytes:
         """See `Wire.subscribe`."""
-        return _packet(0x82, b"\x00\x01" + b"".join(utf8(each) + b"\x00" for each in filters))
+        return packet(0x82, b"\x00\x01" + b"".join(utf8(each) + b"\x00" for each in filters))
 
     def subscribed(self, sock: socket.socket, count: int) -> None:
         """See `Wire.subscribed`."""
@@ -204,10 +204,6 @@ class Nats:
 
 
 WIRES: Final[dict[str, Wire]] = {"mqtt": Mqtt(), "nats": Nats()}
-
-
-def _packet(first: int, body: bytes) -> bytes:
-    return bytes((first,)) + encode_remaining_length(len(body)) + body
 
 
 # ---- What grows ----------------------------------------------------------------------------------
@@ -311,7 +307,7 @@ def retaining(client: Client, marks: Sequence[int]) -> Iterator[None]:
     for mark in marks:
         while place < mark:
             end = min(place + RETAINED_AT_ONCE, mark)
-            packets = [_packet(0x31, topic(each) + payload) for each in range(place, end)]
+            packets = [packet(0x31, topic(each) + payload) for each in range(place, end)]
             sock.sendall(b"".join(packets) + b"\xc0\x00")  # PINGREQ is answered after all of them
             received(sock, 2)
             place = end
@@ -680,13 +676,7 @@ def missed(found: Sequence[Found]) -> list[str]:
 
 def servers_here(peers: Iterable[AnyServer]) -> list[AnyServer]:
     """Return the servers that are measured beside each other; says which peers are missing."""
-    found: list[AnyServer] = [Relay(protocols=("mqtt",), options=OPTIONS)]
-    for server in peers:
-        sentence = server.missing()
-        if sentence is None:
-            found.append(server)
-        else:
-            print(sentence, file=sys.stderr)
+    found = those_here([Relay(protocols=("mqtt",), options=OPTIONS), *peers])
     program = f"{shlex.quote(sys.executable)} {shlex.quote(str(ACCEPTING))} {{port}}"
     return [*found, CommandServer(program, name="trio")]
 

@@ -131,9 +131,6 @@ class ManyLoad:
     window: int = 1
     """Without a rate: messages in flight of each publisher, at most."""
 
-    kept: bool = False
-    """Whether subscribers have persistent sessions."""
-
     away: bool = False
     """With persistent sessions, whose clients are away while messages are published: these are done
     when they are acknowledged ("delivered" is their number then), and are fetched at the end."""
@@ -162,7 +159,6 @@ class ManyLoad:
             f"--seconds={self.seconds}",
             f"--warmup={self.warmup}",
             f"--drain={self.drain}",
-            *(["--kept"] if self.kept else []),
             *(["--away"] if self.away else []),
             *(["--leave"] if self.leave else []),
             *(["--sleep"] if self.sleep else []),

@@ -30,7 +30,16 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.fanout import Cores, machine, middle, positive, progress, table
 from benchmarks.loadgen import GeneratorError, ManyLoad, build, run_many
-from benchmarks.servers import TODAY, AnyServer, Relay, Running, Server, ServerError, pinned
+from benchmarks.servers import (
+    TODAY,
+    AnyServer,
+    Relay,
+    Running,
+    Server,
+    ServerError,
+    pinned,
+    those_here,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -64,11 +73,6 @@ class Row:
         """How the command line calls it."""
         dense = "-dense" if self.rate is None else ""
         return f"{self.kind}-{self.publishers}{'-qos1' if self.qos else ''}{dense}"
-
-    @property
-    def connections(self) -> int:
-        """Publishers and subscribers together."""
-        return 2 * self.publishers if self.kind == "pairs" else self.publishers + 1
 
     @property
     def meaning(self) -> str:
@@ -139,12 +143,12 @@ class Results:
     def ratios(
         self, row: str, peer: str, of: Callable[[dict[str, Any]], float], server: str = "relay"
     ) -> list[float]:
-        """Return a figure of `server` over `peer`'s, pass by pass."""
+        """Return a figure of `server` over `peer`'s, pass by pass; 0 of either is no figure."""
         figures = {(s.server, s.number): of(s.found) for s in self.samples if s.row == row}
         return [
             figure / figures[peer, number]
             for (name, number), figure in figures.items()
-            if name == server and figures.get((peer, number), 0.0) > 0
+            if name == server and figure > 0 and figures.get((peer, number), 0.0) > 0
         ]
 
 
@@ -349,14 +353,8 @@ def choose_servers(arguments: argparse.Namespace) -> list[AnyServer]:
         Relay(name=Path(root).resolve().name, options=options, root=Path(root).resolve())
         for root in arguments.relay_root
     ]
-    chosen: list[AnyServer] = []
-    for server in (Relay(options=options), *TODAY):
-        if server.name not in arguments.servers:
-            continue
-        if (missing := server.missing()) is not None:
-            print(missing, file=sys.stderr)
-        else:
-            chosen.append(server)
+    known: tuple[AnyServer, ...] = (Relay(options=options), *TODAY)
+    chosen = those_here(server for server in known if server.name in arguments.servers)
     return [*chosen, *others]
 
 

@@ -95,14 +95,15 @@ Surroundings = Callable[[Running, int], list[socket.socket]]
 # ---- What there is besides -----------------------------------------------------------------------
 
 
-def _packet(first: int, body: bytes) -> bytes:
+def packet(first: int, body: bytes) -> bytes:
+    """Return an MQTT packet."""
     return bytes((first,)) + encode_remaining_length(len(body)) + body
 
 
 def _subscribe(sock: socket.socket, filters: Sequence[str]) -> None:
     """Subscribe to at most 100 filters, so that the answer's length is one byte."""
     body = b"\x00\x01" + b"".join(utf8(each) + b"\x00" for each in filters)
-    sock.sendall(_packet(0x82, body))
+    sock.sendall(packet(0x82, body))
     sock.recv(4 + len(filters), socket.MSG_WAITALL)
 
 
@@ -119,7 +120,7 @@ def idle(running: Running, count: int) -> list[socket.socket]:
         socks += fresh
         for number, sock in zip(some, fresh, strict=True):
             name = utf8(f"client-{number:06}")
-            sock.sendall(_packet(0x10, utf8("MQTT") + b"\x04\x02\x00\x00" + name))
+            sock.sendall(packet(0x10, utf8("MQTT") + b"\x04\x02\x00\x00" + name))
         for sock in fresh:
             answer = sock.recv(len(ACCEPTED), socket.MSG_WAITALL)
             if answer != ACCEPTED:
@@ -143,15 +144,15 @@ def owing(running: Running, count: int) -> list[socket.socket]:
     stuck = socket.socket()
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stuck.connect(("127.0.0.1", running.port))
-    stuck.sendall(_packet(0x10, utf8("MQTT") + b"\x04\x02\x00\x00" + utf8("stuck")))
+    stuck.sendall(packet(0x10, utf8("MQTT") + b"\x04\x02\x00\x00" + utf8("stuck")))
     stuck.recv(4, socket.MSG_WAITALL)
     _subscribe(stuck, ["owed/#"])
     # More than the sockets on the way take, so that everything after it stays where it is.
     filler = connect(running.port, 999_999)
-    filler.sendall(_packet(0x30, utf8("owed/filler") + bytes(1 << 20)) * 8)
+    filler.sendall(packet(0x30, utf8("owed/filler") + bytes(1 << 20)) * 8)
     publishers = idle(running, count)
     for sock in publishers:
-        sock.sendall(_packet(0x30, utf8("owed/a") + bytes(STUCK_BYTES)))
+        sock.sendall(packet(0x30, utf8("owed/a") + bytes(STUCK_BYTES)))
     return [stuck, filler, *publishers]
 
 

@@ -21,10 +21,10 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 15.0
@@ -351,6 +351,29 @@ CLASSIC_PAGING = ("-m", "experiments.classic_paging")
 """What the interpreter runs for a relay with one of these, in place of the package's own."""
 
 
+class Missing(Protocol):
+    """Whatever may be missing here."""
+
+    def missing(self) -> str | None:
+        """Say in a sentence what is missing to run it; None if nothing is."""
+        ...
+
+
+MissingT = TypeVar("MissingT", bound=Missing)
+
+
+def those_here(servers: Iterable[MissingT]) -> list[MissingT]:
+    """Return the servers that are here; say on stderr which are not."""
+    found: list[MissingT] = []
+    for server in servers:
+        sentence = server.missing()
+        if sentence is None:
+            found.append(server)
+        else:
+            print(sentence, file=sys.stderr)
+    return found
+
+
 def from_the_root(root: Path | None = None) -> dict[str, str]:
     """Return what an interpreter needs in its environment to find a checkout's code from anywhere.
 
@@ -450,10 +473,17 @@ def lines_until(stream: IO[bytes], deadline: float) -> Iterator[bytes]:
             yield from lines
 
 
+def configured(file: Path, text: str) -> list[str]:
+    """Write a configuration; return the arguments of a server that reads it."""
+    file.write_text(text)
+    return ["-c", str(file)]
+
+
 def _mosquitto_arguments(scratch: Path, port: int) -> list[str]:
-    config = scratch / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n")
-    return ["-c", str(config)]
+    return configured(
+        scratch / "mosquitto.conf",
+        f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n",
+    )
 
 
 def _nats_arguments(_scratch: Path, port: int) -> list[str]:
@@ -471,47 +501,45 @@ def _new_mosquitto_arguments(*, durable: bool) -> Callable[[Path, int], list[str
     def arguments(scratch: Path, port: int) -> list[str]:
         (library,) = MOSQUITTO_FOLDER.glob("usr/lib/*/libmosquitto.so.1")
         plugin = library.parent / "mosquitto" / "mosquitto_persist_sqlite.so"
-        config = scratch / "mosquitto.conf"
-        config.write_text(
+        config = configured(
+            scratch / "mosquitto.conf",
             f"listener {port} 127.0.0.1\nallow_anonymous true\n"
-            + (f"{KEEPING}persistence_location {scratch}\nplugin {plugin}\n" if durable else "")
+            + (f"{KEEPING}persistence_location {scratch}\nplugin {plugin}\n" if durable else ""),
         )
         program = MOSQUITTO_FOLDER / "usr/sbin/mosquitto"
-        return ["--library-path", str(library.parent), str(program), "-c", str(config)]
+        return ["--library-path", str(library.parent), str(program), *config]
 
     return arguments
 
 
 def _durable_mosquitto_arguments(scratch: Path, port: int) -> list[str]:
-    config = scratch / "mosquitto.conf"
-    config.write_text(
+    return configured(
+        scratch / "mosquitto.conf",
         f"listener {port} 127.0.0.1\nallow_anonymous true\n{KEEPING}"
-        f"persistence true\npersistence_location {scratch}/\n"
+        f"persistence true\npersistence_location {scratch}/\n",
     )
-    return ["-c", str(config)]
 
 
 def _nats_mqtt_arguments(scratch: Path, port: int) -> list[str]:
     # Its own port is anything; what is measured is its MQTT server, which needs JetStream.
-    config = scratch / "nats.conf"
-    config.write_text(
+    return configured(
+        scratch / "nats.conf",
         f'server_name: bench\nlisten: "127.0.0.1:-1"\njetstream {{ store_dir: "{scratch}" }}\n'
-        f'mqtt {{ listen: "127.0.0.1:{port}" }}\n'
+        f'mqtt {{ listen: "127.0.0.1:{port}" }}\n',
     )
-    return ["-c", str(config)]
 
 
 def _rumqttd_arguments(scratch: Path, port: int) -> list[str]:
     # The values of its own example.
-    config = scratch / "rumqttd.toml"
-    config.write_text(
+    config = configured(
+        scratch / "rumqttd.toml",
         "id = 0\n[router]\nid = 0\nmax_connections = 10010\nmax_outgoing_packet_count = 200\n"
         "max_segment_size = 104857600\nmax_segment_count = 10\n"
         f'[v4.1]\nname = "v4-1"\nlisten = "127.0.0.1:{port}"\nnext_connection_delay_ms = 1\n'
         "[v4.1.connections]\nconnection_timeout_ms = 60000\nmax_payload_size = 20480\n"
-        "max_inflight_count = 100\ndynamic_filters = true\n"
+        "max_inflight_count = 100\ndynamic_filters = true\n",
     )
-    return ["-c", str(config), "-q"]
+    return [*config, "-q"]
 
 
 HIVEMQ_QUEUE = (

@@ -39,6 +39,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.fanout import Cores
+from benchmarks.journal import cpu_seconds
 from benchmarks.servers import (
     Running,
     ServerError,
@@ -46,6 +47,7 @@ from benchmarks.servers import (
     from_the_root,
     pinned,
     started,
+    those_here,
     wait_until_it_accepts,
 )
 from clearfunds.transports.syndicate import (
@@ -239,9 +241,7 @@ class SyndicateRelay:
             sys.executable, "-m", "clearfunds", "relay",
             f"--listen=syndicate+tcp://127.0.0.1:{port}?gatekeeper", f"--sturdy-key-file={key}",
         ]  # fmt: skip
-        environment = from_the_root()
-        if self.checkout is not None:
-            environment = {"PYTHONPATH": str(self.checkout / "src")}
+        environment = from_the_root(self.checkout)
         with started(self.name, command, scratch, core, environment=environment) as process:
             wait_until_it_accepts(self.name, process, port)
             yield Running({"syndicate": port}, process.pid)
@@ -301,12 +301,6 @@ def _search_path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / ".cargo" / "bin")])
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process, with all its threads."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
-
-
 # -- Clients ---------------------------------------------------------------------------------------
 
 
@@ -353,7 +347,10 @@ class Client:
         )
         data = b""
         while b"\xb4\xb3\x01M\x81" not in data:  # the answer to the sync: #t
-            data += self.sock.recv(4096)
+            fresh = self.sock.recv(4096)
+            if not fresh:
+                raise ServerError("the server closed a connection")
+            data += fresh
 
     def receive(self) -> int:
         """Read what is there; return how many events of it tell something."""
@@ -555,10 +552,7 @@ def main() -> int:
     servers = [each for each in servers if options.only in (None, each.name)]
     if options.other is not None:
         servers.insert(1, SyndicateRelay("other", options.other.resolve()))
-    for each in list(servers):
-        if missing := each.missing():
-            print(missing, file=sys.stderr)
-            servers.remove(each)
+    servers = those_here(servers)
     cores = Cores.choose()
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,16 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 from benchmarks.fanout import Cores
 from benchmarks.idle import connect, resident_kib
 from benchmarks.journal import cpu_seconds
-from benchmarks.servers import SHALLOW, AnyServer, Relay, Running, Server, free_port, pinned
+from benchmarks.servers import (
+    SHALLOW,
+    AnyServer,
+    Relay,
+    Running,
+    Server,
+    configured,
+    free_port,
+    pinned,
+)
 from clearfunds.perf import Profile, Scenario, measure
 
 SUBSCRIBERS: Final = 9
@@ -72,12 +81,11 @@ def servers_of(papers: Papers, port: int) -> dict[str, AnyServer]:
     """Return the servers; each listens with TLS on that port, too."""
 
     def mosquitto(scratch: Path, plain: int) -> list[str]:
-        config = scratch / "mosquitto.conf"
-        config.write_text(
+        return configured(
+            scratch / "mosquitto.conf",
             f"listener {plain} 127.0.0.1\nallow_anonymous true\npersistence false\n"
-            f"listener {port} 127.0.0.1\ncertfile {papers.chain}\nkeyfile {papers.key}\n"
+            f"listener {port} 127.0.0.1\ncertfile {papers.chain}\nkeyfile {papers.key}\n",
         )
-        return ["-c", str(config)]
 
     options = (f"--listen=mqtt+tls://127.0.0.1:{port}", f"--tls-certificate={papers.chain}")
     # The relay wants one that nobody else can read.

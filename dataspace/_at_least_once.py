@@ -10,28 +10,24 @@ from ..accounts import Account, Holder, Recipient
 
 
 class AtLeastOnce(Recipient):
-    """Stands before who takes QoS 1 and 2, for a subscription that was granted QoS 1 only.
+    """Stands before who takes QoS 1 and 2, for a subscription that was granted QoS 1 only."""
 
-    Attributes:
-        holder: Who that is.
-    """
-
-    __slots__ = ("holder",)
+    __slots__ = ("_holder",)
 
     def __init__(self, holder: Recipient) -> None:
-        self.holder = holder
+        self._holder = holder
 
     @property
     def last_holder(self) -> Holder | None:
         """See `Recipient.last_holder`."""
-        return self.holder.last_holder
+        return self._holder.last_holder
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`; `item` is a `Publication`."""
         if item.qos > 1:
             item = attrs.evolve(item, qos=1)
-        self.holder.hold(account, item, items, nbytes, now)
+        self._holder.hold(account, item, items, nbytes, now)
 
     def ready(self) -> None:
         """See `Recipient.ready`."""
-        self.holder.ready()
+        self._holder.ready()

@@ -152,6 +152,7 @@ def found(
         text=True,
         check=False,
     )
+    print(done.stdout, done.stderr)  # for whoever sees a test fail
     # Mistakes were found, and nothing else was amiss.
     assert done.returncode == 1, done.stdout + done.stderr
     return {

@@ -139,7 +139,7 @@ async def open_stream(
     """
     try:
         sock: Connected = await _open(host, port, receive_buffer)
-    except UnicodeError as error:
+    except ValueError as error:  # UnicodeError, for example
         raise NoConnectionError(f"{host!r} is no name of a host") from error
     except OSError as error:
         raise NoConnectionError(trouble_with_connecting(error)) from error

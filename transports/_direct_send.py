@@ -13,14 +13,15 @@ Trio's, instead of 3,750.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from ..accounts import Outcome, borrow_run, commit_run, hold_all, pass_run
+from ..accounts import Outcome, borrow_run, commit_run, hold_all, pass_answer, pass_run
 from ._flusher import OUTLETS_A_STEP, SENDING
 from ._outlet import SEND_BYTES, Outlet
 
 if TYPE_CHECKING:
-    from ..accounts import Account, Recipient
+    from ..accounts import Account, LoanedItem, Recipient
     from ..dataspace import Batch
 
 
@@ -80,12 +81,9 @@ def commit_and_send(
     now = ledger.clock()
     for outlet, sent in partly:
         # It has taken it before anything can go wrong.
-        ledger.faults.call(outlet, SENDING, outlet.hold_rest, account, batch, items, sent)
+        ledger.faults.call(outlet, SENDING, outlet.hold_rest, account, batch, items, nbytes, sent)
     for outlet, error in failed:
-        if isinstance(error, OSError):
-            outlet.fail(error)
-        else:
-            ledger.faults.note(outlet, SENDING, error)
+        _fail(outlet, error)
         outlet.hold(account, batch, items, nbytes, now)
     copies = len(holders) - len(queued) - len(partly) - len(failed)
     if copies:
@@ -98,3 +96,56 @@ def commit_and_send(
         account.repay(copies * items, copies * nbytes, Outcome.DELIVERED, one)
     if queued:
         hold_all(account, queued, batch, items, nbytes)
+
+
+def forward_and_send(outlet: Outlet, loan: LoanedItem[list[Any]], data: bytes) -> None:
+    """Do as `Outlet.forward`, and send `data`, which is all of the loan, at once.
+
+    For callers that have found nothing queued, nor the outlet diverted. What comes later in the
+    same pass of the reactor waits for its end.
+    """
+    passing = outlet.flusher.passing
+    if passing:
+        if outlet.sent_in == passing:
+            outlet.forward(loan)
+            return
+        outlet.sent_in = passing
+    loan.grows_to = 0
+    try:
+        sent = outlet.sock.send(data)
+    except BlockingIOError:
+        sent = 0
+    except Exception as exc:  # noqa: BLE001 (whatever it is, it is of this connection)
+        outlet.forward(loan)
+        _fail(outlet, exc)
+        return
+    if sent != len(data):
+        outlet.forward_rest(loan, sent)
+
+
+def answer_and_send(outlet: Outlet, account: Account, data: bytes) -> None:
+    """Send one answer, charged to `account`, at once if nothing is before it.
+
+    For callers that have seen that nothing records or traces, and that no gate is closed.
+    """
+    nbytes = len(data)
+    sent = 0
+    if not (outlet.queue or outlet.diverted):
+        with suppress(OSError):  # found again when it is flushed
+            sent = outlet.sock.send(data)
+        if sent == nbytes:
+            pass_answer(account, nbytes, outlet)
+            return
+    account.borrow(1, nbytes)
+    if sent:
+        outlet.hold_rest(account, data, 1, nbytes, sent)
+    else:
+        outlet.hold(account, data, 1, nbytes, outlet.ledger.clock())
+
+
+def _fail(outlet: Outlet, error: Exception) -> None:
+    """End the connection that could not be sent to."""
+    if isinstance(error, OSError):
+        outlet.fail(error)
+    else:
+        outlet.ledger.faults.note(outlet, SENDING, error)

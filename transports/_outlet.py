@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -38,7 +37,6 @@ from ..accounts import (
     StuckPolicy,
     Symptoms,
     lent,
-    pass_answer,
 )
 from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
@@ -419,52 +417,6 @@ class Outlet(LoanQueue):
             self._dirty = True
             self.flusher.dirty.append(self)
 
-    def forward_at_once(self, loan: LoanedItem[list[Any]], data: bytes) -> None:
-        """Do as `forward`, and send at once; for callers that have seen that nothing is before it.
-
-        `data` is all that the loan's `item` has. Nothing is before it if this is not `diverted` and
-        has no `queue`. What comes later in the same pass of the reactor waits for its end.
-        """
-        passing = self.flusher.passing
-        if passing:
-            if self.sent_in == passing:
-                self.forward(loan)
-                return
-            self.sent_in = passing
-        loan.grows_to = 0
-        try:
-            sent = self.sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as exc:
-            self.queue = deque((loan,))
-            self.fail(exc)
-            return
-        except Exception as exc:  # noqa: BLE001 (whatever it is, it is of this connection)
-            self.ledger.faults.note(self, SENDING, exc)
-            return
-        if sent != len(data):
-            self.progressed_at = self.ledger.clock()
-            self.queue = deque((loan,))
-            self._keep_rest(loan, data, sent)
-
-    def answer(self, account: Account, data: bytes) -> None:
-        """Send one answer at once, if nothing is before it; charged to `account` in any case.
-
-        For callers that have seen that nothing records or traces, and that no gate is closed.
-        """
-        sent = 0
-        if not (self.queue or self.diverted):
-            with suppress(OSError):  # found again when it is flushed
-                sent = self.sock.send(data)
-            if sent == len(data):
-                pass_answer(account, sent, self)
-                return
-        account.borrow(1, len(data))
-        self.hold(account, data, 1, len(data), self.ledger.clock())
-        if sent:
-            self._keep_rest(self.queue[0], data, sent)
-
     def withdraw(self, holder: Holder) -> list[LoanedItem[list[Any]]]:
         """Send none of another holder's loans that are not begun; return them.
 
@@ -607,15 +559,22 @@ class Outlet(LoanQueue):
             self._block()
         return None
 
-    def hold_rest(self, account: Account, batch: Batch, items: int, sent: int) -> None:
+    def hold_rest(self, account: Account, item: Any, items: int, nbytes: int, sent: int) -> None:
         """Hold a loan of which the kernel has taken `sent` bytes already, as the first there is.
 
-        For a caller that has found nothing queued, and has sent by itself (`_direct_send.py`).
+        For callers that have found nothing queued, and have sent by themselves (`_direct_send.py`):
+        `item` is the `nbytes` that were to be sent, or has them as `raw`.
         """
-        raw = batch.raw
-        self.hold(account, batch, items, len(raw), self.ledger.clock())
+        self.hold(account, item, items, nbytes, self.ledger.clock())
         if not self.closed:
-            self._keep_rest(self.queue[0], raw, sent)
+            loan = self.queue[0]
+            self._keep_rest(loan, loan.item[0], sent)
+
+    def forward_rest(self, loan: LoanedItem[list[Any]], sent: int) -> None:
+        """Do as `forward` with a loan of which the kernel has taken `sent` bytes; likewise."""
+        self.forward(loan)
+        if not self.closed:
+            self._keep_rest(loan, loan.item[0], sent)
 
     def _keep_rest(self, loan: LoanedItem[list[Any]], data: bytes, sent: int) -> None:
         """Keep the unsent rest of the only loan here, for a task to send."""

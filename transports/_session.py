@@ -289,17 +289,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 await self._held(self._hold)
             if not work.begin():
                 await self._wait_for_turn(work.wait)
-            flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
-            try:
-                more = self._handle_input()
-            finally:
-                flusher.corks -= 1
+            more = self._handle_and_send()
             if flusher.dirty:
-                # What this reader may have to wait for must not sit unsent in its own hands.
-                if len(flusher.dirty) <= OUTLETS_A_STEP:
-                    flusher.flush_now()
-                else:
-                    await flusher.flush(work)
+                await flusher.flush(work)
             work.end()
             if self._hold is not None:
                 continue  # something may have been read when it is over
@@ -361,16 +353,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if not (data and work.begin()):
             return None
         self._received(data)
-        flusher = self._server.flusher
-        flusher.corks += 1
-        try:
-            more = self._handle_input()
-        finally:
-            flusher.corks -= 1
-        if flusher.dirty:
-            if len(flusher.dirty) > OUTLETS_A_STEP:
-                return False
-            flusher.flush_now()
+        more = self._handle_and_send()
+        if self._server.flusher.dirty:
+            return False
         work.end()
         if more or self._hold is not None or self._ending() is not None:
             return False
@@ -380,6 +365,22 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if self._input is None and self._holding() <= FREE_BYTES:
             return True
         return self._note_input() is None
+
+    def _handle_and_send(self) -> bool:
+        """Handle what was read, and send what came of it; whether it stopped (`_handle_input`).
+
+        What this reader may have to wait for must not sit unsent in its own hands. Where there are
+        very many outlets it is still to be flushed.
+        """
+        flusher = self._server.flusher
+        flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
+        try:
+            more = self._handle_input()
+        finally:
+            flusher.corks -= 1
+        if flusher.dirty and len(flusher.dirty) <= OUTLETS_A_STEP:
+            flusher.flush_now()
+        return more
 
     async def _wait_for_turn(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Wait until it is this connection's turn, and begin a step; its clock stands still."""

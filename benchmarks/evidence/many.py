@@ -210,7 +210,7 @@ def _ratio(results: Results, row: str, server: str, of: Callable[[Found], float]
 
 
 def _latency(results: Results, row: str, server: str) -> str:
-    found = results.of(row, server)
+    found = [f for f in results.of(row, server) if f["p50"] is not None]
     if not found:
         return "-"
     p50, p99 = (statistics.median(f[name] * 1e3 for f in found) for name in ("p50", "p99"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +50,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for number in range(PASSES):
             for load in LOADS.values():
+                found: list[dict[str, Any]] = []
                 for server in servers:
                     scratch = Path(folder) / f"{number}-{load.name}-{server.name}"
                     try:
@@ -57,7 +59,9 @@ def measure(setting: Setting) -> dict[str, Any]:
                         skipped.append(f"{server.name}, {load.name}: {first_line(error)}.")
                         setting.report(skipped[-1])
                         continue
-                    samples.append(attrs.asdict(sample))
+                    found.append(attrs.asdict(sample))
+                if len(found) == len(servers):  # ratios are taken pass by pass
+                    samples += found
             setting.report(f"syndicate: pass {number + 1} of {PASSES}")
     return {
         "seconds": seconds,
@@ -92,6 +96,7 @@ def render(data: dict[str, Any]) -> Rendered:
     rows: Sequence[Mapping[str, Any]] = data["samples"]
     samples = [Sample(**row) for row in rows]
     rust = data.get("rust")
+    passes = max(Counter((each.load, each.server) for each in samples).values(), default=0)
     text = (
         "The relay's Syndicate port beside the server that the protocol's author writes in Rust, "
         f"{'syndicate-server' if rust is None else rust}. *alike*: messages that differ in one "
@@ -99,7 +104,7 @@ def render(data: dict[str, Any]) -> Rendered:
         "messages that are not alike, many in a turn, assertions that come and go, ping-pong, and "
         "messages through a reference with a caveat. CPU of the server, all threads, for each "
         "delivery (for a ping: there and back, with one or ten under way), in "
-        f"{PASSES} interleaved passes of {data['seconds']:g} s, a fresh server each. One publisher "
+        f"{passes} interleaved passes of {data['seconds']:g} s, a fresh server each. One publisher "
         "writes what is taken; the number behind the name counts the observers."
     )
     if rust is None:

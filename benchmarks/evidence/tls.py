@@ -33,6 +33,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     """Measure each server without TLS and with it, by turns."""
     passes = PASSES if setting.scale >= 0.5 else 1
     seconds = max(0.3, SECONDS * setting.scale)
+    clients = max(20, round(CLIENTS * min(1.0, setting.scale)))
     runs: list[dict[str, Any]] = []
     skipped: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tls-") as folder:
@@ -52,7 +53,7 @@ def measure(setting: Setting) -> dict[str, Any]:
                             papers,
                             seconds,
                             setting.cores,
-                            max(20, round(CLIENTS * min(1.0, setting.scale))),
+                            clients,
                         )
                     except (ServerError, PerfError, OSError) as error:
                         skipped.append(f"{where}: {first_line(error)}")
@@ -62,7 +63,13 @@ def measure(setting: Setting) -> dict[str, Any]:
                     runs.append(
                         {"number": number, "server": name, "tls": secure} | attrs.asdict(found)
                     )
-    return {"passes": passes, "seconds": seconds, "runs": runs, "skipped": skipped}
+    return {
+        "passes": passes,
+        "seconds": seconds,
+        "clients": clients,
+        "runs": runs,
+        "skipped": skipped,
+    }
 
 
 def render(data: dict[str, Any]) -> Rendered:
@@ -72,7 +79,7 @@ def render(data: dict[str, Any]) -> Rendered:
         f"The relay and mosquitto without TLS and with it (1.3, a P-256 certificate): {RATE:,} "
         f"messages a second to {SUBSCRIBERS} subscribers, where each message is a record of its "
         "own; pipelined, where a record has many; and connecting, with a full handshake, "
-        f"{CLIENTS} clients one after the other, which are idle then. "
+        f"{data.get('clients', CLIENTS)} clients one after the other, which are idle then. "
         f"{_passes(data['passes'])} of {data['seconds']:g} s; the generator is `clearfunds perf`."
     )
     lines: list[list[str]] = []

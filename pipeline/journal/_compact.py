@@ -21,7 +21,6 @@ was away so long that an hour was merged of which it had seen a part reads that 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import time
@@ -37,7 +36,7 @@ from . import _names
 from ._damage import Damage, why_damaged
 from ._files import HIDDEN, ROW_GROUP, parquet_writer
 from ._listing import local
-from ._lock import deleting
+from ._lock import deleting, take
 from ._names import Name
 from ._readers import open_private
 from ._tables import TABLES, Table, arrow
@@ -85,12 +84,7 @@ def alone(folder: Path) -> Generator[bool]:
     """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield take(descriptor)
     finally:
         os.close(descriptor)
 

@@ -36,12 +36,16 @@ def reading(folder: Path | None) -> Generator[None]:
 def deleting(folder: Path) -> Generator[bool]:
     """Keep readers out for the length of a block, if nobody reads: the value says whether."""
     with _open(folder) as descriptor:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield take(descriptor)
+
+
+def take(descriptor: int) -> bool:
+    """Take the lock of an open file or folder, until it is closed, if nobody has it; whether so."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

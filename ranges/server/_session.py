@@ -27,7 +27,6 @@ import trio
 from ...access._tenants import printable
 from ...accounts import Account, QuotaExceededError
 from ...transports._errors import RemoteProtocolError
-from ...transports._flusher import OUTLETS_A_STEP
 from ...transports._link import Link
 from ...transports._need_data import NEED_DATA
 from ...transports._peer_facts import PeerFacts
@@ -134,11 +133,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         while True:
             if not work.begin():
                 await self._wait_for_turn(work.wait)
-            with flusher.corked():
-                more = self._handle_input()
-            if len(flusher.dirty) <= OUTLETS_A_STEP:
-                flusher.flush_now()
-            else:
+            more = self._handle_and_send()
+            if flusher.dirty:
                 await flusher.flush(work)
             work.end()
             if self._step is not None:

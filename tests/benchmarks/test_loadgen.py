@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import trio
 
+from tests.benchmarks.frames import frame_end
 from tests.ports import lasting_port
 
 if TYPE_CHECKING:
@@ -205,21 +206,11 @@ class FakeBroker:
         try:
             async for data in stream:
                 pending += data
-                while (end := self.frame_end(pending)) is not None:
+                while (end := frame_end(pending)) is not None:
                     frame, pending = pending[:end], pending[end:]
                     await self.take(stream, frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
-
-    @staticmethod
-    def frame_end(data: bytes) -> int | None:
-        size = 0
-        for index, digit in enumerate(data[1:5]):
-            size |= (digit & 0x7F) << 7 * index
-            if digit < 0x80:
-                end = 2 + index + size
-                return end if end <= len(data) else None
-        return None
 
     async def take(self, stream: trio.SocketStream, frame: bytes) -> None:
         match frame[0]:

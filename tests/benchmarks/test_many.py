@@ -20,6 +20,7 @@ from benchmarks.fanout import Cores
 from benchmarks.loadgen import ManyLoad, build, run_many
 from benchmarks.many import ROWS, Results, Row, Sample, Setting
 from benchmarks.servers import (
+    DURABLE,
     HIVEMQ,
     MOSQUITTO,
     NATS,
@@ -30,6 +31,11 @@ from benchmarks.servers import (
     Running,
     Server,
 )
+from tests.benchmarks.frames import frame_end
+
+KEEPING = DURABLE[0]
+"""mosquitto, which with the options of the other section drops what it has queued for a session
+beyond a thousand messages, those of QoS 1, too."""
 
 LOADGEN = Path(__file__).parents[2] / "benchmarks" / "loadgen.py"
 
@@ -57,7 +63,7 @@ def running(server: AnyServer, tmp_path: Path) -> Generator[Running]:
 @pytest.mark.parametrize("pace", ["rate", "window"])
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("kind", ["pairs", "fan-in"])
-@pytest.mark.parametrize("server", [Relay(), MOSQUITTO, NATS], ids=lambda server: server.name)
+@pytest.mark.parametrize("server", [Relay(), KEEPING, NATS], ids=lambda server: server.name)
 def test_everything_arrives_once_from_a_real_server(
     server: AnyServer, kind: str, qos: int, pace: str, tmp_path: Path
 ) -> None:
@@ -151,17 +157,6 @@ class Broker:
                 pass
             case other:
                 raise AssertionError(f"an unexpected packet: {other:#x}")
-
-
-def frame_end(data: bytes) -> int | None:
-    """Return where the first packet ends; None if it is not all there."""
-    size = 0
-    for index, digit in enumerate(data[1:5]):
-        size |= (digit & 0x7F) << 7 * index
-        if digit < 0x80:
-            end = 2 + index + size
-            return end if end <= len(data) else None
-    return None
 
 
 def honest(topic: str, _number: int, frame: bytes) -> list[tuple[str, bytes]]:
@@ -308,7 +303,7 @@ def found_of(cpu: float, p99: float = 0.001, **more: Any) -> dict[str, Any]:
 
 def test_rows_have_names_of_their_own_and_say_what_they_are() -> None:
     assert all(name == row.name for name, row in ROWS.items())
-    assert {row.connections for row in ROWS.values()} >= {10, 5000}
+    assert {2 * row.publishers for row in ROWS.values() if row.kind == "pairs"} >= {10, 5000}
     assert ROWS["pairs-1000-qos1"].meaning == "1,000 pairs, QoS 1, 8,000/s"
     assert ROWS["pairs-100-dense"].meaning == "100 pairs, QoS 0, 4 in flight each"
     assert set(section.CHOSEN) | set(section.FEW) <= set(ROWS)

@@ -16,7 +16,7 @@ from tests.relay.powered import powered
 from tests.store.disk import Disks, refuse
 from tests.transports.peers import until
 
-ENOUGH = 100
+ENOUGH = 101
 """Messages to be confirmed in all."""
 
 
@@ -49,7 +49,7 @@ async def rounds(disks: Disks, seed: int, number: int, **settings: object) -> Lo
 @pytest.mark.parametrize(("seed", "interval"), [(1, 0.0), (2, 0.02), (3, 0.1)])
 async def test_power_fails_under_load(seed: int, interval: float, disks: Disks) -> None:
     load = await rounds(disks, seed, 6, fsync_interval=interval)
-    assert load.has_confirmed(ENOUGH)
+    assert len(load.confirmed) > 100
     assert sum(each.again for each in load.subscribers) > 10
 
 

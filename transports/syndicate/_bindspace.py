@@ -165,10 +165,7 @@ class Bindspace(Entity):
     def _bound(self, binding: Binding, whom: Entity | None, source: Source) -> Callable[[], None]:
         if self.is_own(binding.oid):
             raise RemoteProtocolError("this name is the relay's own")
-        settings = self.settings
-        self._shares.take(
-            source, settings.max_bound_names, settings.names_per_connection, BINDING_LIMITS
-        )
+        self._take_share(source)
         space = self._space.dataspace
         shown = wire_value(Record(_BOUND, (binding.oid,)))
         sturdyref = sturdyref_value(mint(binding.oid, binding.key))
@@ -195,6 +192,10 @@ class Bindspace(Entity):
 
         return end
 
+    def _take_share(self, source: Source) -> None:
+        most, each = self.settings.max_bound_names, self.settings.names_per_connection
+        self._shares.take(source, most, each, BINDING_LIMITS)
+
     def _refused(self, why: str, whom: Entity | None, source: Source) -> Callable[[], None]:
         source.complain(why)
         told: Answers = []
@@ -215,16 +216,10 @@ class Bindspace(Entity):
     # -- dataspaces -----------------------------------------------------------------------------
 
     def _make(self, whom: Entity, source: Source) -> Callable[[], None]:
-        settings = self.settings
         try:
-            self._shares.take(
-                source, settings.max_bound_names, settings.names_per_connection, BINDING_LIMITS
-            )
-        except TooManyError as exc:
+            told = self._made(whom, source)
+        except (TooManyError, QuotaExceededError) as exc:
             return self._refused(f"no dataspace was made: {exc}", whom, source)
-        made = new_dataspace(self._space, settings)
-        with source.account.turn() as turn:
-            told: Answers = [tell(turn, whom, made, "ok", source)]
 
         def end() -> None:
             self._shares.give_back(source)
@@ -232,6 +227,15 @@ class Bindspace(Entity):
                 _take_back(turn, told)
 
         return end
+
+    def _made(self, whom: Entity, source: Source) -> Answers:
+        self._take_share(source)
+        try:
+            with source.account.turn() as turn:
+                return [tell(turn, whom, new_dataspace(self._space, self.settings), "ok", source)]
+        except BaseException:
+            self._shares.give_back(source)
+            raise
 
 
 def new_dataspace(beside: DataspaceEntity, settings: ServerSettings) -> DataspaceEntity:

@@ -27,6 +27,8 @@ ABLE: Final = frozenset(
 assertions cannot wait behind messages that are spilled to disk."""
 
 _WHOLE_BINARY: Final = 0x82
+_MASKED: Final = 0x80
+"""In the second byte of a frame from a client: the relay is one on a route [RFC 6455, 5.3]."""
 
 
 def _scanner() -> Scanner:
@@ -65,7 +67,7 @@ class Messages:
     def _first(self, chunk: bytes, start: int) -> tuple[int, int]:
         """Return where a frame ends and its number of messages; 0 if it has other events."""
         if self.websocket:
-            if chunk[start] != _WHOLE_BINARY:
+            if chunk[start] != _WHOLE_BINARY or chunk[start + 1] & _MASKED:
                 return start, 0
             start += {126: 4, 127: 10}.get(chunk[start + 1], 2)
         if chunk[start] != SEQUENCE:

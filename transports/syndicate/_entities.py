@@ -23,7 +23,7 @@ from ...dataspace import Assertion, CapturesOnly, Dataspace, Observation, Patter
 from .._errors import RemoteProtocolError
 from ._flat import FlatEvent
 from ._patterns import pattern_from_wire
-from ._plans import Plans
+from ._plans import MAX_REMEMBERED, Plans
 from ._port import Ask, Made, Make, NobodyPort, Port, Unmake
 from ._preserves import Embedded, Record, Symbol, Value
 from ._sturdy import (
@@ -380,7 +380,9 @@ class Attenuated(Entity):
             if len(self._passing) >= MAX_PASSING:
                 self._passing.clear()
             value = Encoded(data[event.start : event.end])
-            passes = self._passing[alike] = self._through(value) is value
+            passes = self._through(value) is value
+            if sum(map(len, alike)) <= MAX_REMEMBERED:
+                self._passing[alike] = passes
         return passes
 
     def _through(self, value: WireValue) -> WireValue | None:

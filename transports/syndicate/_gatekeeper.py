@@ -69,6 +69,7 @@ class Question:
 
     Attributes:
         step: what is asked for.
+        key: the key of the name that it asks for; None: it has none.
         source: the connection that asks.
         handle: the handle of the question.
         asked: when, on the ledger's clock.
@@ -76,10 +77,11 @@ class Question:
         outcome: the reference, or why there is none.
     """
 
-    __slots__ = ("_asker", "_given", "asked", "handle", "outcome", "over", "source", "step")
+    __slots__ = ("_asker", "_given", "asked", "handle", "key", "outcome", "over", "source", "step")
 
     def __init__(self, step: Value, asker: Entity, source: Source, asked: float) -> None:
         self.step = step
+        self.key = _key(step)
         self._asker = asker
         self._given: dict[Dialect, Retractor | None] = {}
         self.source = source
@@ -173,8 +175,7 @@ class Gatekeeper(Entity):
         return partial(self._retract, question)
 
     def _begin(self, question: Question) -> None:
-        key = _key(question.step)
-        source = question.source
+        key, source = question.key, question.source
         if key is not None and self._followed[source] < MAX_FOLLOWED:
             self._followed[source] += 1
             self._standing.setdefault(key, {})[question] = None
@@ -202,9 +203,13 @@ class Gatekeeper(Entity):
     def _changed(self, key: bytes) -> None:
         """Answer again those who have asked for a name that is bound, or is no longer."""
         for question in list(self._standing.get(key, ())):
-            question.outcome = self._outcome(question)
-            with question.source.account.turn() as turn:
-                question.change(turn)
+            faults = question.source.account.ledger.faults
+            faults.call(None, "answering again", self._answer_again, question)
+
+    def _answer_again(self, question: Question) -> None:
+        question.outcome = self._outcome(question)
+        with question.source.account.turn() as turn:
+            question.change(turn)
 
     def _forget(self, question: Question) -> None:
         self._waiting.pop(question, None)
@@ -217,7 +222,7 @@ class Gatekeeper(Entity):
             return  # a turn that retracted it has failed, and the peer has left
         question.over = True
         self._forget(question)
-        key = _key(question.step)
+        key = question.key
         if key is not None and question in self._standing.get(key, ()):
             asked = self._standing[key]
             del asked[question]

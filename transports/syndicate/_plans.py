@@ -34,8 +34,8 @@ MAX_CAPTURES: Final = 8
 (`dataspace._telling`)."""
 
 MAX_REMEMBERED: Final = 256
-"""Largest assertion in bytes for which it is remembered what observers see of it: one that comes
-and goes, and comes again."""
+"""Most bytes of what is remembered of a record: of an assertion that comes and goes, and comes
+again, or of what decides about records that are alike. Nobody is charged for it."""
 
 Pieces: TypeAlias = tuple[tuple[int, int], ...]
 """What an observer captures: fields, from one number to another; (-1, -1) for the record."""
@@ -73,7 +73,9 @@ class _Kind:
 
     decide: tuple[int, ...] | None
     """The fields whose content decides; None: there are no plans for these records."""
-    plans: dict[Hashable, Plan | None] = attrs.field(factory=dict[Hashable, "Plan | None"])
+    plans: dict[tuple[bytes, ...], Plan | None] = attrs.field(
+        factory=dict[tuple[bytes, ...], "Plan | None"]
+    )
 
 
 class Plans:
@@ -101,6 +103,8 @@ class Plans:
         if self._version != self._dataspace.version or self._count > MAX_PLANS:
             self._version = self._dataspace.version
             self.forget()
+        if places[0] - event.start > MAX_REMEMBERED:
+            return None
         name = data[event.start : places[0]], len(places)
         kind = self._kinds.get(name)
         if kind is None:
@@ -112,14 +116,16 @@ class Plans:
         decide = kind.decide
         if decide is None:
             return None
-        key: Hashable = ()
+        key: tuple[bytes, ...] = ()
         if decide:
             key = tuple([data[places[at] : places[at + 1]] for at in decide])
         try:
             return kind.plans[key]
         except KeyError:
-            self._count += 1
-            plan = kind.plans[key] = self._plan(data[event.start : event.end])
+            plan = self._plan(data[event.start : event.end])
+            if sum(map(len, key)) <= MAX_REMEMBERED:
+                self._count += 1
+                kind.plans[key] = plan
             return plan
 
     def seen(self, data: bytes, event: FlatEvent) -> Seen | None:

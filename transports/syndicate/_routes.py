@@ -233,7 +233,10 @@ class Routes:
             return answer.end
         route = Route(self.server, path, answer, next(self._numbers))
         self._open.add(route)
-        self.server.nursery.start_soon(route.run, name=f"route {route.number}")
+        follow = self.space.ledger.faults.keep_going
+        self.server.nursery.start_soon(
+            follow, "following a route", route.run, name=f"route {route.number}"
+        )
 
         def end() -> None:
             self._shares.give_back(source)
@@ -345,14 +348,17 @@ class Route:
         if self._over:
             link.close()
             return
-        session = SyndicateSession(self._server, link, LISTENER, entry=Inert(), websocket=websocket)
-        self._session = session
-        extra = {"event": "route", "account": session.name}
-        self._server.logger.info("%s connected", session.name, extra=extra)
         try:
+            session = SyndicateSession(
+                self._server, link, LISTENER, entry=Inert(), websocket=websocket
+            )
+            self._session = session
+            extra = {"event": "route", "account": session.name}
+            self._server.logger.info("%s connected", session.name, extra=extra)
             self._resolve(session, address, session.far(0), 0)
             await session.run()
         finally:
+            link.close()
             self._session = None
             if not self._over:
                 self._answer.give("the connection to the other server has ended")

@@ -78,8 +78,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     __slots__ = (
         "_answers", "_connection", "_fault", "_flat", "_forgotten", "_framing", "_lookahead",
-        "_lookahead_bytes", "_membrane", "_messages", "_messages_bytes", "_peer", "_receiver",
-        "_sniffs", "_templates", "_websocket", "sender", "turn_credit",
+        "_lookahead_bytes", "_membrane", "_messages", "_messages_bytes", "_not_flat", "_peer",
+        "_receiver", "_sniffs", "_templates", "_websocket", "sender", "turn_credit",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -146,6 +146,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         )
         self._answers: set[Answer] = set()
         self._templates = Templates()
+        self._not_flat = False  # the next packet has been looked at, and goes the general way
         self._flat = FlatTurns(
             self.account,
             self._connection,
@@ -565,7 +566,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         """Handle flat packets; whether there were any."""
         connection = self._connection
         at = connection.buffered()
-        if at is None or self._fault is not None:
+        if self._not_flat or at is None or self._fault is not None:
+            self._not_flat = False
             return False
         packets, end = self._flat.forward(*at)
         if packets:
@@ -603,6 +605,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         finally:
             flusher.corks -= 1
         if not packets:
+            self._not_flat = True
             return None
         server.counters.received_bytes += len(data)
         self.turn_credit.took(packets)

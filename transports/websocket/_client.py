@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import attrs
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 MAX_HANDSHAKE_SIZE = 16 << 10
 """The largest answer to the handshake, in bytes."""
 
+_NEEDS_ESCAPING: Final = re.compile(r"[^!-~]")
+"""No printable ASCII character, or a space [RFC 3986 section 2]."""
+
 
 @attrs.frozen
 class WebSocketURL:
@@ -49,6 +53,9 @@ class WebSocketURL:
         Raises:
             ValueError: It is none of a WebSocket.
         """
+        if _NEEDS_ESCAPING.search(url):
+            msg = f"{url!r} has a character that a URL has to escape, as %20 for a space"
+            raise ValueError(msg)
         parts = urlsplit(url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname or "@" in parts.netloc:
             msg = f"{url!r} is not of the form ws://host:port/path or wss://host:port/path"

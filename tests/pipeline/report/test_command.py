@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
     Said = Callable[..., str]
 
 
@@ -154,29 +152,6 @@ def test_neither_engine(
 def test_elsewhere(refused: Said) -> None:
     said = refused("s3a://bucket/journal", engine="local")
     assert "the local engine reads journals on this machine" in said
-
-
-class Kept:
-    """A session that is others' to stop."""
-
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
-
-    def stop(self) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-
-@pytest.fixture
-def ours(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the command work with the tests' session."""
-
-    def session(_: str, **__: str) -> Kept:
-        return Kept(spark)
-
-    monkeypatch.setattr("clearfunds.pipeline.report._run.session", session)
 
 
 @pytest.mark.usefixtures("ours")

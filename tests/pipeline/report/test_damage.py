@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,10 +15,6 @@ from clearfunds.pipeline._arrow import arrow
 from clearfunds.pipeline.journal import TABLES
 from clearfunds.pipeline.journal._damage import why_damaged
 from tests.pipeline.journal.small_files import BEGIN, SECOND, settlements, write_file, write_small
-from tests.pipeline.report.test_command import Kept
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 HOUR = 3600 * SECOND
 
@@ -71,16 +67,6 @@ KINDS: dict[Callable[[bytes], bytes], tuple[str, str]] = {
     of_something_else: ("is damaged: the checksum", "is no file of settlements: it has no column"),
     of_other_types: ("is damaged: the checksum", "is no file of settlements: its column settled"),
 }
-
-
-@pytest.fixture
-def ours(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the command work with the tests' session."""
-
-    def session(_: str, **__: str) -> Kept:
-        return Kept(spark)
-
-    monkeypatch.setattr("clearfunds.pipeline.report._run.session", session)
 
 
 @pytest.mark.usefixtures("ours")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 from hypothesis import given, settings
@@ -231,3 +233,24 @@ def test_a_caveat_that_looks_at_one_field_lets_others_through_whatever_they_are(
         assert not passes(1, n, n)
         assert not passes(1, n)
         assert not passes(True, n, "x")
+
+
+def test_nothing_is_remembered_of_long_fields() -> None:
+    """Nobody would be charged for it."""
+    only = rec("rec", Symbol("Says"), (rec("lit", "x"), rec("_")))
+    entity = Attenuated(
+        Inert(), (rec("rewrite", rec("bind", only), rec("ref", 0)),), max_caveats_size=1 << 16
+    )
+    raw = encode_binary(rec("Says", "y", 1))
+    entity.passes(raw, _event(raw))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for n in range(100):
+            raw = encode_binary(rec("Says", f"{n:05}" * 2_000, 1))
+            assert not entity.passes(raw, _event(raw))
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000

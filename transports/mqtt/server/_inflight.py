@@ -34,6 +34,7 @@ from ....accounts._fair_queue import FairQueue
 from ....dataspace import Publication
 from ....dataspace.queues import Delivery, PrefetchWindow
 from ....persistence._spool import OpenSpool, Spool
+from ..._direct_send import forward_and_send
 from ..._flusher import SENDING
 from ..._outlet import Outlet, nobody
 from ..codec._frames import PUBACK
@@ -249,7 +250,7 @@ class Inflight(LoanQueue):
         if outlet.queue:
             outlet.forward(loan)
         else:
-            outlet.forward_at_once(loan, packet)
+            forward_and_send(outlet, loan, packet)
         return True
 
     def keep_order(self) -> None:

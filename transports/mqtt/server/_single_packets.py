@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 from ....accounts import borrow_run, hold_all
 from ....dataspace import Publication
 from ....dataspace._at_least_once import AtLeastOnce
+from ..._direct_send import answer_and_send
 from ..._flusher import OUTLETS_A_STEP
 from ..._outlet import Outlet
 from ..codec._connection import State
-from ..codec._frames import PUBACK, PUBLISH, QOS_1
+from ..codec._frames import PUBACK, PUBLISH, QOS_1, body_of
 from ._inflight import Inflight
 from ._mqtt5 import AtMostOnce
 from ._selecting import Selecting
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 CONFIRMED: Final = PUBLISH | QOS_1
 """The first byte of a QoS 1 PUBLISH, neither sent again nor to be retained."""
+
+LEAST_BYTES: Final = 7
+"""A QoS 1 PUBLISH has at least a fixed header, a topic of one byte, and an identifier."""
 
 ACKING: Final = (Inflight, AtLeastOnce, Selecting)
 """Recipients of QoS 1 that may be responsible for a publication at once: if an `Inflight` holds
@@ -113,22 +117,17 @@ class SinglePackets:
         if acks is None or len(acks) or client.excess is not None or client.billing.by_topic:
             return None
         size = len(data)
-        if size < 2:
-            return None
-        length = data[1]
-        at = 2
-        if length > 127:
-            if size < 3 or data[2] > 127:
-                return None
-            length = (length & 127) | data[2] << 7
-            at = 3
-        if size != at + length or length < 2 or size > self._connection.max_packet_size:
+        if size < LEAST_BYTES or (data[1] > 127 and data[2] > 127):
+            return None  # reads that are handled here are no longer than two digits can say
+        at, stop = body_of(data, 0)
+        if stop != size or size > self._connection.max_packet_size:
             return None
         end = at + 2 + (data[at] << 8 | data[at + 1])
         tail = end + 2
-        key = data[at:end]
-        route = self._forwarder.route_of(key)
-        if route is None or route.looked_into or tail > size:
+        if tail > size:
+            return None
+        route = self._forwarder.route_of(data[at:end])
+        if route is None or route.looked_into:
             return None
         identifier = data[end:tail]
         holders, plain = route.acked.holders, route.unacked.holders
@@ -151,9 +150,12 @@ class SinglePackets:
             or not account.is_open_wide()
         ):
             return None
+        inflights: list[Inflight] = []
         for holder in holders:
-            if type(holder) not in ACKING or type(holder.last_holder) is not Inflight:
+            inflight = holder.last_holder
+            if type(holder) not in ACKING or type(inflight) is not Inflight:
                 return None
+            inflights.append(inflight)
         for holder in plain:
             if type(holder) not in NOT_ACKING:
                 return None
@@ -162,11 +164,10 @@ class SinglePackets:
         borrow_run(account, 1, nbytes, copies)
         now = ledger.clock()
         others: list[Recipient] = []
-        for holder in holders:
-            inflight = holder.holder if type(holder) is AtLeastOnce else holder
+        for holder, inflight in zip(holders, inflights, strict=True):
             if (
                 mqtt5 is not None
-                or type(inflight) is not Inflight
+                or type(holder) is Selecting
                 or not inflight.hold_packet(account, data[:end], data[tail:], nbytes, now)
             ):
                 others.append(holder)
@@ -178,5 +179,5 @@ class SinglePackets:
             hold_all(account, plain, Publication(route.topic, data[tail:]), 1, nbytes)
         server.dataspace.count_run(1, copies)
         server.counters.received += 1
-        client.sender.outlet.answer(account, b"\x40\x02" + identifier)
+        answer_and_send(client.sender.outlet, account, b"\x40\x02" + identifier)
         return self._end(data)

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from clearfunds.accounts import Turn
 from clearfunds.relay import RelaySettings
 from clearfunds.relay._relay import check_relay
 from clearfunds.transports._listener import ListenURLError
 from clearfunds.transports.syndicate import mint
+from clearfunds.transports.syndicate._gatekeeper import Question
 from clearfunds.transports.syndicate._preserves import decode_text
 from tests.transports.peers import until
 from tests.transports.syndicate.relay.peers import (
@@ -281,6 +283,30 @@ async def test_a_failed_packet_binds_nothing() -> None:
 async def test_the_two_names_of_the_relay_differ() -> None:
     with pytest.raises(ListenURLError, match="--sturdy-oid and --bind-oid are both 'syndicate'"):
         check_relay(RelaySettings(listen=(GATE,), sturdy_key=KEY, bind_oid="syndicate"))
+
+
+async def test_an_answer_that_fails_keeps_no_other_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change, failed = Question.change, 0
+
+    def fail_once(question: Question, turn: Turn) -> None:
+        nonlocal failed
+        failed += 1
+        if failed == 1:
+            raise LookupError("nobody expects this")
+        change(question, turn)
+
+    monkeypatch.setattr(Question, "change", fail_once)
+    async with guarded() as served, served.peer() as owner, served.peer() as guest:
+        space = await binder(owner)
+        for n in (10, 11):
+            assert (await resolve(guest, sturdyref(), n, n)).startswith("<error ")
+        await owner.send(bound("#:[0 8]", at=space))
+        await owner.lines(1)
+        assert sorted(line[:8] for line in await guest.lines(2)) == ["11 + <ok", "11 - <er"]
+        assert served.ledger.faults.unowned == 1
+        served.ledger.faults.unowned = 0
 
 
 async def test_the_first_questions_of_a_connection_are_answered_again(

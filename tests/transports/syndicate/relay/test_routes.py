@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 
+from clearfunds.transports._connecting import SocketStream, open_stream
 from clearfunds.transports.syndicate import mint
 from tests.transports.peers import SECONDS, until
 from tests.transports.syndicate.relay.peers import (
@@ -138,6 +139,8 @@ async def test_references_pass_both_ways_by_a_route() -> None:
         ('<route [<unix "/x">]>', "<tcp host port>"),
         ('<route [<ws "http://x">]>', "ws://host:port/path"),
         ('<route [<ws "ws://x:y">]>', "an address cannot be used"),
+        ('<route [<ws "ws://127.0.0.1:9/\u00e9">]>', "a character that a URL has to escape"),
+        ('<route [<ws "ws://127.0.0.1:9/a b">]>', "a character that a URL has to escape"),
         ('<route [<tcp "127.0.0.1" 0>]>', "<tcp host port>"),
         ('<route [<tcp "127.0.0.1" 9>] <noise {}>>', "a sturdyref is"),
     ],
@@ -154,6 +157,28 @@ async def test_what_is_no_route_is_answered_so(route: str, why: str) -> None:
         assert why in line
         await peer.send("[[1 <R 30>]]")
         assert await peer.told() == [line.replace("+", "-", 1)]
+
+
+async def test_an_error_of_the_relay_itself_ends_no_relay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clearfunds.accounts._faults.PAUSE_SECONDS", 0.01)
+    failed = 0
+
+    async def fail_once(host: str, port: int) -> SocketStream:
+        nonlocal failed
+        failed += 1
+        if failed == 1:
+            raise LookupError("nobody expects this")
+        return await open_stream(host, port)
+
+    monkeypatch.setattr("clearfunds.transports.syndicate._routes.open_stream", fail_once)
+    async with two() as relays, relays.near.peer() as peer:
+        await watcher(peer)
+        await followed(peer, relays.route(FAR))
+        assert failed == 2
+        assert relays.near.ledger.faults.unowned == 1
+        relays.near.ledger.faults.unowned = 0
 
 
 async def test_nobody_at_the_address_is_answered_so() -> None:
