@@ -15,7 +15,7 @@ from ._backlog import Part as Part
 from ._backlog import Relief as Relief
 from ._backlog import open_lagging as open_lagging
 from ._books import borrow_run as borrow_run
-from ._books import pass_answer as pass_answer
+from ._books import pass_answers as pass_answers
 from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm
 from ._confirm import CountedConfirm as CountedConfirm

@@ -164,23 +164,24 @@ def pass_run(account: Account, items: int, nbytes: int, copies: int, holder: Hol
         each = each.parent
 
 
-def pass_answer(account: Account, nbytes: int, holder: Holder) -> None:
-    """Book an answer of one item that went out at once; the same as `borrow` and then `repay`.
+def pass_answers(account: Account, items: int, nbytes: int, holder: Holder) -> None:
+    """Book answers that went out at once; the same as `borrow` and then `repay`.
 
     For callers that have seen that nothing records or traces, and that no gate is closed.
     """
-    holder.ages.counts[0] += 1
+    holder.ages.counts[0] += items
     ledger = account.ledger
-    account.borrowed_items += 1
+    account.borrowed_items += items
     account.borrowed_bytes += nbytes
-    ledger.borrowed_items += 1
+    ledger.borrowed_items += items
     ledger.borrowed_bytes += nbytes
-    ledger.repaid_items[0] += 1  # 0 is Outcome.DELIVERED
+    ledger.repaid_items[0] += items  # 0 is Outcome.DELIVERED
     ledger.repaid_bytes[0] += nbytes
     each: Account | None = account
     while each is not None:
-        if each.debt_items >= each.peak_items:
-            each.peak_items = each.debt_items + 1
+        top = each.debt_items + items
+        if top > each.peak_items:
+            each.peak_items = top
         top = each.debt_bytes + nbytes
         if top > each.peak_bytes:
             each.peak_bytes = top

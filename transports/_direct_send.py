@@ -16,7 +16,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..accounts import Outcome, borrow_run, commit_run, hold_all, pass_answer, pass_run
+from ..accounts import Outcome, borrow_run, commit_run, hold_all, pass_answers, pass_run
 from ._flusher import OUTLETS_A_STEP, SENDING
 from ._outlet import SEND_BYTES, Outlet
 
@@ -123,8 +123,8 @@ def forward_and_send(outlet: Outlet, loan: LoanedItem[list[Any]], data: bytes) -
         outlet.forward_rest(loan, sent)
 
 
-def answer_and_send(outlet: Outlet, account: Account, data: bytes) -> None:
-    """Send one answer, charged to `account`, at once if nothing is before it.
+def answer_and_send(outlet: Outlet, account: Account, data: bytes, items: int) -> None:
+    """Send some answers, charged to `account`, at once if nothing is before them.
 
     For callers that have seen that nothing records or traces, and that no gate is closed.
     """
@@ -134,13 +134,13 @@ def answer_and_send(outlet: Outlet, account: Account, data: bytes) -> None:
         with suppress(OSError):  # found again when it is flushed
             sent = outlet.sock.send(data)
         if sent == nbytes:
-            pass_answer(account, nbytes, outlet)
+            pass_answers(account, items, nbytes, outlet)
             return
-    account.borrow(1, nbytes)
+    account.borrow(items, nbytes)
     if sent:
-        outlet.hold_rest(account, data, 1, nbytes, sent)
+        outlet.hold_rest(account, data, items, nbytes, sent)
     else:
-        outlet.hold(account, data, 1, nbytes, outlet.ledger.clock())
+        outlet.hold(account, data, items, nbytes, outlet.ledger.clock())
 
 
 def _fail(outlet: Outlet, error: Exception) -> None:

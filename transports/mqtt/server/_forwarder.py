@@ -263,7 +263,7 @@ class Forwarder:
             self.single = Single.of(packet, topic, properties=self._properties)
 
     def forward_single(self, data: bytes) -> bool | None:
-        """Forward a read that is one publication just like the one before; see `SinglePackets`.
+        """Forward a read that is one publication just like the one before; see `PlainPackets`.
 
         The same as `forward_runs` would do, at half of the cost: it is most of what those cost who
         have one message in flight.

@@ -221,13 +221,13 @@ class Inflight(LoanQueue):
             self.queue.clear()
 
     def hold_packet(
-        self, account: Account, head: bytes, tail: bytes, nbytes: int, now: float
+        self, account: Account, head: bytes, tail: bytes, nbytes: int, now: float, at_once: bool
     ) -> bool:
-        """Hold a QoS 1 publication that is a packet of MQTT 3.1.1, and send it at once.
+        """Hold a QoS 1 publication that is a packet of MQTT 3.1.1.
 
-        The same as `hold` and `Flusher.flush`, at a fifth of the cost. `head` and `tail` are the
-        packet before its identifier and behind it. False if there is more to be done for it:
-        nothing has been done then.
+        The same as `hold`, and `at_once` as `Flusher.flush`, too, at a fifth of the cost. `head`
+        and `tail` are the packet before its identifier and behind it. False if there is more to be
+        done for it: nothing has been done then.
         """
         outlet = self._outlet
         if (
@@ -247,10 +247,13 @@ class Inflight(LoanQueue):
         packet = b"".join((head, packet_id.to_bytes(2, "big"), tail))
         loan = lent(account, [packet], 1, nbytes, self, now)
         unacked[packet_id] = loan, 1
-        if outlet.queue:
-            outlet.forward(loan)
-        else:
-            forward_and_send(outlet, loan, packet)
+        try:
+            if outlet.queue or not at_once:
+                outlet.forward(loan)
+            else:
+                forward_and_send(outlet, loan, packet)
+        except Exception as exc:  # noqa: BLE001 (as in `hold`)
+            self.ledger.faults.note(self, SENDING, exc)
         return True
 
     def keep_order(self) -> None:

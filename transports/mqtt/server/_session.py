@@ -63,10 +63,10 @@ from ._inflight import Inflight
 from ._login import Login
 from ._persistent_inflight import PersistentInflight
 from ._persistent_sessions import PersistentSession
+from ._plain_packets import CONFIRMED, PlainPackets
 from ._publisher import Publisher
 from ._replays import Replays
 from ._sender import Sender
-from ._single_packets import SinglePackets
 from ._subscriber import Subscriber
 from ._subscriptions import PersistentSubscriptions, VolatileSubscriptions
 
@@ -102,8 +102,19 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_connection", "_entry", "_forwarder", "_incoming", "_listener", "_login", "_publisher",
-        "_replays", "_sender", "_singles", "_subscriber", "came", "client_id",
+        "_connection",
+        "_entry",
+        "_forwarder",
+        "_incoming",
+        "_listener",
+        "_login",
+        "_plain",
+        "_publisher",
+        "_replays",
+        "_sender",
+        "_subscriber",
+        "came",
+        "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -132,7 +143,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._subscriber: Subscriber | None = None
         self._forwarder: Forwarder | None = None
         self._replays = Replays()
-        self._singles: SinglePackets | None = None
+        self._plain: PlainPackets | None = None
 
     def __repr__(self) -> str:
         return f"<MqttSession {self.name}: {self._connection.state.value}>"
@@ -323,7 +334,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._stop_acking()
         if self._entry is not None and self._unacknowledged() is not None:
             self._entry.close()  # it has been let in, and nothing of it is under way any more
-        self._publisher = self._subscriber = self._singles = None
+        self._publisher = self._subscriber = self._plain = None
         forwarder, self._forwarder = self._forwarder, None
         if forwarder is not None and forwarder.excess is not None:
             forwarder.excess.close()
@@ -507,8 +518,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_read(self, data: bytes) -> bool | None:
         """See `Session._handle_read`."""
-        singles = self._singles
-        done = None if singles is None else singles.handle(data)
+        plain = self._plain
+        done = None if plain is None else plain.handle(data)
         if done is None:
             return super()._handle_read(data)
         self._last = self._server.ledger.clock()
@@ -552,6 +563,13 @@ class MqttSession(Session["MqttServer", Account | None]):
                         if not forwarder.read_all or connection.position == len(buffer):
                             continue
                         is_whole = False  # the end of the read has cut it: it costs nothing yet
+                elif buffer[position] == CONFIRMED and self._plain is not None:
+                    end = self._plain.confirm(buffer, position)
+                    if end > position:
+                        connection.position = end
+                        self._last = server.ledger.clock()
+                        has_begun = True
+                        continue
                 if is_whole and buffer[position] not in COSTLESS:
                     account = self.account
                     if forwarder.billing.by_topic:
@@ -692,7 +710,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         version = self._connection.version
         publisher = self._publisher = Publisher(client)
         subscriber = self._subscriber = Subscriber(client, subscriptions, self._replays, version)
-        self._singles = SinglePackets(
+        self._plain = PlainPackets(
             client, self._connection, forwarder, publisher, subscriber, self._replays
         )
         if resumed is not None:

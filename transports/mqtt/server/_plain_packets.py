@@ -1,9 +1,8 @@
-"""Reads that are one packet alone, handled in one short step.
+"""Plain packets, handled in one short step: a PUBLISH alone in its read, PUBACKs, QoS 1 in a row.
 
-Where clients send a packet now and then, nearly every read is one PUBLISH, or PUBACKs. Parsing them
-as any other packet, and making a turn for them, costs several times what is to be done. The cases
-here are the plain ones: where there is anything more to it, nothing is done, and `MqttSession`
-handles it as any read.
+Where clients send a packet now and then, nearly every read is one of these. Parsing them as any
+other packet, and making a turn for them, costs several times what is to be done. Where there is
+anything more to a packet, nothing is done here, and `MqttSession` handles it as any other.
 
 Whatever is done here has the same effect on the ledger and on the wire as there.
 """
@@ -39,6 +38,9 @@ CONFIRMED: Final = PUBLISH | QOS_1
 LEAST_BYTES: Final = 7
 """A QoS 1 PUBLISH has at least a fixed header, a topic of one byte, and an identifier."""
 
+MOST_PACKETS: Final = 32
+"""Packets that are acknowledged with one send; then other connections may have their turn."""
+
 ACKING: Final = (Inflight, AtLeastOnce, Selecting)
 """Recipients of QoS 1 that may be responsible for a publication at once: if an `Inflight` holds
 it. A queue is when it has written it."""
@@ -47,8 +49,8 @@ NOT_ACKING: Final = (Outlet, AtMostOnce)
 """The same of those that get it with QoS 0."""
 
 
-class SinglePackets:
-    """Handles one client's packets that come alone.
+class PlainPackets:
+    """Handles one client's plain packets.
 
     Args:
         client: The client.
@@ -88,10 +90,17 @@ class SinglePackets:
         if first == PUBLISH:
             return self._forwarder.forward_single(data)
         if first == CONFIRMED:
-            return self.confirm(data)
+            return self._confirm_alone(data)
         if first == PUBACK:
             return self.acknowledge(data)
         return None
+
+    def _confirm_alone(self, data: bytes) -> bool | None:
+        """Handle a read that begins with a QoS 1 PUBLISH, if it is one packet; see `handle`."""
+        size = len(data)
+        if size < LEAST_BYTES or body_of(data, 0)[1] != size or self.confirm(data) != size:
+            return None
+        return self._end(data)
 
     def acknowledge(self, data: bytes) -> bool | None:
         """Take PUBACKs; see `handle`."""
@@ -109,46 +118,84 @@ class SinglePackets:
             flusher.flush_now()
         return client.account.is_open_wide()
 
-    def confirm(self, data: bytes) -> bool | None:
-        """Publish with QoS 1, and acknowledge it; see `handle`."""
+    def confirm(self, data: bytes, position: int = 0) -> int:
+        """Publish with QoS 1, and acknowledge, as many packets as are plain.
+
+        Args:
+            data: What was read.
+            position: Where a packet begins whose first byte is `CONFIRMED`.
+
+        Returns:
+            Where the packets end that were handled; `position` if none was.
+        """
         client = self._client
-        publisher = self._publisher
-        acks = publisher.acks
-        if acks is None or len(acks) or client.excess is not None or client.billing.by_topic:
-            return None
+        acks = self._publisher.acks
+        account = client.account
+        if (
+            acks is None
+            or len(acks)
+            or client.excess is not None
+            or client.billing.by_topic
+            or account.ledger.recorder is not None
+            or account.tracers is not None
+            or account.tracing is not None
+            or self._connection.state is not State.CONNECTED
+        ):
+            return position
+        copies = 0
         size = len(data)
-        if size < LEAST_BYTES or (data[1] > 127 and data[2] > 127):
-            return None  # reads that are handled here are no longer than two digits can say
-        at, stop = body_of(data, 0)
-        if stop != size or size > self._connection.max_packet_size:
-            return None
-        end = at + 2 + (data[at] << 8 | data[at + 1])
-        tail = end + 2
-        if tail > size:
-            return None
-        route = self._forwarder.route_of(data[at:end])
+        answers: list[bytes] = []
+        while (
+            position + LEAST_BYTES <= size
+            and data[position] == CONFIRMED
+            and copies <= OUTLETS_A_STEP  # others have a turn in between
+            and len(answers) < MOST_PACKETS
+            and account.is_open_wide()
+        ):
+            if data[position + 1] > 127 and data[position + 2] > 127:
+                break  # packets that are handled here are no longer than two digits can say
+            at, end = body_of(data, position)
+            if end > size or end - position > self._connection.max_packet_size:
+                break
+            middle = at + 2 + (data[at] << 8 | data[at + 1])
+            identifier = data[middle : middle + 2]
+            if middle + 2 > end or identifier == b"\0\0":
+                break
+            alone = not answers and end == size
+            taken = self._publish(
+                data[position:middle], at - position, data[middle + 2 : end], alone
+            )
+            if taken is None:
+                break
+            copies += taken
+            answers.append(b"\x40\x02" + identifier)
+            position = end
+        if answers:
+            answer_and_send(client.sender.outlet, account, b"".join(answers), len(answers))
+        return position
+
+    def _publish(self, head: bytes, at: int, tail: bytes, at_once: bool) -> int | None:
+        """Publish one packet; return the number of copies, or None if there is more to it.
+
+        `head` is the packet before its identifier, where the topic begins `at`; `tail` is what is
+        behind it.
+        """
+        client = self._client
+        account = client.account
+        route = self._forwarder.route_of(head[at:])
         if route is None or route.looked_into:
             return None
-        identifier = data[end:tail]
         holders, plain = route.acked.holders, route.unacked.holders
         copies = len(holders) + len(plain)
         mqtt5 = client.mqtt5
+        payload = tail
         if mqtt5 is not None:
-            if data[tail : tail + 1] != b"\0" or publisher.awaits_release:
+            if tail[:1] != b"\0" or self._publisher.awaits_release:
                 return None  # it has properties, or there may be too many under way
             if not copies:
                 return None  # it is told so
-            tail += 1
-        account = client.account
-        ledger = account.ledger
-        if (
-            identifier == b"\0\0"
-            or copies > OUTLETS_A_STEP  # others have a turn in between
-            or ledger.recorder is not None
-            or account.tracers is not None
-            or account.tracing is not None
-            or not account.is_open_wide()
-        ):
+            payload = tail[1:]
+        if copies > OUTLETS_A_STEP:
             return None
         inflights: list[Inflight] = []
         for holder in holders:
@@ -159,25 +206,24 @@ class SinglePackets:
         for holder in plain:
             if type(holder) not in NOT_ACKING:
                 return None
-        server = client.server
-        nbytes = end - at - 2 + size - tail
+        nbytes = len(head) - at - 2 + len(payload)
         borrow_run(account, 1, nbytes, copies)
-        now = ledger.clock()
+        now = account.ledger.clock()
         others: list[Recipient] = []
         for holder, inflight in zip(holders, inflights, strict=True):
             if (
                 mqtt5 is not None
                 or type(holder) is Selecting
-                or not inflight.hold_packet(account, data[:end], data[tail:], nbytes, now)
+                or not inflight.hold_packet(account, head, tail, nbytes, now, at_once)
             ):
                 others.append(holder)
         if others:
-            hold_all(account, others, Publication(route.topic, data[tail:], 1), 1, nbytes)
+            hold_all(account, others, Publication(route.topic, payload, 1), 1, nbytes)
             for holder in others:
                 holder.ready()
         if plain:
-            hold_all(account, plain, Publication(route.topic, data[tail:]), 1, nbytes)
+            hold_all(account, plain, Publication(route.topic, payload), 1, nbytes)
+        server = client.server
         server.dataspace.count_run(1, copies)
         server.counters.received += 1
-        answer_and_send(client.sender.outlet, account, b"\x40\x02" + identifier)
-        return self._end(data)
+        return copies
