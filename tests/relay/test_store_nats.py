@@ -147,7 +147,7 @@ async def test_while_jetstream_is_away_nothing_is_confirmed_and_then_it_goes_on(
 async def test_while_the_disk_of_the_copy_is_full_publishers_wait_and_nothing_is_lost(
     server: NatsServer, tmp_path: Path
 ) -> None:
-    """As far as one can be had: files of this process may not be longer than so much."""
+    """As far as one can be had: this process may write nothing to files but their first byte."""
     async with relay_process(tmp_path, nats=server.url) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit(leave=True) as client:
@@ -155,7 +155,7 @@ async def test_while_the_disk_of_the_copy_is_full_publishers_wait_and_nothing_is
         # The soft limit only, so that it can be taken back.
         limits = resource.RLIMIT_FSIZE
         hard = resource.prlimit(relay.pid, limits)[1]
-        resource.prlimit(relay.pid, limits, (100_000, hard))
+        resource.prlimit(relay.pid, limits, (1, hard))
         await broker.publish([b"first"], 1)
         await until(lambda: "cannot write to the store" in relay.log)
         async with broker.publisher() as publisher:
@@ -163,7 +163,7 @@ async def test_while_the_disk_of_the_copy_is_full_publishers_wait_and_nothing_is
             await relay.audit()
             resource.prlimit(relay.pid, limits, (hard, hard))
             await publisher.expect(PubAck(1))
-        resource.prlimit(relay.pid, limits, (100_000, hard))
+        resource.prlimit(relay.pid, limits, (1, hard))
         await broker.publish([b"third"], 1)
         await relay.kill()
         await relay.start()
