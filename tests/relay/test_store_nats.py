@@ -147,7 +147,8 @@ async def test_while_jetstream_is_away_nothing_is_confirmed_and_then_it_goes_on(
 async def test_while_the_disk_of_the_copy_is_full_publishers_wait_and_nothing_is_lost(
     server: NatsServer, tmp_path: Path
 ) -> None:
-    """As far as one can be had: this process may write nothing to files but their first byte."""
+    """As far as one can be had: files of this process may not be longer than so much."""
+    first = b"first" + bytes(200_000)
     async with relay_process(tmp_path, nats=server.url) as relay:
         broker = Broker(relay.port, 32, "d")
         async with broker.visit(leave=True) as client:
@@ -155,20 +156,20 @@ async def test_while_the_disk_of_the_copy_is_full_publishers_wait_and_nothing_is
         # The soft limit only, so that it can be taken back.
         limits = resource.RLIMIT_FSIZE
         hard = resource.prlimit(relay.pid, limits)[1]
-        resource.prlimit(relay.pid, limits, (1, hard))
-        await broker.publish([b"first"], 1)
+        resource.prlimit(relay.pid, limits, (100_000, hard))
+        await broker.publish([first], 1)
         await until(lambda: "cannot write to the store" in relay.log)
         async with broker.publisher() as publisher:
             await publisher.send(Publish(broker.topic, b"second", 1, packet_id=1))
             await relay.audit()
             resource.prlimit(relay.pid, limits, (hard, hard))
             await publisher.expect(PubAck(1))
-        resource.prlimit(relay.pid, limits, (1, hard))
+        resource.prlimit(relay.pid, limits, (100_000, hard))
         await broker.publish([b"third"], 1)
         await relay.kill()
         await relay.start()
         async with broker.visit(present=True) as client:
-            assert bodies(await client.take(3)) == [b"first", b"second", b"third"]
+            assert bodies(await client.take(3)) == [first, b"second", b"third"]
         await relay.stop()
         assert "Traceback" not in relay.log
 
