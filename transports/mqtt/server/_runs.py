@@ -226,7 +226,7 @@ def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit
 
 @attrs.frozen(slots=True)
 class Single:
-    """A read that was one whole QoS 0 PUBLISH: the next read may be just like it.
+    """What a read was, once or several times: one QoS 0 PUBLISH. The next read may be just like it.
 
     Then it needs no parsing, as frames in a run: same length, same topic, valid.
     """
@@ -241,6 +241,17 @@ class Single:
     """The topic."""
     plain: bytes = b""
     """For MQTT 5: the same header in MQTT 3.1.1, without properties."""
+
+    def times(self, data: bytes) -> int:
+        """Return how often it is in a read of nothing else; 0: it is not."""
+        size, header = self.size, self.header
+        count, rest = divmod(len(data), size)
+        if rest:
+            return 0
+        for position in range(0, len(data), size):
+            if not data.startswith(header, position):
+                return 0
+        return count
 
     @classmethod
     def of(cls, packet: bytes, topic: str, *, properties: bool = False) -> Single:
