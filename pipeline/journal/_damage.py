@@ -11,10 +11,11 @@ format lets it notice.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -55,41 +56,58 @@ def find_damage(files: Mapping[str, Iterable[str]]) -> list[Damage]:
 
 def why_damaged(table: Table, path: str) -> str | None:
     """Return what is wrong with a file of a table, as `is empty`; None if nothing is."""
-    name = _names.parse(os.path.basename(path))
     try:
         with Path(path).open("rb") as file:
-            wrong = _wrong_ends(file.read(4), os.fstat(file.fileno()).st_size, path)
-            if wrong is not None:
-                return wrong
-            if name is None or name.crc is None:
-                return _unreadable(table, path)
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(4)
+            file.seek(max(size - 4, 0))
+            tail = file.read()
             file.seek(0)
-            found = _names.checksum(file)
+            crc = partial(_names.checksum, file)
+            return judge(table, path, size, (head, tail), crc, lambda: path)
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
+
+
+def judge(
+    table: Table,
+    path: str,
+    size: int,
+    ends: tuple[bytes, bytes],
+    checksum: Callable[[], int],
+    content: Callable[[], Any],
+) -> str | None:
+    """Return what is wrong with a file, as `why_damaged`.
+
+    Args:
+        table: The table that it is in.
+        path: Its path or URL.
+        size: Its size in bytes.
+        ends: Its first four bytes and its last four.
+        checksum: Returns the CRC-32 of its bytes.
+        content: Returns what pyarrow can read it from: its path, or a `pyarrow.NativeFile`.
+    """
+    head, tail = ends
+    if not size:
+        return "is empty"
+    if head != _MAGIC[: len(head)]:
+        return "is no Parquet file"
+    if size < 12 or tail != _MAGIC:
+        return f"is truncated: it has {size:,} bytes, and not the end of a Parquet file"
+    name = _names.parse(os.path.basename(path))
+    if name is None or name.crc is None:
+        return _unreadable(table, content())
+    found = checksum()
     if found == name.crc:
         return None
     return f"is damaged: the checksum of its bytes is {found:08x}, and was {name.crc:08x}"
 
 
-def _wrong_ends(head: bytes, size: int, path: str) -> str | None:
-    if not size:
-        return "is empty"
-    if head != _MAGIC[: len(head)]:
-        return "is no Parquet file"
-    with Path(path).open("rb") as file:
-        file.seek(max(size - 4, 0))
-        tail = file.read()
-    if size < 12 or tail != _MAGIC:
-        return f"is truncated: it has {size:,} bytes, and not the end of a Parquet file"
-    return None
-
-
-def _unreadable(table: Table, path: str) -> str | None:
+def _unreadable(table: Table, content: Any) -> str | None:
     """Read a file without a checksum in its name."""
     pa, parquet = arrow("pyarrow"), arrow("pyarrow.parquet")
     try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        with parquet.ParquetFile(content, page_checksum_verification=True) as file:
             has = {field.name: field.type for field in file.schema_arrow}
             for field in table.schema:
                 found = has.get(field.name)

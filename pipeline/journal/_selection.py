@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 OnDamage: TypeAlias = Literal["skip", "fail"]
 """What to do about damaged files: leave them out, and say so; or read nothing at all."""
+
+Check: TypeAlias = Callable[[str, Sequence[Folder]], Sequence[Damage]]
+"""Returns the damaged files among those in some folders of a table."""
 
 End: TypeAlias = Callable[[Sequence[str]], "int | None"]
 """Returns the last `settled_ns` in some files of settlements; None: they have no row."""
@@ -50,17 +53,17 @@ def select(
     *,
     entries: Entries = local,
     end: End | None = None,
+    check: Check | None = None,
 ) -> Selection:
     """Choose the files that a report reads.
-
-    Files on this machine are checked for damage; elsewhere, Spark has to find it.
 
     Args:
         place: The journal.
         last: Only the hours with this many seconds up to the last settlement; None: all.
         on_damage: What to do about damaged files.
         entries: Lists a folder.
-        end: Finds the last settlement; needed for a journal that is not on this machine.
+        end: Finds the last settlement.
+        check: Finds damage. These three are needed for a journal that is not on this machine.
 
     Raises:
         PipelineError: A file is damaged, and `on_damage` is `fail`; or a folder cannot be read.
@@ -69,13 +72,13 @@ def select(
     known: dict[str, Damage | None] = {}
 
     def sound(table: str, some: Iterable[Folder]) -> list[Folder]:
-        if place.folder is None:
-            return list(some)
         found = list(some)
-        new = [path for each in found for path in each.paths if path not in known]
-        known.update(dict.fromkeys(new))
-        known.update({damage.path: damage for damage in find_damage({table: new})})
-        return [left for each in found if (left := _without(each, known)).names]
+        unknown = [_without(each, known.keys()) for each in found]
+        new = [each for each in unknown if each.names]
+        known.update(dict.fromkeys(path for each in new for path in each.paths))
+        known.update({damage.path: damage for damage in (check or _damaged)(table, new)})
+        bad = {path for path, damage in known.items() if damage is not None}
+        return [left for each in found if (left := _without(each, bad)).names]
 
     try:
         since_ns: int | None = None
@@ -105,8 +108,12 @@ def select(
     return Selection(place, since_ns, chosen, damaged)
 
 
-def _without(folder: Folder, known: Mapping[str, Damage | None]) -> Folder:
-    names = tuple(n for n in folder.names if known.get(f"{folder.path}/{n}") is None)
+def _damaged(table: str, some: Sequence[Folder]) -> list[Damage]:
+    return find_damage({table: [path for each in some for path in each.paths]})
+
+
+def _without(folder: Folder, paths: Collection[str]) -> Folder:
+    names = tuple(n for n in folder.names if f"{folder.path}/{n}" not in paths)
     if len(names) == len(folder.names):
         return folder
     return attrs.evolve(folder, names=names, whole=False)

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -27,7 +28,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from .._arrow import arrow
 from ..journal import TABLES
+from ..journal._damage import Damage, judge
 from ..journal._listing import Entries, Folder, folders, grouped, local, newest
 from ..journal._place import find
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
     from ..journal._place import Place
 
@@ -46,11 +49,15 @@ _TYPES: Final[dict[str, DataType]] = {
     "timestamp": TimestampType(),
 }
 
+_SERVER: Final = re.compile("[^/]*:(//[^/]*)?")
+"""The beginning of a URL: its scheme, and its server."""
+
 #: `date=` and `hour=` are searched recursively, not used as columns: else Spark would take every
 #: other folder in there for a partition.
+_LOOKING: Final[dict[str, str]] = {"recursiveFileLookup": "true", "pathGlobFilter": "*.parquet"}
+
 _OPTIONS: Final[dict[str, str]] = {
-    "recursiveFileLookup": "true",
-    "pathGlobFilter": "*.parquet",
+    **_LOOKING,
     # Spark's own default lets flipped bytes pass as rows.
     "parquet.page.verify-checksum.enabled": "true",
 }
@@ -154,6 +161,47 @@ def last_settled(spark: SparkSession, files: Sequence[str]) -> int | None:
     (row,) = reader.parquet(*map(_pattern, files)).agg(fn.max("settled_ns").alias("last")).collect()
     found: int | None = row["last"]
     return found
+
+
+def damaged(spark: SparkSession, table: str, some: Sequence[Folder]) -> list[Damage]:
+    """Return the damaged files of those in some folders of a table, wherever Spark finds them.
+
+    Spark's workers read all of their bytes; a file has to fit into the memory of one.
+    """
+    wanted = {_without_server(path): path for each in some for path in each.paths}
+    if not wanted:
+        return []
+    places = [place for each in some for place in ([each.path] if each.alone else each.paths)]
+    files = spark.read.format("binaryFile").options(**_LOOKING)
+    content = fn.col("content")
+    rows = files.load(list(map(_pattern, places))).select(
+        "path",
+        "length",
+        fn.substring(content, 1, 4).alias("head"),
+        fn.substring(content, -4, 4).alias("tail"),
+        fn.crc32(content).alias("crc"),
+    )
+    found: list[Damage] = []
+    for row in rows.collect():
+        path = wanted.pop(_without_server(row["path"]), None)
+        if path is None:
+            continue  # a file that another one stands for
+        ends, crc = (bytes(row["head"]), bytes(row["tail"])), partial(int, row["crc"])
+        whole = partial(_content, files, path)
+        why = judge(TABLES[table], path, row["length"], ends, crc, whole)
+        if why is not None:
+            found.append(Damage(path, why))
+    # Spark passes over files that have no bytes.
+    return found + [Damage(path, "is empty") for path in wanted.values()]
+
+
+def _content(files: DataFrameReader, path: str) -> Any:
+    (row,) = files.load(_pattern(path)).select("content").collect()
+    return arrow().BufferReader(bytes(row["content"]))
+
+
+def _without_server(url: str) -> str:
+    return _SERVER.sub("", url)
 
 
 def _listed(spark: SparkSession, place: Place, table: str, since_ns: int | None) -> list[Folder]:

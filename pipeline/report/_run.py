@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -234,8 +235,7 @@ class _Maker:
         """Write a report."""
         # A journal's files stay in their places while it is read.
         with explained(self._place.name), reading(self._place.folder):
-            if self._place.folder is not None:
-                progress("checking the journal's files", 0, 1)
+            progress("checking the journal's files", 0, 1)
             selection = self._select()
             self._choose(selection)
             _make(self._out)
@@ -245,11 +245,12 @@ class _Maker:
     def _select(self) -> Selection:
         from_spark: dict[str, Any] = {}
         if self._place.folder is None:
-            from ..ledger._read import last_settled, remote
+            from ..ledger._read import damaged, last_settled, remote
 
             spark = self._session()
             from_spark["entries"] = remote(spark)
-            from_spark["end"] = lambda files: last_settled(spark, files)  # pyright: ignore
+            from_spark["end"] = partial(last_settled, spark)
+            from_spark["check"] = partial(damaged, spark)
         wanted = self._wanted
         selection = select(self._place, wanted.last, wanted.on_damage, **from_spark)
         if any(selection.folders.values()):
