@@ -46,8 +46,10 @@ async def powered(disk: FakeDisk, **settings: Any) -> AsyncGenerator[RunningRela
         relay.audit()
         yield relay
         relay.audit()
-        # From here on it only does what it would not have done.
+        # From here on it only does what it would not have done: nobody hears it any more.
         disk.fault = NOTHING_MORE
+        for session in relay.relay.mqtt.open:
+            session._link.close()
         nursery.cancel_scope.cancel()
     disk.fault = None
     disk.lose_power()
