@@ -6,13 +6,13 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forks import ensure_server
 from tests.pipeline.jvms import JVMS
 from tests.signals import heard
 from tests.store.disk import Disks, FakeDisk
@@ -87,7 +87,7 @@ def _logging_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def server_of_forks() -> None:
     """Start what starts commands, for tests that count descriptors meanwhile."""
-    forkserver.ensure_running()
+    ensure_server()
 
 
 @pytest.fixture(scope="session", autouse=True)
