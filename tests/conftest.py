@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -43,8 +44,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     xdist's `worksteal` gives each worker an equal part of the list, and later moves ends of parts.
     """
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    first = [item for item in items if PIPELINE in item.path.parents]
-    others = [item for item in items if PIPELINE not in item.path.parents]
+    first, others = list[pytest.Item](), list[pytest.Item]()
+    for path, some in itertools.groupby(items, lambda item: item.path):
+        (first if PIPELINE in path.parents else others).extend(some)
     total, heads = len(items), min(workers, JVMS)
     items.clear()
     for worker in range(workers):
@@ -66,7 +68,6 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
