@@ -6,22 +6,28 @@ start hundreds. The fixture `as_a_user` is for tests of how a command starts and
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
 import sys
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.reduction import DupFd
+from pathlib import Path
 from typing import Any, Final, cast
 
 CLEARFUNDS: Final = (sys.executable, "-m", "clearfunds")
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        f"clearfunds._cli._{name}"
-        for name in ("relay", "pub", "sub", "top", "trace", "perf", "cluster")
-    ]
-)
+_CONTEXT.set_forkserver_preload(["tests.forked"])
+
+
+@cache
+def ensure_server() -> None:
+    """Start what forks, where it finds the modules of the tests."""
+    with contextlib.chdir(Path(__file__).parents[1]):
+        forkserver.ensure_running()
 
 
 class _Fd:
@@ -60,6 +66,7 @@ class Forked(subprocess.Popen[Any]):
 
     def _execute_child(self, argv: list[str], *others: Any) -> None:
         cwd, env, pipes = others[4], others[5], others[9:15]
+        ensure_server()
         with open(os.devnull, "r+b") as nothing:
             fds = [fd if fd != -1 else nothing.fileno() for fd in (pipes[0], pipes[3], pipes[5])]
             self._forked = _CONTEXT.Process(

@@ -98,9 +98,8 @@ ASYNCIO_MODULE = "accounts/_asyncio_loop.py"
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
-@cache
 def imports_of(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
-    """Return all statements that import; several tests look at each module."""
+    """Return all statements that import."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
@@ -241,9 +240,18 @@ def unmarked_exports(tree: ast.AST) -> list[str]:
     ]
 
 
-@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
+
+
+@cache
+def imports_in(path: Path) -> ast.Module:
+    """Return a module with the statements that import: several tests look at them.
+
+    Whole, all modules are millions of objects, at which the collector would look in all tests to
+    come.
+    """
+    return ast.Module([*imports_of(parse(path))], [])
 
 
 def place(path: Path) -> tuple[str, ...]:
@@ -256,14 +264,14 @@ def label(path: Path) -> str:
 
 @pytest.mark.parametrize("path", SOURCES, ids=label)
 def test_imports_point_one_way(path: Path) -> None:
-    assert upward(parse(path), place(path)) == []
+    assert upward(imports_in(path), place(path)) == []
 
 
 def test_the_page_kit_needs_the_standard_library_only() -> None:
     paths = list((ROOT / "src" / "clearfunds" / "_html").glob("*.py"))
     assert len(paths) > 3
     for path in paths:
-        for line, name in imported(parse(path), ("_html", path.stem)):
+        for line, name in imported(imports_in(path), ("_html", path.stem)):
             known = name.startswith(f"{PAGE_KIT}.") or name.split(".")[0] in sys.stdlib_module_names
             assert known, f"{label(path)}, line {line}: {name}"
 
@@ -273,18 +281,18 @@ def test_the_folders_of_a_package_import_one_way(package: str, room: str) -> Non
     paths = list((ROOT / package.replace(".", "/") / room).rglob("*.py"))
     assert len(paths) > 3
     for path in paths:
-        assert across(parse(path), place(path), package) == []
+        assert across(imports_in(path), place(path), package) == []
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if layer_of(place(p)) in STANDARD], ids=label)
 def test_the_standard_library_is_enough(path: Path) -> None:
-    names = {name.split(".")[0] for _, name in imported(parse(path), place(path))}
+    names = {name.split(".")[0] for _, name in imported(imports_in(path), place(path))}
     assert names <= {*sys.stdlib_module_names, "clearfunds"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=label)
 def test_own_code_is_imported_relatively(path: Path) -> None:
-    assert absolute_imports(parse(path)) == []
+    assert absolute_imports(imports_in(path)) == []
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if layer_of(place(p)) in NO_IO], ids=label)
@@ -294,7 +302,7 @@ def test_no_input_or_output(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.name == "__init__.py"], ids=label)
 def test_exports_are_marked_as_such(path: Path) -> None:
-    assert unmarked_exports(parse(path)) == []
+    assert unmarked_exports(imports_in(path)) == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -307,7 +315,7 @@ def test_every_folder_with_sources_is_a_package(folder: str) -> None:
 def test_nothing_below_the_experiments_imports_them() -> None:
     below = [*SOURCES, *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     for path in below:
-        names = [name for _, name in imported(parse(path), (path.stem,))]
+        names = [name for _, name in imported(imports_in(path), (path.stem,))]
         assert not [name for name in names if name.split(".")[0] == EXPERIMENTS], label(path)
 
 

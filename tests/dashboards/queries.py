@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 import attrs
@@ -45,8 +46,13 @@ class Selected:
 
 def dashboards() -> dict[str, dict[str, Any]]:
     """Return the committed dashboards by their file's name."""
+    return {name: json.loads(text) for name, text in _committed().items()}
+
+
+@cache
+def _committed() -> dict[str, str]:
     names = [name for name in generated() if name.endswith(".json")]
-    return {name: json.loads((FOLDER / name).read_text(encoding="utf-8")) for name in names}
+    return {name: (FOLDER / name).read_text(encoding="utf-8") for name in names}
 
 
 def put_in(text: str, *, interval: str = "4s", span: str = "30s") -> str:

@@ -57,12 +57,16 @@ Use = Callable[[App, Sequence[str]], Any]
 """Does something with the tokens of a command: it is called, or its arguments are looked at."""
 
 
+def _version() -> str:
+    return f"clearfunds {metadata.version('clearfunds')}"
+
+
 def _build(argv: Sequence[str], use: Use, *more: Source) -> App:
     app = App(
         name="clearfunds",
         help=_HELP,
         help_format="markdown",
-        version=f"clearfunds {metadata.version('clearfunds')}",
+        version=_version,
         result_action="return_value",
     )
     for name, summary in COMMANDS.items():
