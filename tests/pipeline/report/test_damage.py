@@ -101,7 +101,9 @@ def test_spark_finds_elsewhere_what_is_found_here(
         path.write_bytes(kinds[number // 2](path.read_bytes()))
         if number % 2:
             path.rename(path.with_name(f"part-20251009T090000.000000-1-{number:06}.parquet"))
-    some = folders(Place(url, url, None), "settlements", None, remote(spark))
+    entries = remote(spark)
+    assert entries is not None
+    some = folders(Place(url, url, None), "settlements", None, entries)
     there = damaged(spark, "settlements", some)
     here = find_damage({"settlements": map(str, journal.rglob("*.parquet"))})
     # Without a checksum in the name, a flipped bit in the footer may pass.
