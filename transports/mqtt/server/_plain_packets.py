@@ -38,6 +38,9 @@ CONFIRMED: Final = PUBLISH | QOS_1
 LEAST_BYTES: Final = 7
 """A QoS 1 PUBLISH has at least a fixed header, a topic of one byte, and an identifier."""
 
+ANSWER_BYTES: Final = 4
+"""The size of a PUBACK."""
+
 MOST_PACKETS: Final = 32
 """Packets that are acknowledged with one send; then other connections may have their turn."""
 
@@ -151,6 +154,7 @@ class PlainPackets:
             and copies <= OUTLETS_A_STEP  # others have a turn in between
             and len(answers) < MOST_PACKETS
             and account.is_open_wide()
+            and (not answers or self._has_room_for(len(answers)))
         ):
             if data[position + 1] > 127 and data[position + 2] > 127:
                 break  # packets that are handled here are no longer than two digits can say
@@ -173,6 +177,11 @@ class PlainPackets:
         if answers:
             answer_and_send(client.sender.outlet, account, b"".join(answers), len(answers))
         return position
+
+    def _has_room_for(self, answers: int) -> bool:
+        """Whether there are funds for one more with so many to be acknowledged (rule 9)."""
+        items, nbytes = self._client.account.room()
+        return items >= answers and nbytes >= ANSWER_BYTES * answers
 
     def _publish(self, head: bytes, at: int, tail: bytes, at_once: bool) -> int | None:
         """Publish one packet; return the number of copies, or None if there is more to it.
