@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -191,6 +192,7 @@ async def test_connections_come_in_until_it_stops() -> None:
 
 
 async def test_cancellation_ends_it_at_once_and_nothing_is_left() -> None:
+    gc.collect()  # what earlier tests have left must not vanish in between
     before = descriptors()
     async with AsyncExitStack() as stack:
         async with trio.open_nursery() as nursery:
@@ -210,6 +212,7 @@ async def test_cancellation_ends_it_at_once_and_nothing_is_left() -> None:
 
 async def test_the_last_listener_that_cannot_be_opened_leaves_none(tmp_path: Path) -> None:
     path = tmp_path / "relay.sock"
+    gc.collect()  # what earlier tests have left must not vanish in between
     before = descriptors()
     settings = RelaySettings(
         listen=("mqtt+tcp://127.0.0.1:0", f"mqtt+unix://{path}", "mqtt+tcp://192.0.2.1:1")
