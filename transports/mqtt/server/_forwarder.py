@@ -8,6 +8,7 @@ from ....accounts import commit_run
 from ....accounts.limits._limit import UNLIMITED
 from ....dataspace import Batch
 from ..._direct_send import commit_and_send
+from ..._link import LITTLE_BYTES
 from ..._scheduler import SLICE_SECONDS
 from ..codec._connection import State
 from ..codec._frames import PUBLISH
@@ -210,7 +211,8 @@ class Forwarder:
         connection = self._connection
         buffer = connection.buffer
         end = run.end
-        if run.alike and run.last and end == len(buffer) and not connection.position:
+        whole = run.last and end == len(buffer) and not connection.position
+        if whole and run.alike and end < LITTLE_BYTES:
             self._note_single(buffer[: end // run.count], run.topic)
         # A slice of everything is the buffer itself: no copy.
         frames = buffer[connection.position : end]

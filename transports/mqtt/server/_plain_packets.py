@@ -64,7 +64,9 @@ class PlainPackets:
         replays: The retained publications still to be sent to it, before anything else.
     """
 
-    __slots__ = ("_client", "_connection", "_forwarder", "_publisher", "_replays", "_subscriber")
+    __slots__ = (
+        "_client", "_connection", "_forwarder", "_publisher", "_replays", "_subscriber", "_tried",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -81,6 +83,8 @@ class PlainPackets:
         self._publisher = publisher
         self._subscriber = subscriber
         self._replays = replays
+        # Whether the next packet has been looked at, and is not plain.
+        self._tried = False
 
     def handle(self, data: bytes) -> bool | None:
         """Handle a read; see `Session._handle_read`."""
@@ -101,9 +105,19 @@ class PlainPackets:
     def _confirm_alone(self, data: bytes) -> bool | None:
         """Handle a read that begins with a QoS 1 PUBLISH, if it is one packet; see `handle`."""
         size = len(data)
-        if size < LEAST_BYTES or body_of(data, 0)[1] != size or self.confirm(data) != size:
+        if size < LEAST_BYTES or body_of(data, 0)[1] != size:
+            return None
+        if self.confirm(data) != size:
+            self._tried = True
             return None
         return self._end(data)
+
+    def confirm_more(self, data: bytes, position: int) -> int:
+        """Do as `confirm`, with what `handle` has left."""
+        if self._tried:
+            self._tried = False
+            return position
+        return self.confirm(data, position)
 
     def acknowledge(self, data: bytes) -> bool | None:
         """Take PUBACKs; see `handle`."""

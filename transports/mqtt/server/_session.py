@@ -102,19 +102,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_connection",
-        "_entry",
-        "_forwarder",
-        "_incoming",
-        "_listener",
-        "_login",
-        "_plain",
-        "_publisher",
-        "_replays",
-        "_sender",
-        "_subscriber",
-        "came",
-        "client_id",
+        "_connection", "_entry", "_forwarder", "_incoming", "_listener", "_login", "_plain",
+        "_publisher", "_replays", "_sender", "_subscriber", "came", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -564,7 +553,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                             continue
                         is_whole = False  # the end of the read has cut it: it costs nothing yet
                 elif buffer[position] == CONFIRMED and self._plain is not None:
-                    end = self._plain.confirm(buffer, position)
+                    end = self._plain.confirm_more(buffer, position)
                     if end > position:
                         connection.position = end
                         self._last = server.ledger.clock()
