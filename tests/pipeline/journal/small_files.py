@@ -77,5 +77,13 @@ def seen(folder: Path) -> list[int]:
 
 
 def there(folder: Path) -> list[str]:
-    """Return the names of all files in the folders of hours."""
-    return sorted(path.name for path in folder.glob("*/date=*/hour=*/*"))
+    """Return the names of all files in the folders of hours.
+
+    With `os.walk`, as a relay may delete a folder while this looks: `Path.glob` raises then.
+    """
+    return sorted(
+        name
+        for at, _, files in os.walk(folder)
+        if Path(at).match("*/date=*/hour=*")
+        for name in files
+    )
