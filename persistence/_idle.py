@@ -74,17 +74,22 @@ def _observing(observer: trio.abc.Instrument) -> Generator[None]:
 
 
 class Rests(trio.abc.Instrument):
-    """Calls back when the event loop rests and something waits for the disk, while `watch` runs.
+    """Calls back in each round of the event loop, and when it rests, while `watch` runs.
 
     Args:
-        hurry: Puts what waits on the disk.
+        commit: Hands over what was written in this round of the event loop, all tasks of which
+            have run: no task has to be woken for that.
+        hurry: Puts what waits for the disk there, when the loop rests.
 
     Attributes:
         awaited: Whether something waits for the disk since `hurry` was called last.
     """
 
-    def __init__(self, hurry: Callable[[], object]) -> None:
+    def __init__(self, commit: Callable[[], object], hurry: Callable[[], object]) -> None:
+        self._commit = commit
         self._hurry = hurry
+        self._token = trio.lowlevel.current_trio_token()
+        self._error: Exception | None = None
         self._began: float | None = None
         self._slept = 0.0
         self._short = 0
@@ -92,7 +97,13 @@ class Rests(trio.abc.Instrument):
         self.awaited = False
 
     def before_io_wait(self, timeout: float) -> None:
-        """Take in that the loop goes to sleep: see `trio.abc.Instrument`."""
+        """Take in that a round is over, and the loop goes to sleep: see `trio.abc.Instrument`."""
+        try:
+            self._commit()
+        except Exception as exc:  # noqa: BLE001 (`watch` raises it: Trio would go on without us)
+            self._error = exc
+            self._wake()
+            return
         if timeout > 0:
             self._began = monotonic()
             if self.awaited and self._short < LAST:
@@ -111,20 +122,34 @@ class Rests(trio.abc.Instrument):
         """Note that something waits for the disk."""
         if not self.awaited:
             self.awaited = True
-            self._wanted.set()
+            if self._short >= LAST:  # otherwise the next sleep ends the wait
+                self._wake()
+
+    def _wake(self) -> None:
+        """Have `watch` look, also if the loop is going to sleep right now."""
+        self._token.run_sync_soon(self._look)
+
+    def _look(self) -> None:
+        self._wanted.set()
 
     def _end_wait(self) -> None:
         self.awaited = False
         self._hurry()
 
     async def watch(self) -> None:
-        """Watch the sleeps of the event loop until cancelled, also when nothing else happens."""
+        """Watch the sleeps of the event loop until cancelled, also when nothing else happens.
+
+        Raises:
+            Exception: From `commit`.
+        """
         with _observing(self):
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
-                while self.awaited:
+                while self.awaited and self._error is None:
                     before = self._slept
                     await trio.sleep(LOOK_SECONDS)
                     if self.awaited and self._slept - before >= LOOK_SECONDS / 2:
                         self._end_wait()
+                if self._error is not None:
+                    raise self._error

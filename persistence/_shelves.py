@@ -187,7 +187,8 @@ class Shelves:
         if not batch.changed:
             batch.changed = True
             batch.began = monotonic()
-            self._written.set()
+            if self.rests is None:
+                self._written.set()
         return batch
 
     def shared(self, payload: bytes) -> bytes | Body:
@@ -541,11 +542,11 @@ async def open_shelves(
             nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
             async with trio.open_nursery() as reading:
                 shelves = Shelves(store, flusher, reading, log)
-                reading.start_soon(shelves.commit_each_round)
                 if log is None:
-                    shelves.rests = Rests(store.hurry)
+                    shelves.rests = Rests(shelves.commit, store.hurry)
                     reading.start_soon(shelves.rests.watch)
                 else:
+                    reading.start_soon(shelves.commit_each_round)
                     reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
                 try:
                     yield shelves

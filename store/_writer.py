@@ -157,9 +157,9 @@ class Writer:
             self._owner.settle(group)
             self._pending.durable(len(group.changes))
             self.durable = ticket
-        self._count_pages()
         if not self._settings.logged:
             self._owner.on_durable(ticket)
+        self._count_pages()  # last: nobody waits for it
 
     def _failed(self, error: OSError | sqlite3.Error) -> None:
         """Record that the disk refused, and when to try again."""

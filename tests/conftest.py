@@ -22,6 +22,8 @@ EXAMPLES = 25
 """Of a property in `make test`, unless a test says otherwise."""
 
 PIPELINE: Final = Path(__file__).with_name("pipeline")
+WAITING: Final = frozenset(Path(__file__).with_name(name) for name in ("attacks", "cluster"))
+"""Folders whose tests wait nine tenths of their time, for what happens to be noticed."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,23 +41,36 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let as many workers as may have a JVM begin with the tests of `tests/pipeline`.
+    """Begin with the tests that would be waited for in the end.
 
-    xdist's `worksteal` gives each worker an equal part of the list, and later moves ends of parts.
+    As many workers as may have a JVM begin with those of `tests/pipeline`, the others with those
+    that wait themselves most of the time. xdist's `worksteal` gives each worker an equal part of
+    the list, and later moves ends of parts.
     """
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    first, others = list[pytest.Item](), list[pytest.Item]()
+    pipeline, waiting, others = list[pytest.Item](), list[pytest.Item](), list[pytest.Item]()
     for path, some in itertools.groupby(items, lambda item: item.path):
-        (first if PIPELINE in path.parents else others).extend(some)
-    total, heads = len(items), min(workers, JVMS)
+        if PIPELINE in path.parents:
+            pipeline.extend(some)
+        else:
+            (waiting if WAITING.intersection(path.parents) else others).extend(some)
+    jvms = min(workers, JVMS)
+    heads = [*_parts(pipeline, jvms), *_parts(waiting, max(workers - jvms, 1))]
+    total = len(items)
     items.clear()
     for worker in range(workers):
         size = (total - len(items)) // (workers - worker)
-        head = first[len(first) * worker // heads : len(first) * (worker + 1) // heads]
+        head = heads[worker]
         rest = max(size - len(head), 0)
         items += head + others[:rest]
         del others[:rest]
-    items += others
+    items += itertools.chain(*heads[workers:], others)
+
+
+def _parts(items: list[pytest.Item], count: int) -> list[list[pytest.Item]]:
+    """Cut a list into parts of the same size."""
+    ends = [len(items) * number // count for number in range(count + 1)]
+    return [items[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -199,6 +199,7 @@ class Reactor(Sleeper, trio.abc.Instrument):
         if timeout <= 0:
             if self._lent:
                 self._look(0)
+            self.fall_asleep(timeout)
             return
         # What is left until a deadline is never the same twice: the whole time is over, and nothing
         # has come of it. Trio waits for a time in which nothing happens (`wait_all_tasks_blocked`),

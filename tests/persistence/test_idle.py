@@ -25,7 +25,7 @@ class Loop:
         self.now = 0.0
         self.hurried = 0
         monkeypatch.setattr("clearfunds.persistence._idle.monotonic", lambda: self.now)
-        self.rests = Rests(self._hurry)
+        self.rests = Rests(lambda: None, self._hurry)
 
     def _hurry(self) -> None:
         self.hurried += 1
@@ -37,7 +37,7 @@ class Loop:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+async def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     return Loop(monkeypatch)
 
 
@@ -72,10 +72,13 @@ async def test_a_loop_under_full_load_does_not(loop: Loop) -> None:
 async def test_a_rest_behind_full_load_is_seen() -> None:
     """Also if nothing else happens that would wake the loop."""
     done = trio.Event()
-    rests = Rests(done.set)
+    rests = Rests(lambda: None, done.set)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rests.watch)
         busy_until = trio.current_time() + 0.05
+        for _ in range(LAST):
+            rests.before_io_wait(1.0)
+            rests.after_io_wait(1.0)
         rests.wait_for_disk()
         while trio.current_time() < busy_until:
             await trio.lowlevel.checkpoint()
@@ -84,6 +87,26 @@ async def test_a_rest_behind_full_load_is_seen() -> None:
             await done.wait()
         assert not rests.awaited
         nursery.cancel_scope.cancel()
+
+
+async def test_what_was_written_is_handed_over_in_each_round_and_a_fault_ends_the_watch() -> None:
+    rounds = 0
+
+    def commit() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds > 10:
+            raise ValueError("full")
+
+    with trio.fail_after(30), pytest.RaisesGroup(ValueError):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Rests(commit, lambda: None).watch)
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+            assert rounds >= 4
+            while True:
+                await trio.lowlevel.checkpoint()
+    assert rounds > 10
 
 
 async def test_confirms_do_not_wait_for_the_interval(tmp_path: Path) -> None:
