@@ -26,7 +26,7 @@ from ._forwarder import Forwarder
 from ._incoming import Incoming
 from ._inflight import Inflight
 from ._persistent_inflight import PersistentInflight
-from ._persistent_sessions import PersistentSession
+from ._persistent_session import PersistentSession
 from ._plain_packets import PlainPackets
 from ._publisher import Publisher
 from ._replays import Replays
