@@ -484,7 +484,7 @@ async def test_nops_ahead_are_dropped_and_packets_ahead_are_bounded() -> None:
             await peer.send_raw(data * 50_000)
             await until(lambda: counters.received_bytes >= goal)  # noqa: B023
             await trio.sleep(0.1)  # the last of it is looked at
-            assert len(inside(ahead, "_lookahead")) <= most
+            assert len(inside(ahead, "_incoming").lookahead) <= most
         served.audit()
 
 
