@@ -24,7 +24,11 @@ BOOKKEEPING_SHARE = 0.15
 PROGRAM = Path(__file__).with_name("sampled.py")
 
 # Of what hands over and sends, all that is not the system call: what it costs is bookkeeping too.
-OUTLETS = ("transports/_outlet.py", "transports/_direct_send.py")
+OUTLETS = (
+    "transports/_outlet.py",
+    "transports/_consumer_queue.py",
+    "transports/_direct_send.py",
+)
 
 
 class ProfileError(Exception):

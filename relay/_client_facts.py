@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ..pages import ClientFacts
     from ..transports._peer_facts import PeerFacts
-    from ..transports.mqtt.server._persistent_sessions import PersistentSession
+    from ..transports.mqtt.server._persistent_session import PersistentSession
     from ._relay import Relay
 
 SUBSCRIPTIONS_MAX: Final = 50

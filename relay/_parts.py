@@ -16,7 +16,7 @@ from ..accounts import Account
 from ..dataspace.queues import BackingFactory, SteadyBacking
 from ..ranges.log import RangeSubscription
 from ..transports._server import Server
-from ..transports.mqtt.server._persistent_sessions import SessionQueue
+from ..transports.mqtt.server._persistent_session import SessionQueue
 
 
 @attrs.frozen(kw_only=True)

@@ -1,4 +1,4 @@
-"""The one-way order of the folders, relative imports, no I/O: read off the source."""
+"""The order of the folders, relative imports, no I/O, no long class: read off the source."""
 
 import ast
 import re
@@ -94,6 +94,11 @@ TRIO_MODULES = (
 )
 #: The one that knows asyncio.
 ASYNCIO_MODULE = "accounts/_asyncio_loop.py"
+
+#: Most lines of a class: one that is longer does several things.
+CLASS_LINES = 600
+#: Folders at the root that hold no sources, or copies of them.
+MADE = ("build", "dist")
 
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
@@ -240,6 +245,16 @@ def unmarked_exports(tree: ast.AST) -> list[str]:
     ]
 
 
+def long_classes(tree: ast.AST) -> list[str]:
+    """Say which classes have more than `CLASS_LINES` lines."""
+    sizes = [
+        (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    return [f"{name} has {size} lines" for name, size in sizes if size > CLASS_LINES]
+
+
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
@@ -303,6 +318,20 @@ def test_no_input_or_output(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.name == "__init__.py"], ids=label)
 def test_exports_are_marked_as_such(path: Path) -> None:
     assert unmarked_exports(imports_in(path)) == []
+
+
+def test_no_class_is_too_long() -> None:
+    paths = [*ROOT.glob("*.py")]
+    for folder in ROOT.iterdir():
+        if folder.is_dir() and folder.name not in MADE and not folder.name.startswith("."):
+            paths += folder.rglob("*.py")
+    assert len(paths) > len(SOURCES)
+    wrong: dict[str, list[str]] = {}
+    for path in paths:
+        # Few files are long enough to be parsed for it.
+        if path.read_bytes().count(b"\n") > CLASS_LINES and (found := long_classes(parse(path))):
+            wrong[label(path)] = found
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -431,6 +460,13 @@ def test_the_check_of_exports_finds_what_is_wrong() -> None:
     assert unmarked_exports(ast.parse("from ._a import A as A, B as B\nimport math")) == []
     assert len(unmarked_exports(ast.parse("from ._a import A, B as C"))) == 2
     assert len(unmarked_exports(ast.parse("from ._a import *"))) == 1
+
+
+def test_the_check_of_classes_finds_long_ones() -> None:
+    body = "    a = 1\n" * (CLASS_LINES - 1)
+    assert long_classes(ast.parse(f"class Fits:\n{body}")) == []
+    found = long_classes(ast.parse(f"def f():\n  class Long:\n{body}    b = 2\n"))
+    assert found == [f"Long has {CLASS_LINES + 1} lines"]
 
 
 def test_the_check_of_relative_imports_finds_what_is_wrong() -> None:

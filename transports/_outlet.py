@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import trio
 
-from ..access._subscription_policies import PolicyRule
 from ..accounts import (
     DEFAULT_PATIENCE,
     JOIN_BYTES,
@@ -32,7 +31,6 @@ from ..accounts import (
     Ledger,
     Limit,
     LoanedItem,
-    LoanQueue,
     Outcome,
     StuckPolicy,
     Symptoms,
@@ -41,15 +39,9 @@ from ..accounts import (
 from ..accounts._fair_queue import FairQueue
 from ..dataspace import Batch
 from ..sockets._layer import Connected
+from ._consumer_queue import NO_RULES, ConsumerQueue
 from ._flusher import SENDING, Flusher
-from ._outlet_backlog import (
-    ConsumerPolicy,
-    Found,
-    OutletBacklog,
-    first_due,
-    look_at,
-    rules_of,
-)
+from ._outlet_backlog import OutletBacklog
 from ._tcp_counters import read_counters
 from ._whole_frames import policy_for_frames
 
@@ -67,8 +59,6 @@ FRAMING_BYTES = 16
 SPILL_LIMIT: Final = Limit(items=None, bytes=RETAIN_BYTES)
 """Default bound on what is spilled to memory. Not in events: what was there when the outlet was
 relieved is spilled in records of up to 64 KiB, which may be thousands of events."""
-
-NO_RULES: Final[frozenset[PolicyRule]] = frozenset()
 
 NO_LOANS: Final[deque[LoanedItem[list[Any]]]] = deque(maxlen=0)
 """The queue of every outlet that has sent all: an empty one of its own would be 8 % of an idle
@@ -89,7 +79,7 @@ def bytes_of(chunk: Any, name: str) -> bytes:
         raise TypeError(msg) from None
 
 
-class Outlet(LoanQueue):
+class Outlet(ConsumerQueue):
     """The send buffer of one connection.
 
     It holds loans of bytes. A `Batch` goes out as its raw bytes; anything else is framed by
@@ -113,7 +103,6 @@ class Outlet(LoanQueue):
             no `Batch`, which nothing replaces.
 
     Attributes:
-        begun_rules: The treatments of the messages in the last, incomplete send.
         sock: The socket.
         diverted: Whether it is closed, behind, or fair and blocked: new events are not simply
             queued.
@@ -132,9 +121,8 @@ class Outlet(LoanQueue):
     """
 
     __slots__ = (
-        "_blocked", "_consumer_policy", "_dirty", "_flows", "_frame",
-        "_lagging", "_never_begun", "_on_broken", "_rest", "_scope", "_sending", "_unbegun",
-        "begun_rules", "diverted", "fair", "flusher", "framing_bytes", "on_flowing", "sent_in",
+        "_blocked", "_dirty", "_flows", "_frame", "_never_begun", "_on_broken", "_rest", "_scope",
+        "_sending", "diverted", "fair", "flusher", "framing_bytes", "on_flowing", "sent_in",
         "sock", "spare",
     )  # fmt: skip
 
@@ -155,10 +143,16 @@ class Outlet(LoanQueue):
         key: Callable[[bytes], bytes] | None = None,
     ) -> None:
         policy = StuckPolicy(policy)  # its word is as good
-        self._consumer_policy = policy_for_frames(name, flusher, policy, patience, key)
         if retain_limit is None:
             retain_limit = SPILL_LIMIT if policy is StuckPolicy.SPILL else RETAIN_LIMIT
-        super().__init__(ledger, name, patience=patience, policy=policy, retain_limit=retain_limit)
+        super().__init__(
+            ledger,
+            name,
+            consumer_policy=policy_for_frames(name, flusher, policy, patience, key),
+            patience=patience,
+            policy=policy,
+            retain_limit=retain_limit,
+        )
         self.queue = NO_LOANS
         self.flusher = flusher
         self.sent_in = 0
@@ -176,10 +170,6 @@ class Outlet(LoanQueue):
         self.fair = False
         # What waits behind the bytes that are being sent, while it is fair and blocked.
         self._flows: FairQueue | None = None
-        self._lagging: OutletBacklog | None = None
-        self.begun_rules: set[PolicyRule] | frozenset[PolicyRule] = NO_RULES
-        # The same for those after it, line by line, as far as somebody has asked.
-        self._unbegun: list[Found] | None = None
         self._scope: trio.CancelScope | None = None
         # The rest of the last, incomplete send, and the number of loans at the front in it.
         self._rest: memoryview | None = None
@@ -194,81 +184,12 @@ class Outlet(LoanQueue):
         """Whether the connection takes nothing at the moment."""
         return self._blocked
 
-    # -- policies for a slow consumer -----------------------------------------------------------
+    # -- a slow consumer ------------------------------------------------------------------------
 
-    def deal_by(self, consumer_policy: ConsumerPolicy) -> None:
-        """Use these policies from now on, including those that `consumer_policy` makes possible.
-
-        Raises:
-            UnfitPolicyError: If something is to be spilled, and there is no place for it.
-        """
-        rules = consumer_policy.rules
-        if consumer_policy.open_spool is None and StuckPolicy.SPILL in rules.policies:
-            super().check_policy(StuckPolicy.SPILL)
-        self._consumer_policy = consumer_policy
-        self._unbegun = None
-        self.patience = rules.patience
-        self.policy = rules.default.policy
-
-    @property
-    def consumer_policy(self) -> ConsumerPolicy | None:
-        """The policies for it as a slow consumer, if `deal_by` has set them."""
-        return self._consumer_policy
-
-    def check_policy(self, policy: StuckPolicy) -> None:
-        consumer_policy = self._consumer_policy
-        if consumer_policy is None or policy not in consumer_policy.rules.policies:
-            super().check_policy(policy)
-
-    @property
-    def policy(self) -> StuckPolicy:
-        """See `Holder.policy`; where it depends on the topic, the messages here decide.
-
-        The policy whose patience is over first comes first; to wait comes last.
-        """
-        due = self._due()
-        return self._policy if due is None else due.policy
-
-    @policy.setter
-    def policy(self, policy: StuckPolicy) -> None:
-        self._policy = StuckPolicy(policy)
-        self.check_policy(self._policy)
-
-    @property
-    def patience(self) -> float:
-        """See `Holder.patience`; that of the next policy, where it depends on the topic."""
-        # A holder that has just made progress needs no closer look.
-        if self.ledger.clock() - self.progressed_at < self._patience:
-            return self._patience
-        due = self._due()
-        return self._patience if due is None else due.patience
-
-    @patience.setter
-    def patience(self, seconds: float) -> None:
-        self.set_patience(seconds)
-
-    def _due(self) -> PolicyRule | None:
-        """Return the treatment that is due next; None: one treatment is for everything."""
-        consumer_policy, full = self._consumer_policy, self.full_patience
-        if consumer_policy is None or consumer_policy.rules.only is not None:
-            return None if full is None else PolicyRule(StuckPolicy.DISCONNECT, full)
-        lagging = self._lagging
-        if lagging is None:
-            found = self._look(consumer_policy) or {consumer_policy.rules.default}
-        else:
-            found = lagging.staying(self.begun_rules) | lagging.unspilled()
-            found = found or {PolicyRule(lagging.policy, self._patience)}
-        return first_due(found)
-
-    def _look(self, consumer_policy: ConsumerPolicy) -> set[PolicyRule]:
-        """Return the treatments of all messages here; those seen before are not scanned again."""
-        if self._unbegun is None or not self._blocked:
-            # An outlet that is not blocked may send all, and nothing of an earlier scan is left.
-            self._unbegun = []
-        lines: Iterable[Iterable[LoanedItem[Any]]] = (islice(self.queue, self._sending, None),)
+    def _lines(self) -> Iterable[Iterable[LoanedItem[Any]]]:
         if self._flows is not None:
-            lines = self._flows.lines()  # until one is taken off, new ones come last
-        return look_at(self._unbegun, consumer_policy, lines, self).union(self.begun_rules)
+            return self._flows.lines()
+        return (islice(self.queue, self._sending, None),)
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         consumer_policy = self._consumer_policy
@@ -635,13 +556,6 @@ class Outlet(LoanQueue):
         self._note_begun(islice(self.queue, taken))
         self._rest = memoryview(b"".join(chunks))
         return self._rest
-
-    def _note_begun(self, loans: Iterable[LoanedItem[Any]]) -> None:
-        """Remember the treatments of messages that cannot be told apart any more."""
-        consumer_policy = self._consumer_policy
-        if consumer_policy is not None and consumer_policy.rules.only is None:
-            self.begun_rules = rules_of(consumer_policy, loans, self)
-            self._unbegun = None
 
     def _block(self) -> None:
         self._blocked = True

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -34,6 +34,7 @@ from ..accounts import (
 )
 from ..persistence._spool import OpenSpool, Spool
 from ._backlog_messages import BacklogMessages, Framing, Room
+from ._treatments import Found
 
 if TYPE_CHECKING:
     from ..access._subscription_policies import PolicyRules
@@ -534,82 +535,3 @@ def _charge_of(size: int, some: int, left: int, items: int, nbytes: int) -> int:
     if some >= items:
         return nbytes
     return min(nbytes, max(0, size - (left - nbytes) * some // items))
-
-
-class Found:
-    """Treatments of the messages in a line of loans that only grows at its end.
-
-    Each chunk is scanned once, however often somebody asks: 8 MiB of short messages are a tenth of
-    a second, and each check of a slow consumer asks several times. Once something has been taken
-    off the front of the line, the result is of no use any more.
-    """
-
-    __slots__ = ("_chunks", "_loans", "_rules")
-
-    def __init__(self) -> None:
-        self._rules: set[PolicyRule] = set()
-        # How many loans have been scanned, and how many chunks of the last of them.
-        self._loans = self._chunks = 0
-
-    def look(
-        self, consumer_policy: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
-    ) -> set[PolicyRule]:
-        """Scan new chunks; return all treatments found."""
-        found = self._rules
-        if len(found) == len(consumer_policy.rules.every):
-            return found
-        # The last one may have grown.
-        first = max(0, self._loans - 1)
-        known = self._chunks
-        for place, loan in enumerate(islice(loans, first, None), first + 1):
-            chunks = loan.item
-            if loan.holder is outlet:
-                _find(found, consumer_policy, islice(chunks, known, None))
-            known = 0
-            self._loans = place
-            self._chunks = len(chunks)
-        return found
-
-
-def look_at(
-    found: list[Found],
-    consumer_policy: ConsumerPolicy,
-    lines: Iterable[Iterable[LoanedItem[Any]]],
-    outlet: Outlet,
-) -> set[PolicyRule]:
-    """Return the treatments of the messages in several lines; what is `found` is noted there."""
-    rules: set[PolicyRule] = set()
-    for place, line in enumerate(lines):
-        if place == len(found):
-            found.append(Found())
-        rules |= found[place].look(consumer_policy, line, outlet)
-    return rules
-
-
-def first_due(rules: Iterable[PolicyRule]) -> PolicyRule:
-    """Return the treatment that is due first; to wait comes last."""
-    order = list(StuckPolicy)
-    return min(
-        rules,
-        key=lambda each: (
-            each.policy is StuckPolicy.WAIT,
-            each.patience,
-            order.index(each.policy),
-        ),
-    )
-
-
-def rules_of(
-    consumer_policy: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
-) -> set[PolicyRule]:
-    """Return the treatments of the messages in some loans of an outlet."""
-    return Found().look(consumer_policy, loans, outlet)
-
-
-def _find(found: set[PolicyRule], consumer_policy: ConsumerPolicy, chunks: Iterable[bytes]) -> None:
-    framing, rules = consumer_policy.framing, consumer_policy.rules
-    for chunk in chunks:
-        if len(found) == len(rules.every):
-            return
-        if framing.may_drop(chunk):
-            found.update([rules.of(frame[0]) for frame in framing.frames(chunk)])

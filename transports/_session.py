@@ -23,7 +23,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import trio
 
@@ -32,13 +32,13 @@ from ._errors import RemoteProtocolError
 from ._flusher import OUTLETS_A_STEP
 from ._input import FREE_BYTES, PAUSE_SECONDS, PAUSED_SECONDS, HeldInput
 from ._link import LITTLE_BYTES, Ending, Link
+from ._logged_connection import LoggedConnection, ServerT
 from ._outlet import as_bytes
 from ._peer_facts import PeerFacts
 from ._scheduler import Work
 
 if TYPE_CHECKING:
     from ._reactor import Reactor
-    from ._server import Server
 
 LOOKAHEAD_BYTES = 128 << 10
 """How much unparsed input a connection that waits may have (rule 10): two reads. It is also what
@@ -58,12 +58,6 @@ LINGER_SECONDS = 1.0
 """How long a peer may take to read the last that it is told, and to close a connection that is
 closed for it."""
 
-WARN_SECONDS = 1.0
-"""How often at most one connection's faults are logged, where they do not end it."""
-
-NEVER_WARNED: Final = -WARN_SECONDS
-
-ServerT = TypeVar("ServerT", bound="Server[Any, Any]")
 AccountT = TypeVar("AccountT", bound=Account | None)
 
 
@@ -91,11 +85,10 @@ class Hold(Protocol):
         ...
 
 
-class Session(abc.ABC, Generic[ServerT, AccountT]):
+class Session(LoggedConnection[ServerT], abc.ABC, Generic[ServerT, AccountT]):
     """One peer's connection.
 
     Attributes:
-        name: What an operator knows it by: `listener/user/client`.
         account: Who pays for what it causes. A protocol whose peers say who they are may have None
             until they have.
         outlet: The way out.
@@ -103,9 +96,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     """
 
     __slots__ = (
-        "__weakref__", "_deadline_after", "_eof", "_hold", "_input", "_known",
-        "_last", "_left", "_link", "_retired", "_server", "_steps", "_unsaid", "_waiting",
-        "_warned", "_work", "account", "name", "outlet", "quiet_until",
+        "_deadline_after", "_eof", "_hold", "_input", "_last", "_left", "_retired", "_steps",
+        "_waiting", "_work", "account", "outlet", "quiet_until",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -121,10 +113,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         *,
         frame: Callable[[Any], bytes] = as_bytes,
     ) -> None:
+        super().__init__(server, link, name)
         settings = server.settings
-        self._server = server
-        self._link = link
-        self.name = name
         self.outlet = server.make_outlet(
             server.ledger,
             server.flusher,
@@ -136,14 +126,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             policy=settings.undroppable_policy,
         )
         self._eof = False
-        # Whether its peer has said anything yet that this protocol has.
-        self._known = False
         # Whether it has been found at the end of the stream that nothing is left to be handled.
         self._left = False
         self._waiting = False
         self._retired = False
-        self._warned = NEVER_WARNED
-        self._unsaid = 0
         self._work = link.work = Work(server.flusher.scheduler)
         # What has to happen before it is read on.
         self._hold: Hold | None = None
@@ -157,48 +143,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._deadline_after: float | None = settings.connect_timeout
         self.quiet_until = 0.0
 
-    @property
-    def _who(self) -> str:
-        """The peer, for the log."""
-        return self.name
-
-    @property
-    def _account_name(self) -> str | None:
-        """Whose account its peer's work is on, for the log; None if it is not known yet."""
-        return self.name
-
-    @property
-    def peer(self) -> str:
-        """Its peer's address and port."""
-        return self._link.peer
-
     def about(self, most: int) -> PeerFacts:
         """Return who its peer is, with the first `most` of its subscriptions."""
         del most
         return PeerFacts(self.peer)
-
-    def _note_known(self) -> None:
-        """Note that its peer has been let in, under its name."""
-        self._known = True
-        ledger = self._server.ledger
-        ledger.timelines.came(self.name, ledger.clock(), self.peer)
-
-    def _say_connected(self) -> None:
-        """Note that its peer has been let in, and log it."""
-        self._note_known()
-        extra = self._fields("connected")
-        self._server.logger.info("%s connected from %s", self.name, self.peer, extra=extra)
-
-    def _fields(self, event: str, reason: str | None = None) -> dict[str, object]:
-        """Return what a log line about the peer has for its `extra=`. No objects, only names."""
-        fields: dict[str, object] = {
-            "event": event,
-            "account": self._account_name,
-            "peer": self._link.peer,
-        }
-        if reason is not None:
-            fields["reason"] = reason
-        return fields
 
     # -- its life -------------------------------------------------------------------------------
 
@@ -640,55 +588,13 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     def _is_of_peer(self, whose: object) -> bool:
         return whose is not None and (whose is self.account or whose is self._unacknowledged())
 
-    def fault(self, doing: str, exc: Exception) -> None:
-        """End the connection for a fault of our own. Its trace is logged, once."""
-        server = self._server
-        server.counters.internal_errors += 1
-        link = self._link
-        if link.ending is not Ending.ERROR:
-            link.ending = Ending.ERROR
-            server.logger.error(
-                "%s closed for an error of the relay's, while %s",
-                self._who,
-                doing,
-                exc_info=exc,
-                extra=self._fields("closed", f"internal error: {exc!r}"),
-            )
-        link.cut("internal error")
-
     def adjust(self) -> None:
         """Apply the changed settings of its server."""
         settings = self._server.settings
         self.outlet.patience = settings.patience
         self.outlet.policy = settings.undroppable_policy
 
-    # -- what is said of it ---------------------------------------------------------------------
-
-    @property
-    def _is_stranger(self) -> bool:
-        """Whether its peer has not been let in, or has said nothing yet."""
-        return not self._known
-
-    def _log(self, level: int, event: str, text: str, reason: str) -> None:
-        """Log a line about its peer; about strangers not more than can be read."""
-        extra = self._fields(event, reason)
-        if self._is_stranger:
-            self._server.log_stranger(level, self._link.peer, text, extra)
-        else:
-            self._server.logger.log(level, "%s", text, extra=extra)
-
-    def complain(self, what: str) -> None:
-        """Log what the peer did wrong and may go on doing: not more often than it can be read."""
-        now = self._server.ledger.clock()
-        if now - self._warned < WARN_SECONDS:
-            self._unsaid += 1
-            return
-        more = f" (and {self._unsaid} more like it)" if self._unsaid else ""
-        self._server.logger.warning(
-            "%s: %s%s", self.name, what, more, extra=self._fields("complaint", what)
-        )
-        self._warned = now
-        self._unsaid = 0
+    # -- its deadline ---------------------------------------------------------------------------
 
     def check_deadline(self, now: float) -> None:
         """End the connection if the peer has been silent for too long."""

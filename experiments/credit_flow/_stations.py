@@ -14,7 +14,7 @@ from clearfunds.dataspace.queues import Group, Message, Shelf
 from clearfunds.ranges.log import RangeSubscription
 from clearfunds.transports._outlet import Outlet
 from clearfunds.transports.mqtt.server._inflight import Inflight
-from clearfunds.transports.mqtt.server._persistent_sessions import SessionQueue
+from clearfunds.transports.mqtt.server._persistent_session import SessionQueue
 
 from ._processes import InflightStation, LogStation, OutletStation, QueueStation
 

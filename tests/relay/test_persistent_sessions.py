@@ -23,11 +23,8 @@ from clearfunds.transports.mqtt import (
     SubAck,
     Subscribe,
 )
-from clearfunds.transports.mqtt.server._persistent_sessions import (
-    CLOCK_KEY,
-    PersistentSession,
-    PersistentSessions,
-)
+from clearfunds.transports.mqtt.server._persistent_session import PersistentSession
+from clearfunds.transports.mqtt.server._persistent_sessions import CLOCK_KEY, PersistentSessions
 from tests.relay.brokers import Broker, bodies, numbered
 from tests.transports.peers import BareClient, RunningRelay, dial, log_of, running, until
 

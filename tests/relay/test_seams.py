@@ -40,11 +40,8 @@ from clearfunds.transports.mqtt.server._framing import Framing
 from clearfunds.transports.mqtt.server._inflight import Inflight
 from clearfunds.transports.mqtt.server._mqtt5 import AtMostOnce
 from clearfunds.transports.mqtt.server._persistent_inflight import PersistentInflight
-from clearfunds.transports.mqtt.server._persistent_sessions import (
-    PersistentSession,
-    PersistentSessions,
-    SessionQueue,
-)
+from clearfunds.transports.mqtt.server._persistent_session import PersistentSession, SessionQueue
+from clearfunds.transports.mqtt.server._persistent_sessions import PersistentSessions
 from clearfunds.transports.mqtt.server._sender import Sender
 from clearfunds.transports.mqtt.server._server import MqttServer
 from clearfunds.transports.mqtt.server._session import MqttSession

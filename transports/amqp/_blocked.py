@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import trio
+from pamqp.commands import Connection
 
 from ...accounts._gate import gate_of
 from ...accounts._waiters import BLOCKED, REASONS, Waiter
@@ -25,6 +26,8 @@ from ...accounts.watch._core_shares import SLOW_WAITS_SHARE
 from ...accounts.watch._slow_waits import Held, add_up
 from ...dataspace.queues import Queue
 from .._ticker import next_tick
+from ._frames import frame_of, method_frame
+from ._replies import shortened
 
 if TYPE_CHECKING:
     from ...accounts import Account
@@ -39,6 +42,8 @@ AFTER_SECONDS: Final = 0.5
 
 MAX_NAMED: Final = 2
 """Holders named, the largest first; and consumers of a queue."""
+
+_BLOCKED: Final = (10, 60)
 
 
 class BlockedNotices:
@@ -75,7 +80,7 @@ class BlockedNotices:
         waiting = {each.account: each for each in ledger.waiters}
         for session in [each for each in self._blocked if each.account not in waiting]:
             del self._blocked[session]
-            session.say_unblocked()
+            _say_unblocked(session)
         new: dict[AmqpSession, Waiter] = {}
         for session in self._server.open:
             account = session.account
@@ -96,7 +101,7 @@ class BlockedNotices:
             if waiter.at is not None and waiter in ledger.waiters:
                 self._blocked[session] = None
                 self.told += 1
-                session.say_blocked(self._reason(session, waiter, held.get(waiter.at, {})))
+                _say_blocked(session, self._reason(session, waiter, held.get(waiter.at, {})))
         self._server.flusher.flush_now()
         return time.thread_time() - began - away
 
@@ -141,3 +146,18 @@ class BlockedNotices:
         names = dict.fromkeys(each.channel.name.rpartition(" channel ")[0] for each in busy)
         shown = list(names)[:MAX_NAMED]
         return f"{what}, held by {' and '.join(shown)}"
+
+
+def _say_blocked(session: AmqpSession, reason: str) -> None:
+    """Tell a client that it is not read, and why."""
+    if session.negotiation.wants_blocked and not session.is_blocked and not session.outlet.unsent:
+        session.is_blocked = True
+        said = shortened(reason)
+        session.sender.send_later(frame_of(0, _BLOCKED, bytes((len(said),)), said))
+
+
+def _say_unblocked(session: AmqpSession) -> None:
+    """Tell a client that it is read again."""
+    if session.is_blocked:
+        session.is_blocked = False
+        session.sender.send_later(method_frame(0, Connection.Unblocked()))

@@ -279,14 +279,14 @@ class ServerChannel(ChannelDefinitions):
         content = content_frames(
             self.number, message.properties, message.body, session.negotiation.frame_size
         )
-        session.send(b"".join((frame, *content)))
+        session.sender.send(b"".join((frame, *content)))
 
     def say_confirms(self) -> None:
         """Send the confirms that are due."""
         confirms = self.confirms
         if confirms is None or self.closed:
             return
-        send, number = self.session.send, self.number
+        send, number = self.session.sender.send, self.number
         for answer in confirms.flush():
             frame = nack_frame if answer.refused else ack_frame
             send(frame(number, answer.number, answer.multiple))
@@ -414,7 +414,7 @@ class ServerChannel(ChannelDefinitions):
             self._consume_replies(said, made, method)
             return
         declared = self._find(said.queue, method)
-        most = session.max_unacked
+        most = session.server.settings.max_unacked
         window = ConsumerWindow(min(self._prefetch or most, most), session.room)
         deliver = made.deliver_for_good if said.no_ack else made.deliver
         answer = b"" if said.nowait else named_frame(self.number, _CONSUME_OK, tag)
@@ -423,7 +423,7 @@ class ServerChannel(ChannelDefinitions):
             # The first deliveries come at once; the answer comes before them.
             nonlocal answer
             if answer:
-                session.send(answer)
+                session.sender.send(answer)
                 answer = b""
             deliver(delivery)
 
@@ -448,7 +448,7 @@ class ServerChannel(ChannelDefinitions):
         if said.no_ack:
             consumer.take_run = made.take_run
         if answer:
-            session.send(answer)
+            session.sender.send(answer)
 
     def _consume_replies(self, said: Basic.Consume, made: ChannelConsumer, method: Method) -> None:
         """Consume direct replies."""
@@ -462,7 +462,7 @@ class ServerChannel(ChannelDefinitions):
         replies = self._replies = ReplyConsumer(session.host, self, made)
         session.server.replies[replies.address] = replies
         if not said.nowait:
-            session.send(named_frame(self.number, _CONSUME_OK, made.tag))
+            session.sender.send(named_frame(self.number, _CONSUME_OK, made.tag))
 
     def _end_replies(self) -> None:
         replies, self._replies = self._replies, None
@@ -490,14 +490,14 @@ class ServerChannel(ChannelDefinitions):
                     self, AmqpError(Code.PRECONDITION_FAILED, text, NO_METHOD)
                 )
         elif self.session.negotiation.wants_cancel:
-            self.session.send_later(named_frame(self.number, _CANCEL, tag, b"\1"))
+            self.session.sender.send_later(named_frame(self.number, _CANCEL, tag, b"\1"))
 
     def _cancel(self, said: Basic.Cancel) -> None:
         tag = said.consumer_tag or ""
         made = self._consumers.pop(tag, None)
         # Before its queue goes, perhaps: a consumer is not told twice.
         if not said.nowait:
-            self.session.send(named_frame(self.number, _CANCEL_OK, tag))
+            self.session.sender.send(named_frame(self.number, _CANCEL_OK, tag))
         if made is not None and made.consumer is not None:
             made.consumer.cancel()
         elif made is not None:
@@ -507,7 +507,7 @@ class ServerChannel(ChannelDefinitions):
         session = self.session
         method = (60, 70)
         declared = self._find(said.queue, method)
-        if not said.no_ack and len(self.deliveries) >= session.max_unacked:
+        if not said.no_ack and len(self.deliveries) >= session.server.settings.max_unacked:
             text = f"{len(self.deliveries)} deliveries on the channel are not acknowledged"
             raise AmqpError(Code.PRECONDITION_FAILED, text, method)
         queue = declared.queue
@@ -518,7 +518,7 @@ class ServerChannel(ChannelDefinitions):
         if delivery is None:
             if queue.waiting:
                 raise NotYet(lambda: queue.deleted or not queue.waiting)
-            session.send(method_frame(self.number, Basic.GetEmpty()))
+            session.sender.send(method_frame(self.number, Basic.GetEmpty()))
             return
         self._send_got(delivery, len(queue), no_ack=said.no_ack)
 
@@ -534,7 +534,7 @@ class ServerChannel(ChannelDefinitions):
             self.number, message.properties, message.body, session.negotiation.frame_size
         )
         if no_ack:
-            session.send(b"".join((frame, *content)))
+            session.sender.send(b"".join((frame, *content)))
         else:
             delivery.loan.item = [frame, *content]
             session.outlet.forward(delivery.loan)

@@ -53,7 +53,7 @@ class ChannelDefinitions:
         if durable:
             self.session.send_when_durable(frame)
         else:
-            self.session.send(frame)
+            self.session.sender.send(frame)
 
     def _find(self, name: str, method: Method) -> DeclaredQueue:
         host, session = self.session.host, self.session
@@ -125,7 +125,7 @@ class ChannelDefinitions:
             if declared.durable and not said.passive:
                 session.send_when_durable(frame)
             else:
-                session.send(frame)
+                session.sender.send(frame)
 
     def _look_for_replies(self, said: Queue.Declare) -> None:
         """Say whether the consumer of direct replies is still there that has this address."""
@@ -135,7 +135,7 @@ class ChannelDefinitions:
             what = session.host.what("queue", said.queue)
             raise AmqpError(Code.NOT_FOUND, f"no {what}", (50, 10))
         if not said.nowait:
-            session.send(declare_ok_frame(self.number, said.queue, 0, 1))
+            session.sender.send(declare_ok_frame(self.number, said.queue, 0, 1))
 
     def _bind_queue(self, said: Queue.Bind) -> None:
         session = self.session

@@ -55,7 +55,8 @@ from ._parked import Parked, channel_of, is_silent
 from ._pausing import Pausing
 from ._properties import KnownFacts
 from ._refusing import passes, publish_or_refuse
-from ._replies import AmqpError, Code, shortened
+from ._replies import NO_METHOD, AmqpError, Code, Method
+from ._sender import Sender
 from ._topic_rights import TopicRights
 
 if TYPE_CHECKING:
@@ -69,8 +70,6 @@ MISSED: Final = 2
 
 POLL_SECONDS: Final = 0.005
 """How often it is looked whether the disk has what a basic.get waits for."""
-
-_BLOCKED: Final = (10, 60)
 
 
 @attrs.frozen(slots=True)
@@ -112,6 +111,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         channels: The open channels, by number.
         reads: How often its input was handled.
         room: The room in the outlet for deliveries.
+        sender: Sends it the server's own frames.
         topics: Its rights to MQTT's topics; None before connection.open.
         facts: What the relay heeds of messages' properties.
         negotiation: What has been negotiated: its user, the size of frames, its capabilities.
@@ -121,7 +121,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
 
     __slots__ = (
         "_beats_at", "_excess", "_fault", "_incoming", "_missed", "_opened", "_parked", "_short",
-        "channels", "facts", "is_blocked", "negotiation", "pausing", "reads", "room", "topics",
+        "channels", "facts", "is_blocked", "negotiation", "pausing", "reads", "room", "sender",
+        "topics",
     )  # fmt: skip
 
     _unacknowledged_are = "deliveries were not acknowledged"
@@ -140,7 +141,10 @@ class AmqpSession(Session["AmqpServer", Account | None]):
             max_first_size=max(settings.max_connect_size, MIN_FRAME_SIZE),
             max_message_size=settings.max_packet_size,
         )
-        self.negotiation = Negotiation(server, link, listener, self._incoming, self.send_unowed)
+        self.sender = Sender(server, link, self.outlet)
+        self.negotiation = Negotiation(
+            server, link, listener, self._incoming, self.sender.send_unowed
+        )
         self._opened: Opened | None = None
         self.topics: TopicRights | None = None
         self._excess: Excess | None = None
@@ -169,9 +173,9 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         return self._opened.host
 
     @property
-    def max_unacked(self) -> int:
-        """Most deliveries that one consumer may leave unacknowledged."""
-        return self._server.settings.max_unacked
+    def is_waiting(self) -> bool:
+        """Whether it is not read."""
+        return self._waiting
 
     @property
     def _who(self) -> str:
@@ -211,9 +215,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if self.account is None:
             return
         self._end_channels(failed=False)
-        self.send(close_frame(0, Code.CONNECTION_FORCED, "CONNECTION_FORCED - the relay stops",
-                              (0, 0)))  # fmt: skip
-        await self._part()
+        await self._part(Code.CONNECTION_FORCED, "CONNECTION_FORCED - the relay stops")
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; one that is cut off is told so, unless it is silent."""
@@ -221,15 +223,13 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if self._missed or is_over or self.account is None:
             return
         self._end_channels(failed=True)
-        text = f"CONNECTION_FORCED - {why}"
         if not self.outlet.unsent:
-            self.send(close_frame(0, Code.CONNECTION_FORCED, text, (0, 0)))
-            await self._part()
+            await self._part(Code.CONNECTION_FORCED, f"CONNECTION_FORCED - {why}")
 
     async def _say_why(self, fault: RemoteProtocolError) -> None:
         """See `Session._say_why`."""
         if isinstance(fault, WrongProtocolError):
-            self.send_unowed(PROTOCOL_HEADER)
+            self.sender.send_unowed(PROTOCOL_HEADER)
             await self._linger()
             return
         if not isinstance(fault, AmqpError) or self._incoming.state is State.HEADER:
@@ -237,15 +237,11 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if isinstance(fault, LoginRefusedError) and not self.negotiation.wants_close:
             return
         self._end_channels(failed=True)
-        frame = close_frame(0, fault.code, fault.text, fault.method)
-        if self.account is None:
-            self.send_unowed(frame)
-        else:
-            self.send(frame)
-        await self._part()
+        await self._part(fault.code, fault.text, fault.method)
 
-    async def _part(self) -> None:
-        """Wait, not for long, until the client has agreed to the end of the connection."""
+    async def _part(self, code: Code, text: str, method: Method = NO_METHOD) -> None:
+        """Send connection.close, and wait, not for long, until the client has agreed to it."""
+        self.sender.answer(close_frame(0, code, text, method))
         incoming = self._incoming
         incoming.state = State.CLOSING
         self._deadline_after = None  # it is over in any case
@@ -258,7 +254,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 command = incoming.next_command()
                 if isinstance(command, Command):
                     if isinstance(command.method, Connection.Close):
-                        self.send_unowed(method_frame(0, Connection.CloseOk()))
+                        self.sender.send_unowed(method_frame(0, Connection.CloseOk()))
                     break
                 if command is NEED_DATA:
                     data = await self._link.receive()
@@ -283,6 +279,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
     def _withdraw(self, reason: str) -> None:
         """Take back what the client stands for: consumers, deliveries, exclusive queues."""
         server = self._server
+        self.sender.gone = True
         graceful = self._incoming.state is State.CLOSED or server.stopping
         self.room.close()
         self._end_channels(failed=not graceful)
@@ -302,7 +299,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._incoming.close()
         self._parked.clear()
         self._fault = None
-        excess, self._excess = self._excess, None
+        excess = self._excess
+        self._refuse_by(None)
         if excess is not None:
             excess.close()
 
@@ -326,7 +324,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         if heartbeat and self._opened is not None and now >= self._beats_at:
             self._beats_at = now + heartbeat / 2
             if not self.outlet.unsent:
-                self.send(HEARTBEAT_FRAME)
+                self.sender.send(HEARTBEAT_FRAME)
                 self._server.flusher.ready()
 
     # -- unfinished input --------------------------------------------------------------------------
@@ -359,32 +357,16 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         limit = server.settings.limit_of(opened.peer.name, opened.client)
         server.tree.adjust_connection(account, opened.peer, limit)
         if server.over_limits is not None:
-            self._excess = server.over_limits.renew(
-                self._excess, account, opened.peer.name, opened.client
+            self._refuse_by(
+                server.over_limits.renew(self._excess, account, opened.peer.name, opened.client)
             )
 
-    # -- sending -----------------------------------------------------------------------------------
+    def _refuse_by(self, excess: Excess | None) -> None:
+        """Refuse publications above the client's limits from now on; None: they wait."""
+        self._excess = excess
+        self.sender.account = self.account if excess is None else excess.answers
 
-    def send(self, data: bytes) -> None:
-        """Send frames on the client's own account (rule 2)."""
-        excess = self._excess
-        account = self.account if excess is None else excess.answers
-        assert account is not None
-        size = len(data)
-        account.borrow(1, size)
-        self.outlet.hold(account, data, 1, size, self._server.ledger.clock())
-
-    def send_unowed(self, data: bytes) -> None:
-        """Send frames before there is an account that could owe for them."""
-        # A client that does not read it waits in vain, and is cut off in time (`connect_timeout`).
-        with contextlib.suppress(OSError):
-            self._link.sock.send(data)
-
-    def send_later(self, data: bytes) -> None:
-        """Send frames for something that has happened outside of this connection's reads."""
-        if not (self._retired or self.outlet.closed or self.account is None):
-            self.send(data)
-            self._server.flusher.ready()
+    # -- waiting -----------------------------------------------------------------------------------
 
     def send_when_durable(self, data: bytes) -> None:
         """Send an answer when all definitions are durable; nothing more is handled before."""
@@ -393,14 +375,12 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         def durable() -> None:
             if not hold.is_set():
                 hold.set()
-                self.send_later(data)
+                self.sender.send_later(data)
 
         self._hold = hold
         self.host.when_durable(durable, self)
         if hold.is_set():
             self._hold = None
-
-    # -- waiting -----------------------------------------------------------------------------------
 
     def _after_sending(self) -> Account | None:
         """See `Session._after_sending`: who pays for the publication that is next."""
@@ -601,7 +581,8 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 self._handle_connection(said.method)
             elif isinstance(said.method, Channel.Open):
                 self.channels[said.channel] = ServerChannel(self, said.channel)
-                self.send(frame_of(said.channel, (20, 11), b"\0\0\0\0"))  # an empty long string
+                # An empty long string.
+                self.sender.send(frame_of(said.channel, (20, 11), b"\0\0\0\0"))
             else:
                 channel = self.channels.get(said.channel)
                 if channel is None:
@@ -622,7 +603,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
     def _channel_closed(self, number: int) -> None:
         """Agree that a channel is closed."""
         self._incoming.channel_closed(number)
-        self.send(method_frame(number, Channel.CloseOk()))
+        self.sender.send(method_frame(number, Channel.CloseOk()))
 
     def _closes_channel(self, exc: RemoteProtocolError) -> bool:
         """Close the channel that an error is about; False if it ends the connection."""
@@ -645,7 +626,7 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self._parked.drop(number)
         channel.close(failed=False)
         self.complain(f"channel {number} closed: {exc.text}")
-        self.send_later(close_frame(number, exc.code, exc.text, exc.method))
+        self.sender.send_later(close_frame(number, exc.code, exc.text, exc.method))
 
     # -- the connection ----------------------------------------------------------------------------
 
@@ -662,17 +643,13 @@ class AmqpSession(Session["AmqpServer", Account | None]):
                 self._open(self.negotiation.open(method.virtual_host))
             case Connection.Close():
                 self._end_channels(failed=False)
-                answer = method_frame(0, Connection.CloseOk())
-                if self.account is None:
-                    self.send_unowed(answer)
-                else:
-                    self.send(answer)
+                self.sender.answer(method_frame(0, Connection.CloseOk()))
                 self._incoming.close()
             case Connection.CloseOk():
                 self._incoming.close()
             case Connection.UpdateSecret():
                 self.negotiation.login.renew(cast("bytes", method.new_secret))
-                self.send(method_frame(0, Connection.UpdateSecretOk()))
+                self.sender.send(method_frame(0, Connection.UpdateSecretOk()))
             case _:
                 raise _not_asked_for(method)
 
@@ -689,35 +666,15 @@ class AmqpSession(Session["AmqpServer", Account | None]):
         self.topics = TopicRights(
             opened.host, negotiation.user, rights, server.authority, server.counters
         )
-        self._excess = server.excess_of(account, name, opened.client)
+        self._refuse_by(server.excess_of(account, name, opened.client))
         now = self._last = server.ledger.clock()
         self._beats_at = now + negotiation.heartbeat / 2
         self._deadline_after = MISSED * negotiation.heartbeat or server.settings.idle_timeout
         self._say_connected()
-        self.send(frame_of(0, (10, 41), b"\0"))  # an empty short string
+        self.sender.send(frame_of(0, (10, 41), b"\0"))  # an empty short string
 
     def about(self, most: int) -> PeerFacts:
         return facts_of(self, most)
-
-    # -- being blocked -----------------------------------------------------------------------------
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it is not read."""
-        return self._waiting
-
-    def say_blocked(self, reason: str) -> None:
-        """Tell the client that it is not read, and why."""
-        if self.negotiation.wants_blocked and not self.is_blocked and not self.outlet.unsent:
-            self.is_blocked = True
-            said = shortened(reason)
-            self.send_later(frame_of(0, _BLOCKED, bytes((len(said),)), said))
-
-    def say_unblocked(self) -> None:
-        """Tell the client that it is read again."""
-        if self.is_blocked:
-            self.is_blocked = False
-            self.send_later(method_frame(0, Connection.Unblocked()))
 
 
 def _not_asked_for(method: Any) -> AmqpError:

@@ -13,7 +13,6 @@ Source: syndicate-rs, relay.rs (TunnelRelay) for the meaning of packets.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from ...accounts import Account
 from .._errors import RemoteProtocolError
 from .._flusher import OUTLETS_A_STEP
 from .._link import Link
-from .._need_data import NEED_DATA, NeedData
+from .._need_data import NEED_DATA
 from .._outlet_backlog import ConsumerPolicy
 from .._session import LOOKAHEAD_PAUSE_SECONDS, Hold, Session
 from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket, WebSocketClient
@@ -33,26 +32,22 @@ from ._connection import Connection, Frame, State
 from ._droppable import ABLE, Messages
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy, Source
 from ._flat_turns import FlatTurns
+from ._incoming import Incoming
 from ._membrane import Membrane
-from ._packets import Error, Extension, Nop, Turn
+from ._packets import Error, Extension, Turn
 from ._port import NobodyPort, Port
 from ._preserves import Value
 from ._receiver import Receiver
 from ._runs import SingleMessage, Template, Templates, ToldAs, find_run, make_template, varying_atom
 from ._scan import MESSAGE, EventParts
 from ._sender import Sender
-from ._turn_credit import DO, Credited
+from ._turn_credit import Credited
 from ._turn_crediting import Crediting
 from ._values import WireValue, value_at
 from ._writer import Writer
 
 if TYPE_CHECKING:
     from ._server import SyndicateServer
-
-MAX_LOOKAHEAD = 10_000
-"""Most packets cut from the input of a connection that waits, to look for credit: as many as its
-default limit in items."""
-
 
 FEW_PACKETS = 16
 """Most packets that are handled in one short step: a third of a millisecond's worth."""
@@ -77,9 +72,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     """
 
     __slots__ = (
-        "_answers", "_connection", "_fault", "_flat", "_forgotten", "_framing", "_lookahead",
-        "_lookahead_bytes", "_membrane", "_messages", "_messages_bytes", "_not_flat", "_peer",
-        "_receiver", "_sniffs", "_templates", "_websocket", "sender", "turn_credit",
+        "_answers", "_connection", "_flat", "_forgotten", "_framing", "_incoming", "_membrane",
+        "_not_flat", "_peer", "_receiver", "_sniffs", "_templates", "sender", "turn_credit",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -108,12 +102,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             max_text_size=settings.max_text_size,
             max_depth=settings.max_depth,
         )
-        self._websocket: WebSocket | WebSocketClient | None = None
+        self._incoming = Incoming(self._connection, link)
         # Who requests credit speaks first, and a WebSocket's client expects an answer first.
         self._sniffs = websocket is None and settings.turn_credit != "request"
-        # WebSocket messages that are parsed one by one.
-        self._messages: deque[bytes] = deque()
-        self._messages_bytes = 0
         self._membrane: Membrane[Entity] = Membrane(
             proxy=self._proxy,
             attenuate=self._attenuate,
@@ -159,10 +150,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._work,
         )
         self._forgotten = 0
-        # Packets cut from the input while it waited, and the fault found after them.
-        self._lookahead: deque[Frame] = deque()
-        self._lookahead_bytes = 0
-        self._fault: RemoteProtocolError | None = None
         if isinstance(websocket, WebSocketClient):
             self._speak(websocket)
         elif websocket:
@@ -179,7 +166,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._speak(WebSocket(max_message_size=size, origins=settings.origin))
 
     def _speak(self, websocket: WebSocket | WebSocketClient) -> None:
-        self._websocket = websocket
+        self._incoming.websocket = websocket
         self._framing.websocket = True
         self.sender.frame = websocket.frame
 
@@ -222,7 +209,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._sniffs = False
             if data[0] == HTTP_BEGINS:
                 self._speak_websocket()
-        websocket = self._websocket
+        incoming = self._incoming
+        websocket = incoming.websocket
         if websocket is None:
             self._connection.receive_data(data)
             return
@@ -230,10 +218,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         began = perf_counter()
         messages = websocket.receive_data(data)
         self._link.took_apart(perf_counter() - began)
-        for message in messages:
-            if message:  # an empty one would be held without counting for any bytes
-                self._messages.append(message)
-                self._messages_bytes += len(message)
+        incoming.add_messages(messages)
         self._answer_websocket()
         if websocket.established and not established:
             self.turn_credit.ask()
@@ -246,14 +231,15 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         A WebSocket keeps one pong, the latest, which answers all earlier pings [RFC 6455 section
         5.5.3]: a client that pings and does not read makes nothing grow.
         """
-        if self._websocket is not None and not self.outlet.queue:
-            reply = self._websocket.outgoing()
+        websocket = self._incoming.websocket
+        if websocket is not None and not self.outlet.queue:
+            reply = websocket.outgoing()
             if reply:
                 self.sender.put(reply)
                 self._server.flusher.flush_now()
 
     def _cut_off(self) -> str:
-        self._check_layers()
+        self._incoming.check_layers()
         left = self._connection.unparsed_bytes
         if left:
             return f"the peer closed the connection within a packet ({left} bytes of it came)"
@@ -261,7 +247,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; only a WebSocket has a closing handshake."""
-        if self._websocket is None:
+        if self._incoming.websocket is None:
             await super()._take_leave(why)
         else:
             # Anything after the close frame would violate the protocol.
@@ -271,7 +257,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     async def _close_websocket(self, code: int, why: str) -> None:
         """Send the close frame on a WebSocket, whichever side ends it."""
-        websocket = self._websocket
+        websocket = self._incoming.websocket
         assert websocket is not None
         self.sender.put(websocket.close(code, why))
         self._server.flusher.flush_now()
@@ -280,7 +266,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     async def _say_why(self, fault: RemoteProtocolError) -> None:
         """Tell the peer what it did wrong, and give it time to read that."""
         self._retract_all()
-        websocket = self._websocket
+        websocket = self._incoming.websocket
         if websocket is None or websocket.established:
             self.sender.say(Error(str(fault)))
         if websocket is not None:
@@ -290,9 +276,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             await self._linger()
 
     def _passed_over(self, data: bytes) -> None:
-        if self._websocket is not None:
-            self._websocket.receive_data(data)
-            self._eof = self._websocket.closed
+        websocket = self._incoming.websocket
+        if websocket is not None:
+            websocket.receive_data(data)
+            self._eof = websocket.closed
 
     def _unacknowledged(self) -> Credited | None:
         return self.sender.credited
@@ -322,27 +309,21 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     # -- unfinished input -----------------------------------------------------------------------
 
     def _holding(self) -> int:
-        held = self._connection.held_bytes + self._messages_bytes + self._lookahead_bytes
-        return held if self._websocket is None else held + self._websocket.collected_bytes
+        incoming = self._incoming
+        held = self._connection.held_bytes + incoming.messages_bytes + incoming.lookahead_bytes
+        websocket = incoming.websocket
+        return held if websocket is None else held + websocket.collected_bytes
 
     def _let_go(self) -> None:
         self._connection.let_go()
 
     def _drop_input(self, why: str) -> None:
         """See `Session._drop_input`; assertions are retracted as the connection ends."""
-        self._forget_input()
+        self._incoming.close()
         super()._drop_input(why)
 
-    def _forget_input(self) -> None:
-        self._connection.close()
-        self._messages.clear()
-        self._lookahead.clear()
-        self._messages_bytes = self._lookahead_bytes = 0
-        if self._websocket is not None:
-            self._websocket.drop()
-
     def _close(self) -> None:
-        self._forget_input()
+        self._incoming.close()
 
     def _silence(self, seconds: float, allowed: float) -> str:
         return f"no packet for {seconds:.1f} s, {allowed:g} are allowed"
@@ -361,21 +342,21 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         handled in its turn. If the peer has left, and none of its complete packets waits, it ends
         the wait.
         """
-        sender = self.sender
+        sender, incoming = self.sender, self._incoming
         if sender.credited is None and not self._waiting:
             return  # nothing would be taken out of it, and it will not be handled any more
         while True:
             if sender.credited is not None:
-                self._take_credit()
+                incoming.take_credit(self.turn_credit.handle)
                 self._server.flusher.flush_now()
             if self._eof:
                 if sender.credited is not None:
                     sender.credited.close()  # it will give no more
-                if self._waiting and not self._has_whole_packets():
+                if self._waiting and not incoming.has_whole_packets() and self._steps is None:
                     self._left = True
                     wait.cancel()
                 return
-            if self._unparsed() >= self._stretch():
+            if incoming.unparsed >= self._stretch():
                 if sender.credited is None:
                     return
                 await trio.sleep(LOOKAHEAD_PAUSE_SECONDS)
@@ -385,67 +366,32 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             # The connection must not have unsent output while it waits.
             self._server.flusher.flush_now()
 
-    def _unparsed(self) -> int:
-        return self._connection.unparsed_bytes + self._messages_bytes + self._lookahead_bytes
-
-    def _has_whole_packets(self) -> bool:
-        self._cut_lookahead()
-        return bool(self._lookahead) or self._fault is not None or self._steps is not None
-
-    def _cut_lookahead(self) -> None:
-        """Cut all complete packets from the input, to be handled later in order."""
-        try:
-            while self._fault is None and len(self._lookahead) < MAX_LOOKAHEAD:
-                frame = self._cut_frame()
-                if frame is NEED_DATA:
-                    return
-                if not isinstance(frame.packet, Nop):
-                    self._lookahead.append(frame)
-                    self._lookahead_bytes += frame.end - frame.start
-        except RemoteProtocolError as exc:
-            self._fault = exc
-
-    def _take_credit(self) -> None:
-        """Let credit pass the packets that wait."""
-        before = len(self._lookahead)
-        self._cut_lookahead()
-        for _ in range(len(self._lookahead) - before):
-            # New packets in order; each one that is not credit goes back behind those that wait.
-            frame = self._lookahead[before]
-            packet = frame.packet
-            # Not a request for credit: that concerns the turns after it, and needs an answer.
-            if isinstance(packet, Extension) and packet != DO and self.turn_credit.handle(packet):
-                del self._lookahead[before]
-                self._lookahead_bytes -= frame.end - frame.start
-            else:
-                before += 1
-
     # -- input ----------------------------------------------------------------------------------
 
     def _handle_input(self) -> bool:
-        connection = self._connection
+        connection, incoming = self._connection, self._incoming
         account = self.account
         if self._steps is not None and not self._take(self._steps):
             return True
         while True:
-            if self._templates and not self._lookahead and self._forward_runs():
+            if self._templates and not incoming.lookahead and self._forward_runs():
                 return True
             if self._work.paused:
                 return True
-            if not self._lookahead and not self._messages:
+            if not incoming.lookahead and not incoming.messages:
                 at = connection.buffered()
-                if at is not None and at[1] >= len(at[0]) and self._fault is None:
-                    self._check_layers()
+                if at is not None and at[1] >= len(at[0]) and incoming.fault is None:
+                    incoming.check_layers()
                     return False
             if not account.funds_are_clear():
                 return True
-            if self._known and not self._lookahead and self._forward_flat():
+            if self._known and not incoming.lookahead and self._forward_flat():
                 if self._work.is_over():
                     return True
                 continue
-            frame = self._next_frame()
+            frame = incoming.next_frame()
             if frame is NEED_DATA:
-                self._check_layers()
+                incoming.check_layers()
                 return False
             self._last = self._server.ledger.clock()
             if not self._known:
@@ -454,45 +400,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._handle(frame)
             if self._steps is not None:
                 return True
-            if connection.state is State.CLOSED and not self._lookahead:
+            if connection.state is State.CLOSED and not incoming.lookahead:
                 return False
             if self._work.is_over():
                 return True
-
-    def _check_layers(self) -> None:
-        """Raise a fault of the lower layers, after all messages before it."""
-        if self._link.fault is not None:
-            raise self._link.fault
-        if self._websocket is not None and self._websocket.fault is not None:
-            raise self._websocket.fault
-
-    def _next_frame(self) -> Frame | NeedData:
-        if self._lookahead:
-            frame = self._lookahead.popleft()
-            self._lookahead_bytes -= frame.end - frame.start
-            return frame
-        if self._fault is not None:
-            raise self._fault
-        return self._cut_frame()
-
-    def _cut_frame(self) -> Frame | NeedData:
-        """Cut the next packet from the input; on a WebSocket, from the next message."""
-        connection = self._connection
-        while True:
-            frame = connection.next_frame()
-            if frame is not NEED_DATA or self._websocket is None:
-                return frame
-            if connection.unparsed_bytes:
-                fault = RemoteProtocolError(
-                    "a WebSocket message ends within a packet; send whole packets, one a message"
-                )
-                connection.fail(fault)
-                raise fault
-            if not self._messages:
-                return NEED_DATA
-            message = self._messages.popleft()
-            self._messages_bytes -= len(message)
-            connection.receive_data(message)
 
     def _handle(self, frame: Frame) -> None:
         packet = frame.packet
@@ -566,7 +477,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         """Handle flat packets; whether there were any."""
         connection = self._connection
         at = connection.buffered()
-        if self._not_flat or at is None or self._fault is not None:
+        if self._not_flat or at is None or self._incoming.fault is not None:
             self._not_flat = False
             return False
         packets, end = self._flat.forward(*at)
@@ -586,11 +497,12 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     def _forward_few(self, data: bytes) -> bool | None:
         """Handle a few flat packets, and send what they cause; None if they are not."""
-        if not self._known or self._fault is not None or self._sniffs or self._websocket:
+        incoming = self._incoming
+        if not self._known or incoming.fault is not None or self._sniffs or incoming.websocket:
             return None
         connection = self._connection
         at = connection.buffered()
-        if at is None or at[1] < len(at[0]) or self._lookahead or self._steps is not None:
+        if at is None or at[1] < len(at[0]) or incoming.lookahead or self._steps is not None:
             return None  # it is not all there is
         account = self.account
         if self._templates and self._templates.find(data, 0) is not None:

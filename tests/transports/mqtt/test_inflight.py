@@ -21,7 +21,7 @@ from clearfunds.transports.mqtt.codec._connection import State
 from clearfunds.transports.mqtt.codec._packets import ConnAck, Connect, encode, encode_publish
 from clearfunds.transports.mqtt.server._framing import Framing
 from clearfunds.transports.mqtt.server._inflight import Inflight
-from clearfunds.transports.mqtt.server._session import frame
+from clearfunds.transports.mqtt.server._parting_session import frame
 
 
 @attrs.define

@@ -50,9 +50,7 @@ from clearfunds.transports.mqtt import (
     encode5,
 )
 from clearfunds.transports.mqtt.codec._frames import find_frame
-from clearfunds.transports.mqtt.server._persistent_sessions import (
-    PersistentSessions,
-)
+from clearfunds.transports.mqtt.server._persistent_sessions import PersistentSessions
 from clearfunds.transports.mqtt.server._server import MqttServer
 from tests.transports.mqtt.test_session_fuzz import SETTINGS, TENANTS, drain
 

@@ -27,12 +27,9 @@ from clearfunds.transports.mqtt.codec._options import NO_LOCAL, RETAIN_AS_PUBLIS
 from clearfunds.transports.mqtt.codec._packets import Publish, decode, encode_publish
 from clearfunds.transports.mqtt.server._framing import Framing
 from clearfunds.transports.mqtt.server._persistent_inflight import PersistentInflight
-from clearfunds.transports.mqtt.server._persistent_sessions import (
-    SESSION_PREFIX,
-    PersistentSession,
-    PersistentSessions,
-    _StoredSession,  # pyright: ignore[reportPrivateUsage]
-)
+from clearfunds.transports.mqtt.server._persistent_session import SESSION_PREFIX, PersistentSession
+from clearfunds.transports.mqtt.server._persistent_sessions import PersistentSessions
+from clearfunds.transports.mqtt.server._stored_session import StoredSession
 
 NAME = "l/u/c"
 KEY = SESSION_PREFIX + "c"
@@ -329,7 +326,7 @@ def test_an_expiry_of_0_ends_it_when_its_client_has_gone(bench: Bench) -> None:
 # --- what is written ----------------------------------------------------------------------------
 
 values = st.builds(
-    _StoredSession,
+    StoredSession,
     st.text(max_size=10),
     st.none() | st.floats(0, 1e11),
     st.lists(
@@ -348,8 +345,8 @@ values = st.builds(
 
 
 @given(values)
-def test_what_is_written_is_read(value: _StoredSession) -> None:
-    read = _StoredSession.of(value.encode())
+def test_what_is_written_is_read(value: StoredSession) -> None:
+    read = StoredSession.of(value.encode())
     assert read == attrs.evolve(value, is_older=read.is_older)
     # What says nothing of a user is named as ever, or has nothing that is named in another way.
     assert not read.is_older or (value.user is None and "%" not in value.name)
@@ -357,7 +354,7 @@ def test_what_is_written_is_read(value: _StoredSession) -> None:
 
 def test_what_has_nothing_of_mqtt_5_is_as_older_versions_have_it() -> None:
     old = b'{"name":"l/u/c","left":null,"filters":[["a/#",2],["b",0]]}'
-    value = _StoredSession.of(old)
+    value = StoredSession.of(old)
     assert value.filters == [("a/#", 2, 0, 0), ("b", 0, 0, 0)]
     assert value.encode() == old
 
@@ -376,7 +373,7 @@ def test_what_has_nothing_of_mqtt_5_is_as_older_versions_have_it() -> None:
 )
 def test_what_is_none_is_refused(more: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        _StoredSession.of(f'{{"name":"n","left":null,{more}}}'.encode())
+        StoredSession.of(f'{{"name":"n","left":null,{more}}}'.encode())
 
 
 # --- what is under way --------------------------------------------------------------------------

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._billing import Billing
     from ._entry import Entry
     from ._over_limit import Excess
-    from ._persistent_sessions import PersistentSession
+    from ._persistent_session import PersistentSession
     from ._sender import Sender
     from ._server import MqttServer
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ._incoming import Incoming
     from ._login import Login
     from ._mqtt5 import Mqtt5
-    from ._persistent_sessions import PersistentSession
+    from ._persistent_session import PersistentSession
     from ._sender import Sender
     from ._server import MqttServer
 

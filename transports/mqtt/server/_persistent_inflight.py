@@ -14,7 +14,7 @@ from ._framing import Framing
 from ._handed import drop, end
 from ._inflight import awaiting, check_answer
 from ._permissions import Readable
-from ._persistent_sessions import PersistentSession
+from ._persistent_session import PersistentSession
 
 if TYPE_CHECKING:
     from ....access.acl import Rights

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from ....accounts import Ledger, QuotaExceededError
 from ....dataspace import Publication, RetainedStore
 from ..codec._topics import topic_name_fault
-from ._persistent_sessions import Persistence
+from ._persistent_session import Persistence
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 

@@ -11,7 +11,7 @@ from ..codec._identifiers import AwaitingRelease
 from ..codec._packets import PubAck, PubComp, PubRec
 from ..codec._properties import NO_PROPERTIES
 from ..codec._reasons import Reason, ReasonedError
-from ._persistent_sessions import PersistentIdentifier
+from ._persistent_session import PersistentIdentifier
 from ._publisher_acks import ACKNOWLEDGING, Identifier, PublisherAck, PublisherAcks
 
 if TYPE_CHECKING:

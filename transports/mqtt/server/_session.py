@@ -1,25 +1,21 @@
 """One MQTT client's connection: binds the protocol to an account, an outlet and the dataspace.
 
-Rules of this file, beyond those of every session (`.._session`):
+Rules of this file, beyond those of every session (`.._session`) and of its end
+(`_parting_session.py`):
 1. Funds are looked at before each packet that could cost something (rule 9).
 2. While the connection waits, acknowledgements and pings are still taken out of a bounded stretch
    of its input (rule 10); publications in that stretch stay in order.
-3. However the connection ends, its subscriptions are taken back and its will is published (or not,
-   as it was agreed), on the connection's own account (rule 2).
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from ....accounts import Account
-from ....dataspace import Publication
 from ..._errors import RemoteProtocolError
 from ..._input import LOOKAHEAD_FLOOR
 from ..._link import READ_BYTES, Link
@@ -29,9 +25,8 @@ from ..._session import (
     LOOKAHEAD_BYTES,
     LOOKAHEAD_PAUSE_SECONDS,
     Hold,
-    Session,
 )
-from ..codec._connection import Connection, Role, State
+from ..codec._connection import State
 from ..codec._frames import PUBACK, PUBCOMP, PUBLISH
 from ..codec._packets import (
     PROTOCOL_LEVEL_31,
@@ -49,24 +44,17 @@ from ..codec._packets import (
     Subscribe,
     UnacceptableConnectError,
     Unsubscribe,
-    encode_publish,
 )
-from ..codec._packets5 import PROTOCOL_LEVEL_5
 from ..codec._reasons import Reason, reason_of
 from ._billing import Billing
 from ._client import Client
 from ._entry import Entry
 from ._facts import facts_of
 from ._forwarder import Forwarder
-from ._incoming import Incoming
-from ._inflight import Inflight
 from ._login import Login
-from ._persistent_inflight import PersistentInflight
-from ._persistent_sessions import PersistentSession
+from ._parting_session import PartingSession
 from ._plain_packets import CONFIRMED, PlainPackets
 from ._publisher import Publisher
-from ._replays import Replays
-from ._sender import Sender
 from ._subscriber import Subscriber
 from ._subscriptions import PersistentSubscriptions, VolatileSubscriptions
 
@@ -85,67 +73,25 @@ KEEP_ALIVE_GRACE = 1.5
 """[MQTT-3.1.2-24]."""
 
 
-def frame(item: Publication | bytes) -> bytes:
-    """Make bytes of what reaches an outlet: a publication for at-most-once, or a packet."""
-    if isinstance(item, bytes):
-        return item
-    return encode_publish(item.topic, item.payload, retain=item.retain)
-
-
-class MqttSession(Session["MqttServer", Account | None]):
+class MqttSession(PartingSession):
     """One client's connection.
 
     Attributes:
-        client_id: As the client said, or as the server named it; "" before CONNECT.
-        account: Who pays for what it causes; None before CONNECT.
         came: When it was let in, by the server's wall clock.
     """
 
-    __slots__ = (
-        "_connection", "_entry", "_forwarder", "_incoming", "_listener", "_login", "_plain",
-        "_publisher", "_replays", "_sender", "_subscriber", "came", "client_id",
-    )  # fmt: skip
+    __slots__ = ("_listener", "_login", "came")
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
 
     def __init__(self, server: MqttServer, link: Link, listener: str) -> None:
-        # Until it has said who it is, it is known by where it comes from.
-        super().__init__(server, link, link.peer, frame=frame)
-        settings = server.settings
-        self.outlet.fair = settings.fair
+        super().__init__(server, link)
         self._listener = listener
-        self.came = 0.0
-        self._connection = Connection(
-            Role.SERVER,
-            max_packet_size=settings.max_packet_size,
-            topic_limits=server.topics,
-            max_topic_alias=settings.max_topic_alias,
-            max_connect_size=settings.max_connect_size,
-        )
-        self._incoming = Incoming(self._connection, self.outlet)
-        self._sender = Sender(server, link, self.outlet, self._connection)
         self._login = Login(server, link, self._sender)
-        self.client_id = ""
-        self.account = None
-        self._entry: Entry | None = None
-        self._publisher: Publisher | None = None
-        self._subscriber: Subscriber | None = None
-        self._forwarder: Forwarder | None = None
-        self._replays = Replays()
-        self._plain: PlainPackets | None = None
+        self.came = 0.0
 
     def __repr__(self) -> str:
         return f"<MqttSession {self.name}: {self._connection.state.value}>"
-
-    @property
-    def _who(self) -> str:
-        """The client, for the log."""
-        peer = self._link.peer
-        return f"{self.name} ({peer})" if self.client_id else peer
-
-    @property
-    def _account_name(self) -> str | None:
-        return self.name if self.client_id else None
 
     # -- the connection's life ------------------------------------------------------------------
 
@@ -222,114 +168,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._hold is hold:
             self._hold = None  # the client has gone
 
-    async def _take_leave(self, why: str) -> None:
-        """See `Session._take_leave`; who has left already has read what it wanted to."""
-        if not self._eof:
-            self._part(
-                Reason.SERVER_SHUTTING_DOWN if self._server.stopping else self._sender.parting, why
-            )
-        if not (self._eof or self._link.says_goodbye):
-            await super()._take_leave(why)
-
-    async def _say_why(self, fault: RemoteProtocolError) -> None:
-        """See `Session._say_why`: MQTT 5 can."""
-        if self._connection.version != PROTOCOL_LEVEL_5 or self.account is None:
-            return
-        if self._part(reason_of(fault), str(fault)) and not self._link.says_goodbye:
-            # Closed with input unread, the kernel would drop what the client has not read yet.
-            await self._linger()
-
-    def _part(self, reason: int, why: str) -> bool:
-        """See `Sender.disconnect`."""
-        told = self._sender.disconnect(reason, why)
-        if self._connection.state is State.CLOSED:
-            self._stop_acking()  # nothing follows it [MQTT-3.14.4-1]
-        return told
-
-    def _stop_acking(self) -> None:
-        if self._publisher is not None:
-            self._publisher.stop_acking()
-
-    def _unacknowledged(self) -> Inflight | PersistentInflight | None:
-        subscriber = self._subscriber
-        return None if subscriber is None else subscriber.subscriptions.inflight
-
-    def _withdraw(self, reason: str) -> None:
-        """Take back the subscriptions, publish the will, and give up the name."""
-        server = self._server
-        self._give_up_name()
-        account, entry = self.account, self._entry
-        if entry is not None:
-            entry.leave()
-        if account is None:
-            if entry is not None:
-                entry.end_will(None, None)
-            text = f"{self._link.peer} left before it was connected: {reason}"
-            self._log(logging.INFO, "left", text, reason)
-            return
-        # What its going makes room for may be taken now, and there is nobody to be told.
-        self._stop_acking()
-        self.account = self._sender.account = None
-        server.ledger.faults.call(
-            self, "taking back its subscriptions", self._unsubscribe_all, account
-        )
-        self._steps = None
-        self._replays.clear()
-        forwarder = self._forwarder
-        if forwarder is not None:
-            forwarder.single = None
-        if entry is not None:
-            entry.end_will(account, None if forwarder is None else forwarder.billing)
-        server.logger.info(
-            "%s (%s) left: %s",
-            self.name,
-            self._link.peer,
-            reason,
-            extra=self._fields("left", reason),
-        )
-
-    def _give_up_name(self) -> None:
-        sessions, entry = self._server.sessions, self._entry
-        if entry is not None and sessions.get(entry.key) is self:
-            del sessions[entry.key]
-
-    def give_way(self) -> None:
-        """End at once: another connection has come with the client identifier [MQTT-3.1.4-2]."""
-        what = "another connection came with its identifier"
-        tell = partial(self._part, Reason.SESSION_TAKEN_OVER, what)
-        self._server.ledger.faults.call(self, "telling it that it is taken over", tell)
-        why = "another connection came with the same client identifier"
-        self.cut(why)
-        self._retire(why)
-
-    def _unsubscribe_all(self, account: Account) -> None:
-        subscriber, entry = self._subscriber, self._entry
-        assert entry is not None
-        steps = iter(()) if subscriber is None else subscriber.subscriptions.leaving()
-        self._server.partings.take_back(entry.key, account, self._work, steps)
-
-    def _is_of_peer(self, whose: object) -> bool:
-        """See `Session.has`."""
-        persistent = self._persistent
-        return super()._is_of_peer(whose) or (persistent is not None and whose is persistent.queue)
-
-    @property
-    def _persistent(self) -> PersistentSession | None:
-        return None if self._entry is None else self._entry.persistent
-
-    def _close(self) -> None:
-        self._give_up_name()  # `_withdraw` has failed
-        self._incoming.close()
-        self._stop_acking()
-        if self._entry is not None and self._unacknowledged() is not None:
-            self._entry.close()  # it has been let in, and nothing of it is under way any more
-        self._publisher = self._subscriber = self._plain = None
-        forwarder, self._forwarder = self._forwarder, None
-        if forwarder is not None and forwarder.excess is not None:
-            forwarder.excess.close()
-        for payer in () if forwarder is None else forwarder.billing.close():
-            self._server.tree.close(payer)
-
     def _silence(self, seconds: float, allowed: float) -> str:
         self._sender.parting = Reason.KEEP_ALIVE_TIMEOUT
         if self._login.undecided is not None:
@@ -358,14 +196,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             return self._server.input.before_login(self._link.peer)
         return entry.share
 
-    def _drop_input(self, why: str) -> None:
-        """See `Session._drop_input`."""
-        self._part(Reason.QUOTA_EXCEEDED, why)
-        self._incoming.close()
-        if self._forwarder is not None:
-            self._forwarder.single = None
-        super()._drop_input(why)
-
     # -- who pays -------------------------------------------------------------------------------
 
     @property
@@ -392,10 +222,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         if forwarder.excess is None or self._replays.granted:
             return self.account
         return forwarder.excess.overdue  # what it has no funds for is looked at in its turn
-
-    def expel(self, why: str) -> None:
-        """See `Session.expel`."""
-        self._sender.cut(why, Reason.ADMINISTRATIVE_ACTION)
 
     def adjust(self) -> None:
         """See `Session.adjust`."""
@@ -612,15 +438,6 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._connection.next_packet()
             case _:
                 raise AssertionError(packet)  # the connection lets nothing else through
-
-    def _handle_disconnect(self, packet: Disconnect) -> None:
-        """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
-        self._stop_acking()  # nothing is sent to it any more [MQTT-3.14.4-1]
-        inflight = self._unacknowledged()
-        if isinstance(inflight, PersistentInflight):
-            inflight.leave()
-        if self._entry is not None:  # None: it gives up while it authenticates
-            self._entry.says_goodbye(packet)
 
     # -- CONNECT --------------------------------------------------------------------------------
 

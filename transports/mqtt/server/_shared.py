@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ....dataspace import Dataspace
     from ....dataspace.queues import Binding
     from ..._outlet import Outlet
-    from ._persistent_sessions import PersistentSession
+    from ._persistent_session import PersistentSession
     from ._server import MqttServer
 
 logger = logging.getLogger("clearfunds.transports.mqtt")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..._partings import Steps
     from ._client import Client
-    from ._persistent_sessions import PersistentSession
+    from ._persistent_session import PersistentSession
 
 
 class VolatileSubscriptions:

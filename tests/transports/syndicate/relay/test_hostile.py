@@ -15,10 +15,11 @@ import trio.testing
 
 from clearfunds.transports.syndicate import Connection, MembraneStatistics, encode
 from clearfunds.transports.syndicate._connection import State
+from clearfunds.transports.syndicate._incoming import MAX_LOOKAHEAD
 from clearfunds.transports.syndicate._packets import Error
 from clearfunds.transports.syndicate._preserves import canonical, decode_binary
 from clearfunds.transports.syndicate._receiver import RETIRE_STEP, Receiver
-from clearfunds.transports.syndicate._session import MAX_LOOKAHEAD, SyndicateSession
+from clearfunds.transports.syndicate._session import SyndicateSession
 from clearfunds.transports.syndicate._values import places_of
 from tests.transports.peers import log_of, until
 from tests.transports.syndicate.relay.peers import (
@@ -483,7 +484,7 @@ async def test_nops_ahead_are_dropped_and_packets_ahead_are_bounded() -> None:
             await peer.send_raw(data * 50_000)
             await until(lambda: counters.received_bytes >= goal)  # noqa: B023
             await trio.sleep(0.1)  # the last of it is looked at
-            assert len(inside(ahead, "_lookahead")) <= most
+            assert len(inside(ahead, "_incoming").lookahead) <= most
         served.audit()
 
 
@@ -497,7 +498,7 @@ async def test_pings_are_answered_while_their_connection_waits() -> None:
         assert known
         await peer.send_raw(frame(wire("[[0 <S #:[0 5]>]]")))
         assert b"\x05" in await peer.stream.receive_some()
-        (pinging,) = [s for s in served.side.open if inside(s, "_websocket") is not None]
+        (pinging,) = [s for s in served.side.open if inside(s, "_incoming").websocket is not None]
         await peer.send_raw(frame(wire(ENOUGH_TO_WAIT)))
         await until(lambda: pinging.account.waiting)
         owed = pinging.account.debt_items
@@ -526,7 +527,7 @@ async def test_who_pings_and_does_not_read_makes_nothing_grow() -> None:
     ):
         await peer.send_raw(frame(wire(observe(rec("Says", BIND)))))
         await until(lambda: served.statistics.observations == 1)
-        (pinging,) = [s for s in served.side.open if inside(s, "_websocket") is not None]
+        (pinging,) = [s for s in served.side.open if inside(s, "_incoming").websocket is not None]
         await filler.send_raw(SAYS_LARGE)
         await unharmed(filler)
         assert pinging.outlet.queue
@@ -566,14 +567,14 @@ async def test_empty_messages_are_not_held_while_their_connection_waits() -> Non
     async with blocked() as (served, _), web(served) as peer:
         await peer.send_raw(frame(wire("[[0 <S #:[0 5]>]]")))
         assert b"\x05" in await peer.stream.receive_some()
-        (empty,) = [s for s in served.side.open if inside(s, "_websocket") is not None]
+        (empty,) = [s for s in served.side.open if inside(s, "_incoming").websocket is not None]
         await peer.send_raw(frame(wire(ENOUGH_TO_WAIT)))
         await until(lambda: empty.account.waiting)
         data = frame(b"") * 1_000
         goal = served.side.counters.received_bytes + len(data)
         await peer.send_raw(data + frame(wire("[[0 <S #:[0 6]>]]")))
         await until(lambda: served.side.counters.received_bytes > goal)
-        await until(lambda: len(inside(empty, "_messages")) == 1)
+        await until(lambda: len(inside(empty, "_incoming").messages) == 1)
         assert empty.account.waiting
         served.audit()
 
