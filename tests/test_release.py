@@ -110,6 +110,7 @@ def no_pythons() -> list[release.Python]:
     return []
 
 
+@pytest.mark.long
 def test_a_release_is_built_checked_and_tagged(
     clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

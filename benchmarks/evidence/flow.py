@@ -113,7 +113,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         FAN_OUTS if scale >= 0.2 else (3,),
         {load: max(LEAST[load], seconds * scale) for load, seconds in SECONDS.items()},
         tuple(SCHEMES),
-        passes=3 if scale >= 0.5 else 1,
+        passes=2 if scale >= 0.5 else 1,
     )
     rows: list[dict[str, Any]] = []
     skipped: list[str] = []

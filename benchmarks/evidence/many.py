@@ -16,7 +16,7 @@ from benchmarks.many import ROWS, Results, Row, Sample, measure_all
 from benchmarks.many import Setting as Effort
 
 PASSES: Final = 2
-PACED_PASSES: Final = 5
+PACED_PASSES: Final = 3
 """So many more for the relay and `CLOSE`, of what comes at a pace: a 99th percentile of a pass is
 as high as the machine's longest pause in it, and the median of two passes is no better."""
 CLOSE: Final = "mosquitto"

@@ -14,7 +14,7 @@ from benchmarks.evidence._section import Rendered, Section, Setting
 from benchmarks.evidence._text import listed, table, wrapped
 from benchmarks.queues import SWEEPS, Point, SweepSettings, measure_points, value_of
 
-SETTINGS: Final = SweepSettings(size=1000, seconds=0.8, warm_up=0.4, runs=3)
+SETTINGS: Final = SweepSettings(size=1000, seconds=0.8, warm_up=0.4, runs=2)
 ALIKE: Final = 0.1
 """Two figures that differ by less are no difference: the runs are short."""
 

@@ -16,6 +16,7 @@ from benchmarks.many import Setting
 from benchmarks.servers import DURABLE, NATS
 
 
+@pytest.mark.long
 def test_a_relay_with_a_store_syncs_each_message_that_comes_alone() -> None:
     if shutil.which("cc") is None:
         pytest.skip("the load generator is a C program, and there is no cc here to compile it")

@@ -71,6 +71,7 @@ def test_a_check_of_nothing_does_not_pass() -> None:
     assert "no budget could be judged" in complaint
 
 
+@pytest.mark.long
 @needs_compiler
 @needs_mosquitto
 def test_a_missed_budget_is_named_and_fails_the_check() -> None:
@@ -87,6 +88,7 @@ def test_a_missed_budget_is_named_and_fails_the_check() -> None:
     assert "MISSED" in printed
 
 
+@pytest.mark.long
 @needs_compiler
 @needs_mosquitto
 def test_the_relay_is_driven_with_syndicate_and_its_peers_with_their_own_protocol(
@@ -187,6 +189,7 @@ def test_what_has_no_sampler_is_not_profiled(tmp_path: Path) -> None:
         profiling.read(tmp_path / "samples")
 
 
+@pytest.mark.long
 @needs_compiler
 def test_the_relay_samples_itself() -> None:
     """Nearly all of its time goes where a fan-out goes; how much exactly is the machine's.

@@ -236,7 +236,16 @@ def test_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < found["cpu"][0] < found["cpu"][1]
 
 
-@pytest.mark.parametrize("name", ["connecting", "many-plus", "shared", "retained", "accounts"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "connecting",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("many-plus", "shared", "retained", "accounts")
+        ),
+    ],
+)
 def test_a_short_run(name: str) -> None:
     servers = growth.servers_here(())[:1]
     lines: list[str] = []
@@ -249,6 +258,7 @@ def test_a_short_run(name: str) -> None:
     assert len(lines) == 1
 
 
+@pytest.mark.long
 def test_trio_alone_lets_clients_in() -> None:
     server = growth.servers_here(())[-1]
     measuring = Measuring(Cores(None, None), 32 / 10_000, lambda line: None)

@@ -102,6 +102,7 @@ def test_a_row() -> None:
     assert table([found]).splitlines()[0] == "| " + " | ".join(COLUMNS) + " |"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trigger", TRIGGERS)
 def test_a_run(trigger: str, tmp_path: Path) -> None:
     """Whatever a busy machine makes of the times: nothing comes twice that was not sent twice."""

@@ -145,6 +145,7 @@ def test_what_is_held_is_what_is_neither_there_nor_in_the_kernel() -> None:
 # -- a run --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_relay_holds_its_limit_and_loses_nothing(tmp_path: Path) -> None:
     limit = 200_000
     relay = Relay(protocols=("mqtt",), options=(f"--limit-bytes={limit}",))

@@ -75,6 +75,7 @@ def test_a_backlog_is_built_and_drained_under_both_policies(tmp_path: Path) -> N
     assert "consumers are back" in picture
 
 
+@pytest.mark.long
 def test_messages_are_queued_for_a_client_that_is_away_and_taken_in_order(tmp_path: Path) -> None:
     # More than there are packet identifiers in flight, and not a multiple of a run.
     result, printed = measured(tmp_path, "ten-million", "--messages=30001", "--take=2000")

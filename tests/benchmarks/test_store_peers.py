@@ -33,6 +33,7 @@ def measured(tmp_path: Path, command: str, *options: str) -> dict[str, list[dict
     return found
 
 
+@pytest.mark.long
 def test_each_engine_does_all_of_the_work(tmp_path: Path) -> None:
     rows = measured(tmp_path, "work", "--messages=600", "--batches=10")["work"]
     assert {row["engine"] for row in rows} >= NAMES

@@ -142,6 +142,7 @@ def test_a_run_is_a_row() -> None:
     assert all(line.count(" | ") == len(COLUMNS) - 1 for line in lines)
 
 
+@pytest.mark.long
 def test_a_run_of_a_relay_says_what_became_of_everybody(tmp_path: Path) -> None:
     relay = Relay(protocols=("mqtt",), options=("--stuck=disconnect", "--patience=0.3"))
     terms = Terms(rate=4_000, payload=8_000, warm=0.3, watch=2.5, quiet=0.4)

@@ -144,6 +144,7 @@ def test_a_run_says_what_became_of_everybody(kind: str, tmp_path: Path) -> None:
     assert set(one.named) <= {"asleep-3", "asleep-4"}
 
 
+@pytest.mark.long
 def test_a_tiny_run_of_the_command_has_a_row_for_each_way(tmp_path: Path) -> None:
     result = tmp_path / "web.json"
     command = [

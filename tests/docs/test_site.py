@@ -44,6 +44,7 @@ class Page(HTMLParser):
             self.loads.add(given["src"])
 
 
+@pytest.mark.long
 def test_the_site(tmp_path: Path) -> None:
     """One test, because the site takes half a minute to build."""
     site = tmp_path / "docs"

@@ -195,6 +195,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "the relay is merging files" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_streams_see_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     write_small(journal)

@@ -70,6 +70,7 @@ def check(spark: SparkSession, folder: Path, name: str) -> None:
     agree(ours, plain_sql.answer(plain_sql.connect(folder), plain_sql.QUERIES[name]), keys)
 
 
+@pytest.mark.long
 def test_fifty_thousand_settlements(spark: SparkSession, tmp_path: Path) -> None:
     journal = write(generate(50_000), tmp_path)
     for name in FUNCTIONS:

@@ -114,7 +114,16 @@ def test_spark_finds_elsewhere_what_is_found_here(
 @pytest.mark.usefixtures("ours")
 @pytest.mark.parametrize(
     ("damage", "engine"),
-    [(each, engine) for each in KINDS for engine in ("local", "spark")] + [(flipped, "elsewhere")],
+    [
+        *((each, "local") for each in KINDS),
+        (flipped, "spark"),
+        *(
+            pytest.param(each, "spark", marks=pytest.mark.long)
+            for each in KINDS
+            if each is not flipped
+        ),
+        pytest.param(flipped, "elsewhere", marks=pytest.mark.long),
+    ],
 )
 def test_each_kind(
     damage: Callable[[bytes], bytes],
@@ -159,7 +168,7 @@ def test_each_kind(
         assert f"{path.name} {why}" in page
 
 
-@pytest.mark.parametrize("engine", ["local", "spark"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.long)])
 @pytest.mark.usefixtures("ours")
 def test_hours_that_are_not_asked_for_are_not_read(
     engine: str, tmp_path: Path, capsys: Any
