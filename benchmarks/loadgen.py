@@ -19,6 +19,9 @@ SOURCE = Path(__file__).with_name("loadgen.c")
 INCLUDED = Path(__file__).with_name("loadgen_many.c")
 BINARY = Path(__file__).with_name("loadgen")
 
+PATIENCE_SECONDS = 60.0
+"""Beyond the run: for warm-up, and a drain of a few seconds. After it the generator is stuck."""
+
 
 class GeneratorError(Exception):
     """The generator could not be built, or could not measure; the message says why."""
@@ -279,7 +282,9 @@ def run_paced(load: Load, *, port: int, pid: int) -> dict[str, Any]:
     return found
 
 
-def run_many(load: ManyLoad, *, port: int, pid: int) -> dict[str, Any]:
+def run_many(
+    load: ManyLoad, *, port: int, pid: int, patience: float = PATIENCE_SECONDS
+) -> dict[str, Any]:
     """Put many publishers on a server, as ``run``; return all that the generator says.
 
     "cpu_seconds_per_million" is of deliveries. "latency" is from when messages were due (without a
@@ -290,14 +295,13 @@ def run_many(load: ManyLoad, *, port: int, pid: int) -> dict[str, Any]:
     Raises:
         GeneratorError: Nothing could be measured.
     """
-    found: dict[str, Any] = json.loads(_output(load, port, pid))
+    found: dict[str, Any] = json.loads(_output(load, port, pid, patience))
     return found
 
 
-def _output(load: Load | ManyLoad, port: int, pid: int) -> str:
+def _output(load: Load | ManyLoad, port: int, pid: int, patience: float = PATIENCE_SECONDS) -> str:
     command = [str(build()), *load.arguments(), f"--port={port}", f"--pid={pid}"]
-    # Warm-up, the run, and a drain of a few seconds: beyond that the generator itself is stuck.
-    timeout = load.seconds + 60
+    timeout = load.seconds + patience
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     except subprocess.TimeoutExpired as error:
