@@ -57,7 +57,7 @@ SIZES: Final = (10, 1_000, 10_000)
 FANS: Final = (1, 10, 100, 1_000)
 """Subscribers to each message, where their number is compared."""
 
-RAISED: Final = ("--limit-items=1000000", "--limit-bytes=512MiB")
+RAISED: Final = ("--limit-items=1000000", "--limit-bytes=512MiB", "--server-limit-bytes=1GiB")
 """A thousand messages to a thousand subscribers, of more bytes than they have."""
 
 CLIENTS: Final = 10

@@ -77,6 +77,8 @@ SEND_BUFFER: Final = 64 << 10
 WARM_SECONDS: Final = 0.5
 GIVE_UP_SECONDS: Final = 10.0
 RUST: Final = "syndicate-server"
+CLIENTS: Final = Path(__file__).resolve().parents[1] / "build" / "clients"
+"""Where the tests of its clients have it built."""
 RELAY: Final = "relay"
 # How an event that tells an observer something begins.
 HEADS: Final = (b"\xb4\xb3\x01M", b"\xb4\xb3\x01A", b"\xb4\xb3\x01R")
@@ -298,7 +300,8 @@ AnyServer = SyndicateRelay | RustServer
 
 
 def _search_path() -> str:
-    return os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / ".cargo" / "bin")])
+    folders = [Path.home() / ".cargo" / "bin", *sorted(CLIENTS.glob("syndicate-rs-*/bin"))]
+    return os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
 
 
 # -- Clients ---------------------------------------------------------------------------------------

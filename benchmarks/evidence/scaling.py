@@ -72,7 +72,7 @@ def measure(setting: Setting) -> dict[str, Any]:
                 f"No more than {most:,} of each instead of {wanted:,}: a process may have "
                 f"{files:,} descriptors here (ulimit -n)."
             )
-        effort = Effort(rounds=1, most=most)
+        effort = Effort(most=most)
         if setting.scale < 0.5:
             effort = attrs.evolve(effort, seconds=0.1, rounds=1, passes=1)
         measuring = Measuring(
