@@ -240,6 +240,8 @@ def _blocks(part: _Part, latest: Mapping[str, Any]) -> list[str]:
         return [*blocks, f"**Not measured.** {part.trouble}", f"    {section.command}"]
     about = part.record.about or {}
     remarks = [f"Measured in {time_of(float(about.get('seconds', 0)))}.", *_other(about, latest)]
+    if "remark" in about:  # written by hand, of what one run does not show
+        remarks.append(f"**{about['remark']}**")
     if part.trouble is not None:
         remarks.append(f"**What is shown is older than the last attempt**: {part.trouble}")
     return [*blocks, f"    {section.command}", " ".join(remarks), part.rendered.text.strip()]
