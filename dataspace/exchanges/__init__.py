@@ -3,6 +3,7 @@
 The engine of the queues is `clearfunds.dataspace.queues`; the protocol is in transports/amqp.
 """
 
+from ..queues import Keeper as Keeper
 from ._arguments import QueueArguments as QueueArguments
 from ._arguments import read_arguments as read_arguments
 from ._declared_queue import DeclaredQueue as DeclaredQueue
@@ -16,7 +17,6 @@ from ._exchange import Kind as Kind
 from ._host import HostStatistics as HostStatistics
 from ._host import VirtualHost as VirtualHost
 from ._keeping import PREFIX as PREFIX
-from ._keeping import Keeper as Keeper
 from ._limits import HostLimits as HostLimits
 from ._message import Message as Message
 from ._message import MessageRun as MessageRun

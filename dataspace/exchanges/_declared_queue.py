@@ -13,6 +13,7 @@ from ..queues import (
     Consumer,
     DeadLetterRoute,
     Delivery,
+    Keeper,
     Queue,
     QueueInUseError,
     QueueSettings,
@@ -24,7 +25,6 @@ from ._message import Message
 
 if TYPE_CHECKING:
     from ._exchange import Binding
-    from ._keeping import Keeper
     from ._tables import Table
 
 QUEUE_BYTES = 4_500

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from ...accounts import Account, Turn
-from ..queues import DeadLetter, Queue, QueueInUseError, QueueNotEmptyError
+from ..queues import DeadLetter, Keeper, Queue, QueueInUseError, QueueNotEmptyError
 from ._arguments import (
     ARGUMENTS,
     QUORUM,
@@ -27,7 +27,6 @@ from ._declared_queue import QUEUE_BYTES, DeclaredQueue, QueueMaker
 from ._errors import HostError, Reason, not_found, precondition_failed
 from ._exchange import EXCHANGE_BYTES, Destination
 from ._keeping import (
-    Keeper,
     decode_binding,
     decode_exchange,
     decode_queue,

@@ -22,14 +22,13 @@ from ...accounts import Account, Confirm, Recipient, Turn, commit_run
 from ...accounts._books import borrow_run
 from ...accounts._cooperative import run_to_end
 from .._dataspace import Dataspace
-from ..queues import DeadLetter
+from ..queues import DeadLetter, Keeper
 from ._arguments import QueueArguments
 from ._dead_lettering import dead_letter
 from ._declared_queue import DeclaredQueue, HostQueue, QueueMaker
 from ._definitions import Definitions
 from ._errors import access_refused, not_found, precondition_failed
 from ._exchange import Binding, Exchange, Headers, Kind
-from ._keeping import Keeper
 from ._limits import HostLimits
 from ._message import Message, MessageRun
 from ._properties import PlainProperties, Properties

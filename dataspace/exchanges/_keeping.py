@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import attrs
 
@@ -18,34 +18,6 @@ from ._tables import Table, decode_table, encode_table
 
 PREFIX = "amqp/"
 """The beginning of all keys, and of the names of shelves."""
-
-
-class Keeper(Protocol):
-    """The store of a virtual host: `clearfunds.persistence.Shelves`, say. No call awaits."""
-
-    def shelf(self, name: str) -> Any:
-        """Return the shelf of the queue called `name`, which has `recover(queue)`."""
-        ...
-
-    def drop(self, shelf: Any) -> None:
-        """Erase a shelf, with all its messages."""
-        ...
-
-    def set(self, key: str, value: bytes) -> None:
-        """Store a small value."""
-        ...
-
-    def delete(self, key: str) -> None:
-        """Delete a small value."""
-        ...
-
-    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
-        """Call back when all changes until now are durable; if that raises, end `whose`."""
-        ...
-
-    def hurry(self) -> None:
-        """Make the changes durable soon."""
-        ...
 
 
 def escaped(name: str) -> str:

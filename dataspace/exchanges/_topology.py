@@ -17,11 +17,11 @@ import abc
 from typing import Any, Final
 
 from ...accounts import Account
+from ..queues import Keeper
 from ._arguments import check_equivalent, check_same
 from ._errors import HostError, Reason, access_refused, not_found, precondition_failed
 from ._exchange import CLASSES, EXCHANGE_BYTES, PREDECLARED, Binding, Destination, Exchange, Kind
 from ._keeping import (
-    Keeper,
     binding_key,
     encode_binding,
     encode_exchange,

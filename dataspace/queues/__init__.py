@@ -32,6 +32,7 @@ from ._errors import UnknownTagError as UnknownTagError
 from ._group import Group as Group
 from ._group import Member as Member
 from ._group import MemberStatistics as MemberStatistics
+from ._keeper import Keeper as Keeper
 from ._message import Death as Death
 from ._message import DeathReason as DeathReason
 from ._message import Message as Message

@@ -38,7 +38,7 @@ from ....dataspace import (
     Publication,
     TopicFilter,
 )
-from ....dataspace.queues import Queue
+from ....dataspace.queues import Keeper, Queue
 from ..._outlet import nobody
 from ..._partings import Steps
 from ..codec._identifiers import AwaitingRelease
@@ -58,34 +58,10 @@ AWAITING_PREFIX = "mqtt/awaiting/"
 RELEASING_PREFIX = "mqtt/releasing/"
 
 
-class Persistence(Protocol):
+class Persistence(Keeper, Protocol):
     """The store of sessions: `clearfunds.persistence.Shelves`, or one in RAM."""
 
     faults: Faults
-
-    def shelf(self, name: str) -> Any:
-        """Return the shelf of the queue called `name`."""
-        ...
-
-    def drop(self, shelf: Any) -> None:
-        """Erase a shelf."""
-        ...
-
-    def set(self, key: str, value: bytes) -> None:
-        """Store a small value."""
-        ...
-
-    def delete(self, key: str) -> None:
-        """Delete a small value."""
-        ...
-
-    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
-        """Call back when all changes until now are durable; if that raises, end `whose`."""
-        ...
-
-    def hurry(self) -> None:
-        """Make the changes durable soon."""
-        ...
 
 
 class SessionQueue(Queue):
