@@ -9,6 +9,7 @@ import queue
 import re
 import subprocess
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +72,16 @@ class RelayUnderTest:
         assert line is not None, "".join(self.log)
         decoded: dict[str, Any] = json.loads(line)
         return decoded
+
+    def told(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until so many lines of the log (`--log-format json`) tell of an event."""
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            found = [each for each in map(json.loads, self.log) if each.get("event") == event]
+            if len(found) >= count:
+                return found
+            time.sleep(0.01)
+        raise AssertionError(self.log)
 
     def ready(self) -> list[dict[str, Any]]:
         """Return the lines before `ready`."""

@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,17 +30,6 @@ def secret(file: Path, text: str) -> Path:
     file.write_text(text)
     file.chmod(0o600)
     return file
-
-
-def logged(relay: RelayUnderTest, event: str, count: int = 1) -> list[dict[str, Any]]:
-    """Wait until so many lines of the log tell of an event; return them."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        found = [each for each in map(json.loads, relay.log) if each.get("event") == event]
-        if len(found) >= count:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(relay.log)
 
 
 def started(start_relay: StartRelay, *options: str) -> tuple[RelayUnderTest, str]:
@@ -111,7 +99,7 @@ def test_tokens_and_tls_with_curl_top_and_trace(
     assert plain.returncode == 2
     assert "--tls-ca needs TLS" in plain.stderr
 
-    seen = [(each["user"], each["path"], each["status"]) for each in logged(relay, "looked")]
+    seen = [(each["user"], each["path"], each["status"]) for each in relay.told("looked")]
     assert ("token", "/metrics", 200) in seen
     assert not any(path in ("/healthz", "/readyz") for _, path, _ in seen)
     assert TOKEN not in "".join(relay.log)
@@ -138,13 +126,13 @@ def test_tokens_and_passwords_are_read_again_at_sighup(
     secret(tokens, "another-" + TOKEN)
     secret(users, user_line("anna", b"two", 1_000))
     relay.process.send_signal(signal.SIGHUP)
-    what = {each["what"] for each in logged(relay, "reloaded", 2)}
+    what = {each["what"] for each in relay.told("reloaded", 2)}
     assert what == {"tokens of the pages", "passwords of the pages"}
     assert statuses(TOKEN, "one") == (401, 401)
     assert statuses("another-" + TOKEN, "two") == (200, 200)
     users.chmod(0o644)
     relay.process.send_signal(signal.SIGHUP)
-    (told,) = logged(relay, "not_reloaded")
+    (told,) = relay.told("not_reloaded")
     assert f"chmod 600 {users}" in told["reason"]
     assert statuses("another-" + TOKEN, "two") == (200, 200)
 
