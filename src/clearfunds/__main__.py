@@ -1,6 +1,5 @@
 """`python -m clearfunds`, and the `clearfunds` command."""
 
-import gc
 import importlib.util
 import signal
 import sys
@@ -20,8 +19,6 @@ def main() -> NoReturn:
     if is_relay:
         # As early as can be: the rest of its start takes half a second.
         signal.signal(signal.SIGHUP, _go_on)
-    # Of what is imported nothing is garbage: to look for it took 4 % of the imports' time.
-    gc.set_threshold(50_000)
     from ._cli import run
 
     try:
