@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from clearfunds.accounts import Holder, Ledger, QuotaExceededError
 from clearfunds.dataspace import Mailbox, Route, Routes, Subscription, TopicFilter, topic_matches
 from clearfunds.dataspace._routes import DESTINATION_BYTES, MAX_FORGOTTEN
+from tests import memory
 from tests.dataspace.conftest import STEADY, inside, is_empty
 
 LEDGER = Ledger()
@@ -216,18 +216,13 @@ def test_what_is_forgotten_again_and_again_does_not_pile_up() -> None:
 def test_the_cache_is_bounded_in_bytes() -> None:
     """By true cost: deep topics of many bytes take the place of many short ones."""
     routes = Routes(cached_bytes=1 << 20)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
+    with memory.tracing():
         for n in range(4_000):
             topic = f"{n:05}/" + "/".join("abc" for _ in range(127))
             routes.of_key(len(topic).to_bytes(2, "big") + topic.encode(), topic_of)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        # The keys are made here.
+        assert sum(memory.held(__file__)) < 1.25 * (1 << 20)
     assert 400 < routes.cached < 1_000
-    assert after - before < 1.25 * (1 << 20)
     assert routes.cached_bytes <= 1 << 20
 
 

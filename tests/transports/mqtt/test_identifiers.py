@@ -1,13 +1,12 @@
 """Packet identifiers: given out in turn, never twice at once, bounded."""
 
-import tracemalloc
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.transports import LocalProtocolError, RemoteProtocolError
 from clearfunds.transports.mqtt import MAX_PACKET_ID, AwaitingRelease, PacketIds
+from tests import memory
 
 
 def test_identifiers_go_round_and_skip_those_in_use() -> None:
@@ -62,12 +61,9 @@ def test_many_or_few_are_the_same(steps: list[tuple[bool, int]]) -> None:
 
 def test_all_that_there_can_be_take_little() -> None:
     awaiting = AwaitingRelease()
-    tracemalloc.start()
-    try:
+    with memory.tracing():
         assert all(awaiting.add(packet_id) for packet_id in range(1, MAX_PACKET_ID + 1))
-        assert tracemalloc.get_traced_memory()[0] < 10_000
-    finally:
-        tracemalloc.stop()
+        assert sum(memory.held(__file__)) < 10_000
     assert len(awaiting) == MAX_PACKET_ID
     assert not awaiting.add(65_535)
     assert list(awaiting) == list(range(1, MAX_PACKET_ID + 1))

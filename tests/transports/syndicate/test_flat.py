@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from typing import Any
 
 from hypothesis import given, settings
@@ -33,6 +31,7 @@ from clearfunds.transports.syndicate._flat import (
 from clearfunds.transports.syndicate._preserves import canonical, encode_binary
 from clearfunds.transports.syndicate._sturdy import compile_caveats
 from clearfunds.transports.syndicate._values import Encoded, places_of
+from tests import memory
 from tests.transports.syndicate.preserves_values import plain_atoms, texts, values
 
 thorough = settings(deadline=None, max_examples=150)
@@ -243,14 +242,8 @@ def test_nothing_is_remembered_of_long_fields() -> None:
     )
     raw = encode_binary(rec("Says", "y", 1))
     entity.passes(raw, _event(raw))
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
+    with memory.tracing():
         for n in range(100):
             raw = encode_binary(rec("Says", f"{n:05}" * 2_000, 1))
             assert not entity.passes(raw, _event(raw))
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert after - before < 200_000
+        assert sum(memory.held(__file__, "*/preserves/*")) < 200_000

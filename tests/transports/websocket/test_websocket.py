@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import struct
-import tracemalloc
 import weakref
 from typing import Any
 
@@ -18,6 +17,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, Tex
 from clearfunds.transports import LocalProtocolError
 from clearfunds.transports.websocket import WebSocket
 from clearfunds.transports.websocket._frames import FAST_BYTES
+from tests import memory
 from tests.transports.websocket.frames import (
     BINARY,
     CLOSE,
@@ -395,16 +395,11 @@ def test_what_is_endless_makes_nothing_grow(what: str) -> None:
     ws.receive_data(frame(BINARY, b"begun", final=False))
     read = ENDLESS[what] * (65536 // len(ENDLESS[what]))
     ws.receive_data(read)
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
+    with memory.tracing():
         for _ in range(5):
             assert ws.receive_data(read) == []
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    # The answers to one of these reads alone would be more, were they kept.
-    assert grown < 20_000
+        # The answers to one of these reads alone would be more, were they kept.
+        assert sum(memory.held()) < 20_000
     assert ws.fault is None
     assert len(ws.outgoing()) <= 127
     assert ws.receive_data(frame(CONTINUATION, b", ended")) == [b"begun, ended"]

@@ -7,17 +7,16 @@ import logging
 import os
 import random
 import sys
-import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from itertools import count
 
 import pytest
 import trio
 
-import clearfunds
 from clearfunds.transports.syndicate import Assert, Retract, Turn, decode
+from tests import memory
 from tests.transports.peers import SECONDS, descriptors, until
 from tests.transports.syndicate.relay.peers import (
     BIND,
@@ -121,11 +120,7 @@ def objects() -> Counter[str]:
 
 def allocated() -> int:
     """How many bytes the package and its Preserves library have allocated."""
-    gc.collect()
-    (package,) = clearfunds.__path__
-    filters = [tracemalloc.Filter(True, pattern) for pattern in (f"{package}/*", "*/preserves/*")]
-    found = tracemalloc.take_snapshot().filter_traces(filters)
-    return sum(trace.size for trace in found.traces if trace.size != MATCH_ARGS_BYTES)
+    return sum(size for size in memory.held("*/preserves/*") if size != MATCH_ARGS_BYTES)
 
 
 def resident() -> int:
@@ -133,16 +128,6 @@ def resident() -> int:
     gc.collect()
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@contextmanager
-def tracing() -> Generator[None]:
-    """Have it noted who allocates what."""
-    tracemalloc.start()
-    try:
-        yield
-    finally:
-        tracemalloc.stop()
 
 
 def tables(served: SyndicateRelay) -> dict[str, int]:
@@ -211,7 +196,7 @@ async def test_state_that_changes_at_full_speed_is_seen_by_all_and_leaves_nothin
     """Also when the publisher is throttled at every moment."""
     found: list[tuple[Counter[str], int, dict[str, int]]] = []
     async with relay(limit_items=limit, patience=60) as served:
-        with tracing():
+        with memory.tracing():
 
             def look(_round: int) -> None:
                 found.append((objects(), allocated(), tables(served)))
@@ -270,7 +255,7 @@ async def test_observers_of_ever_new_shapes_come_and_go(rounds: int) -> None:
     ):
         await steady.send(observe(WHOLE_SAYS))
         await steady.sync()
-        with tracing():
+        with memory.tracing():
             for turn in range(rounds):
                 numbers = range(turn * at_once, (turn + 1) * at_once)
                 await peer.send(*[observe(shape(n), handle=n) for n in numbers])
@@ -360,7 +345,7 @@ async def test_connections_that_come_and_go_leave_nothing(
             observe(rec("service", BIND), 3, handle=3),
         )
         await watching.sync()
-        with tracing():
+        with memory.tracing():
             for turn in range(rounds):
                 numbers = range(turn * at_once, (turn + 1) * at_once)
                 async with trio.open_nursery() as nursery:
