@@ -2,8 +2,10 @@
 
 One publisher sends QoS 1 with some messages in flight, to persistent sessions that are away. CPU
 time is that of all servers together: the relay and NATS, or NATS alone. Beside them a program
-publishes the same straight into a stream of JetStream; and a relay stores in a directory, with an
-fsync for each group, which JetStream does not do. Everything is measured in turns.
+publishes the same straight into a stream of JetStream; a forwarder without topics, sessions and
+accounts does so for the MQTT client, as the least that a process in front of JetStream takes in
+Python; and a relay stores in a directory, with an fsync for each group, which JetStream does not
+do. Everything is measured in turns.
 
     python benchmarks/store_nats.py                  # a table: five minutes
     python benchmarks/store_nats.py --replicas 1 --sessions 1 --passes 1 --check
@@ -53,6 +55,7 @@ SECONDS: Final = 60.0
 WARM: Final = 200
 TOPIC: Final = "store/load"
 ROOM: Final = "6GB"
+FORWARDER: Final = str(Path(__file__).parent / "peers" / "forwarding_server.py")
 OPTIONS: Final = ("--disk-limit=1GiB", "--max-queued=2000000", "--max-queued-bytes=1GiB")
 
 
@@ -304,6 +307,16 @@ def relay(scratch: Path, *options: str) -> Generator[tuple[int, int]]:
         yield running.pid, running.ports["mqtt"]
 
 
+@contextlib.contextmanager
+def forwarder(scratch: Path, servers: Servers) -> Generator[tuple[int, int]]:
+    """Run what does nothing but forward to JetStream; give its process and its port."""
+    port = free_port()
+    command = [sys.executable, FORWARDER, str(port), str(servers.ports[0]), "plain"]
+    with started("forwarder", command, scratch, None) as running:
+        wait_until_it_accepts("forwarder", running, port)
+        yield running.pid, port
+
+
 def replicated(servers: Servers) -> tuple[str, ...]:
     """Return the options of a relay whose store is in JetStream."""
     return ("--store=nats", f"--cluster={servers.url}", "--name=r")
@@ -319,6 +332,7 @@ def compare(replicas: int, given: argparse.Namespace) -> bool:
         disk, disk_port = stack.enter_context(
             relay(scratch, f"--store={scratch / 'store'}", "--fsync-interval=0")
         )
+        forwarding, bare_port = stack.enter_context(forwarder(scratch, servers))
         for sessions in map(int, given.sessions.split(",")):
             for window in map(int, given.windows.split(",")):
                 count = given.messages if window > 1 else max(500, given.messages // 10)
@@ -334,6 +348,8 @@ def compare(replicas: int, given: argparse.Namespace) -> bool:
                     found.setdefault("NATS's MQTT", []).append(theirs)
                     plain = trio.run(straight, servers, count, given.size, window)
                     found.setdefault("JetStream", []).append(plain)
+                    least = over_mqtt(servers, bare_port, 0, count, given.size, window, forwarding)
+                    found.setdefault("a forwarder", []).append(least)
                 for name, costs in found.items():
                     print(
                         f"| {replicas} | {sessions} | {window} | {name} "

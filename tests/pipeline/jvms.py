@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-JVMS: Final = min(os.cpu_count() or 1, 4)
-"""At a time: each keeps more than one core busy."""
+JVMS: Final = min((os.cpu_count() or 1) // 2 or 1, 4)
+"""At a time: each keeps more than one core busy, and compiles all of Spark anew."""
 
 
 class Jvm:
