@@ -63,7 +63,12 @@ def running(server: AnyServer, tmp_path: Path) -> Generator[Running]:
 # Any two of kind, QoS and pace come together.
 @pytest.mark.parametrize(
     ("kind", "qos", "pace"),
-    [("pairs", 0, "rate"), ("pairs", 1, "window"), ("fan-in", 0, "window"), ("fan-in", 1, "rate")],
+    [
+        pytest.param("pairs", 0, "rate", marks=pytest.mark.long),
+        ("pairs", 1, "window"),
+        ("fan-in", 0, "window"),
+        pytest.param("fan-in", 1, "rate", marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("server", [Relay(), KEEPING, NATS], ids=lambda server: server.name)
 def test_everything_arrives_once_from_a_real_server(

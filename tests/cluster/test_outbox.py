@@ -252,7 +252,7 @@ def _has_confirmed(load: Load, number: int) -> bool:
 
 @needs_nats
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(10))])
-@pytest.mark.parametrize("is_replicated", [False, True])
+@pytest.mark.parametrize("is_replicated", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_relays_are_killed_again_and_again_under_load(
     seed: int, is_replicated: bool, tmp_path: Path
 ) -> None:

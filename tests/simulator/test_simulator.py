@@ -97,6 +97,7 @@ def test_a_thousand_publishers_and_a_thousand_subscribers() -> None:
 # -- the same seed, the same run ------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run() -> None:
     first, second = simulate(MIDDLE, 1000), simulate(MIDDLE, 1000)
     has_been_through_a_lot(first)

@@ -73,6 +73,7 @@ def test_a_file_url(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"the journal {journal.as_uri()}-not is not there" in capsys.readouterr().err
 
 
+@pytest.mark.long  # It starts a JVM of its own, as the test above does.
 @needs_spark
 def test_a_file_system_that_spark_does_not_have() -> None:
     said = refused("s3a://journals/journal")
