@@ -28,7 +28,9 @@ from ...accounts import (
     Outcome,
     StuckPolicy,
     Symptoms,
+    settle_whole,
 )
+from ...accounts._loan import JOIN_BYTES
 from ._backing import Backing, BackingFactory
 from ._channel import Delivery
 from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, with_death
@@ -297,28 +299,45 @@ class QueueContents(Holder):
         if self.deleted:
             return
         self._durable = max(self._durable, ticket)
-        for message in self._writer.durable(ticket):
-            if message.finished:
-                continue  # a confirm of an earlier one may have led somebody to end the queue
-            loan = message.loan
-            assert loan is not None
-            message.at_rest = True
-            self.counters.stored += 1
-            if message.pending or message.seq in self._burying:
-                # A consumer has this very loan in hand: it changes accounts in place.
-                if loan.items:
-                    self.progressed_at = self.ledger.clock()
-                    loan.transfer(self.account)
-            else:
-                self._rest.add(1, loan.bytes)
-                message.loan = None
-                loan.settle(outcome=Outcome.STORED)
+        messages = self._writer.durable(ticket)
+        self._come_to_rest(messages)
+        for message in messages:
+            # A confirm of an earlier one may have led somebody to end the queue, and this one.
             confirm = message.confirm
             if confirm is not None:
                 message.confirm = None
                 confirm.taken()
         self.backing.durable(ticket)
         self.work()
+
+    def _come_to_rest(self, messages: Sequence[Message]) -> None:
+        """Charge messages to this queue's account: they are durable."""
+        self.counters.stored += len(messages)
+        resting: list[LoanedItem[Any]] = []
+        nbytes = 0
+        for message in messages:
+            message.at_rest = True
+            loan = message.loan
+            assert loan is not None
+            if message.pending or message.seq in self._burying:
+                # A consumer has this very loan in hand: it changes accounts in place.
+                if loan.items:
+                    self.progressed_at = self.ledger.clock()
+                    loan.transfer(self.account)
+                continue
+            message.loan = None
+            resting.append(loan)
+            nbytes += loan.bytes
+            # Both owe for them until they are repaid, which is within the peaks of accounts above.
+            if nbytes >= JOIN_BYTES:
+                self._rest_of(resting, nbytes)
+                resting, nbytes = [], 0
+        if resting:
+            self._rest_of(resting, nbytes)
+
+    def _rest_of(self, loans: Sequence[LoanedItem[Any]], nbytes: int) -> None:
+        self._rest.add(len(loans), nbytes)
+        settle_whole(loans, Outcome.STORED)
 
     def paged_in(self, messages: Sequence[Message]) -> None:
         """Take the answer to `Shelf.want`. For the shelf's owner."""

@@ -81,7 +81,8 @@ class ServingQueue(SettlingQueue):
             while True:
                 self._again = False
                 if not self._arrived or self._take_arrived():
-                    self._pump()
+                    if self._active:
+                        self._pump()
                     if self.deleted:
                         break
                     if not self._refuses:
@@ -125,8 +126,8 @@ class ServingQueue(SettlingQueue):
                     # Straight through: it was never ready, and so has not waited.
                     if message.persistent and not consumer.no_ack:
                         self._writer.write_or_wait(message)
-                    else:
-                        self._release_if_transient(message)
+                    elif not message.persistent:
+                        self._release(message)
                     arrived.popleft()
                     self.rates.left += 1
                     self._deliver(consumer, message)
@@ -139,7 +140,8 @@ class ServingQueue(SettlingQueue):
             if message.persistent and not self._writer.write_or_wait(message):
                 self._do_without(message)
                 continue
-            self._release_if_transient(message)
+            if not message.persistent:
+                self._release(message)
             self._ready_bytes += message.size
             self.backing.publish(message)
         if self._arrived is arrived:  # else others have come meanwhile
@@ -152,9 +154,10 @@ class ServingQueue(SettlingQueue):
         return isinstance(event, Publication) and event.has_expired(self._wall_now())
 
     @staticmethod
-    def _release_if_transient(message: Message) -> None:
+    def _release(message: Message) -> None:
+        """Confirm a transient message: nothing more is done for it than to keep it."""
         confirm = message.confirm
-        if confirm is not None and not message.persistent:
+        if confirm is not None:
             message.confirm = None
             confirm.taken()
 

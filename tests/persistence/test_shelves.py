@@ -389,10 +389,11 @@ async def test_when_durable_is_called_in_the_order_of_the_batches(tmp_path: Path
         for number in range(1, 20):
             process.shelves.set("key", b"%d" % number)
             process.shelves.when_durable(lambda number=number: called.append(number))  # type: ignore[misc]
+            if number == 4:
+                assert called == [0]  # From now on the disk may be quicker than this.
             if number % 4 == 0:
                 await trio.lowlevel.checkpoint()
             if number % 9 == 0:
                 process.shelves.hurry()
-        assert called == [0]
         await until(lambda: len(called) == 20)
         assert called == list(range(20))

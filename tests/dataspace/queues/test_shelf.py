@@ -8,7 +8,8 @@ import weakref
 import pytest
 
 from clearfunds.accounts import NO_LIMIT, Limit, Outcome, Turn
-from clearfunds.dataspace import TopicFilter
+from clearfunds.accounts._loan import JOIN_BYTES
+from clearfunds.dataspace import Publication, TopicFilter
 from clearfunds.dataspace.queues import (
     Channel,
     DeadLetter,
@@ -18,6 +19,7 @@ from clearfunds.dataspace.queues import (
     Message,
     Overflow,
     Queue,
+    QueueSettings,
     SteadyBacking,
 )
 from tests.accounts.conftest import Settled
@@ -39,6 +41,27 @@ def test_at_rest_it_is_repaid_as_stored_and_confirmed(bench: Bench) -> None:
     assert (bench.disk.debt_items, bench.disk.debt_bytes) == (1, 2)
     numbers = queue.statistics()
     assert (numbers.disk_items, numbers.disk_bytes) == (1, 2)
+
+
+def test_what_comes_to_rest_together_is_owed_for_twice_in_parts_only(bench: Bench) -> None:
+    top = bench.ledger.open("top", limit=NO_LIMIT)
+    publisher = bench.ledger.open("top/publisher", limit=NO_LIMIT, parent=top)
+    disk = bench.ledger.open("top/disk", limit=NO_LIMIT, parent=top)
+    shelf = MemoryShelf()
+    queue = Queue(
+        bench.ledger, "all", account=disk, settings=QueueSettings(durable=True), shelf=shelf
+    )
+    shelf.recover(queue)
+    for _ in range(1_000):
+        with publisher.turn(b"") as turn:
+            turn.send(queue, Publication("t", bytes(999), qos=1))
+    owed = top.debt_bytes
+    assert top.debt_items == 1_000
+    top.peak_bytes = 0
+    shelf.sync()
+    assert (publisher.debt_items, disk.debt_items, disk.debt_bytes) == (0, 1_000, owed)
+    assert owed < top.peak_bytes < owed + 2 * JOIN_BYTES
+    bench.ledger.audit()
 
 
 @pytest.mark.rule(3)
