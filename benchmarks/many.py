@@ -358,12 +358,25 @@ def choose_servers(arguments: argparse.Namespace) -> list[AnyServer]:
     return [*chosen, *others]
 
 
-def go_before(steps: int) -> None:
-    """Let this process and its children run before others, by so many steps of niceness (root)."""
-    os.nice(-steps)
-    # Where Linux shares the cores by session, niceness counts within one; this is the session's.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(-steps))
+@contextlib.contextmanager
+def before_others(steps: int = 20) -> Generator[None]:
+    """Run this process, and those that it starts, before others for the length of a block.
+
+    Raises:
+        PermissionError: Only root may do that.
+    """
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    # Where Linux shares the cores by session, niceness counts within one; that is the session's.
+    session = Path("/proc/self/autogroup")
+    os.setpriority(os.PRIO_PROCESS, 0, before - steps)
+    try:
+        with contextlib.suppress(OSError):
+            session.write_text(str(-steps))
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+        with contextlib.suppress(OSError):
+            session.write_text(str(before))
 
 
 def main() -> int:
@@ -379,10 +392,10 @@ def main() -> int:
         sys.exit("many: none of the chosen servers is here, so there is nothing to measure.")
     cores = Cores.choose()
     setting = Setting(cores, arguments.passes, arguments.seconds, arguments.sleep)
-    if arguments.nice:
-        go_before(arguments.nice)
     count = arguments.passes * sum(1 for _ in steps(rows, servers, 1))
     with contextlib.ExitStack() as stack:
+        if arguments.nice:
+            stack.enter_context(before_others(arguments.nice))
         report = stack.enter_context(progress(count))
         results = measure_all(rows, servers, setting, report)
     about = machine()

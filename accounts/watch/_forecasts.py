@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from .._cooperative import with_pauses
+from .._cooperative import SHORT_SECONDS, with_pauses
 from .._gate import gate_of
 from .._loop import sleep
 from ..limits._limit import UNLIMITED
@@ -74,9 +74,6 @@ LOANS_A_STEP: Final = 256
 
 NAMED_MAX: Final = 5
 """Lines in the log for one look; the others stay on the pages."""
-
-STRETCH_SECONDS: Final = 0.002
-"""Longest walk before other tasks may run."""
 
 
 @attrs.frozen(slots=True)
@@ -266,7 +263,7 @@ async def watch_forecasts(ledger: Ledger, *, every: float = LOOK_SECONDS) -> Non
     try:
         while True:
             await sleep(pause)
-            new, busy = await with_pauses(forecasts.look_in_steps(ledger), STRETCH_SECONDS)
+            new, busy = await with_pauses(forecasts.look_in_steps(ledger), SHORT_SECONDS)
             pause = max(every, busy / SLOW_WAITS_SHARE)
             for _, forecast in new[:NAMED_MAX]:
                 _tell(forecast)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -416,6 +417,17 @@ def test_a_server_that_was_not_fetched_is_left_out_with_what_to_do(
     assert absent.missing() == (
         "hivemq is left out: there is no hivemq (python benchmarks/peers/fetch.py hivemq)."
     )
+
+
+def test_a_benchmark_runs_before_others_while_it_measures() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    if os.geteuid():
+        with pytest.raises(PermissionError), many.before_others():
+            pass
+    else:
+        with many.before_others(3):
+            assert os.getpriority(os.PRIO_PROCESS, 0) == before - 3
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 FAST = {"mosquitto", "mosquitto-new", "nats", "mochi", "rumqttd"}
