@@ -169,6 +169,8 @@ class Ledger:
         # Holders with less patience than the interval of `watch_patience`, and how to wake it.
         self.impatient: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.on_wait: Callable[[], object] | None = None
+        # Whether the watch of patience looks seldom, since nobody waits.
+        self.at_ease = False
         self.warned_unwatched = False
         # Holders that were left alone when their patience was over.
         self.used_up: weakref.WeakKeyDictionary[Holder, UsedUp] = weakref.WeakKeyDictionary()

@@ -245,7 +245,7 @@ async def wait_for_clear_funds(account: Account) -> None:
     ledger.waits[gate.why(account)] += 1
     own.readers.append(waiter)
     ledger.waiters.add(waiter)
-    if ledger.impatient and ledger.on_wait is not None:
+    if (ledger.at_ease or ledger.impatient) and ledger.on_wait is not None:
         ledger.on_wait()
     if ledger.slow_waits is not None:
         ledger.slow_waits.began(waiter)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from ..accounts._cooperative import STEP, with_pauses
+from ..accounts._ticker import following
 
 if TYPE_CHECKING:
     from ..accounts import Account, Ledger
@@ -202,7 +203,7 @@ async def watch_loop(alarm: LoopAlarm) -> None:
     """
     try:
         while True:
-            due = trio.current_time() + EVERY_SECONDS
+            due = following(trio.current_time(), EVERY_SECONDS)
             await trio.sleep_until(due)
             alarm.measured(max(0.0, trio.current_time() - due))
             if alarm.level:

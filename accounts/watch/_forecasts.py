@@ -28,7 +28,9 @@ import attrs
 
 from .._cooperative import SHORT_SECONDS, with_pauses
 from .._gate import gate_of
-from .._loop import sleep
+from .._loop import now as loop_now
+from .._loop import sleep_until
+from .._ticker import following
 from ..limits._limit import UNLIMITED
 from ._causes import short_name
 from ._core_shares import SLOW_WAITS_SHARE
@@ -265,7 +267,7 @@ async def watch_forecasts(ledger: Ledger, *, every: float = LOOK_SECONDS) -> Non
     pause = every
     try:
         while True:
-            await sleep(pause)
+            await sleep_until(following(loop_now(), pause))
             new, busy = await with_pauses(forecasts.look_in_steps(ledger), SHORT_SECONDS)
             pause = max(every, busy / SLOW_WAITS_SHARE)
             for _, forecast in new[:NAMED_MAX]:

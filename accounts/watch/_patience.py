@@ -51,6 +51,9 @@ T = TypeVar("T")
 WATCH_SECONDS = IMPATIENT_SECONDS
 """Interval between checks of all holders: a fortieth of the default patience."""
 
+EASE_SECONDS = 1.0
+"""The same while nobody waits: what is left to do then is to repay leaked loans."""
+
 PAUSE_SECONDS = 0.05
 """Least interval between checks of holders with little patience, while a reader waits."""
 
@@ -418,6 +421,11 @@ class _Watch:
         # Drain here: all readers that would take the next turn may be waiting for leaked debt.
         self.ledger.drain()
         if holders is None:
+            ledger = self.ledger
+            before = ledger.at_ease
+            ledger.at_ease = not (ledger.waiters or ledger.ranked or len(ledger.causes))
+            if before and ledger.at_ease:
+                return  # there is nothing to handle, and nothing to forget
             await self._with_pauses(_spill_again_in_steps(self.ledger))
             await self._with_pauses(self.ledger.causes.look_in_steps(self.ledger))
         now = self.ledger.clock()
@@ -707,13 +715,17 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
                 soon = now + max(shortest, PAUSE_SECONDS) if ledger.waiters else math.inf
             if somebody_waits.is_set():
                 somebody_waits = loop.event()
+                ledger.at_ease = False
+                due = min(due, following(now, every))
                 soon = min(soon, now + shortest + TICK_SECONDS)
             if now >= due:
                 watch.busy_seconds = 0.0
                 await watch.look()
                 pause = watch.busy_seconds / PATIENCE_SHARE
-                due = following(now + max(0.0, pause - every), every)
+                interval = max(every, EASE_SECONDS) if ledger.at_ease else every
+                due = following(now + max(0.0, pause - every), interval)
             else:
                 await watch.look(impatient)
     finally:
         ledger.on_wait = None
+        ledger.at_ease = False

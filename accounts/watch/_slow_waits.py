@@ -26,6 +26,7 @@ from .._gate import gate_of
 from .._line import blame_of
 from .._loan import LOOSE, LoanedItem
 from .._loop import checkpoint, sleep
+from .._ticker import following
 from .._waiters import REASONS
 from ..limits._limit import UNLIMITED
 from ..limits._rate_limit import RATE_LIMIT
@@ -122,8 +123,8 @@ class SlowWaits:
 
     def pause(self, now: float) -> float:
         """Return the seconds until the next check is due."""
-        # A wait that begins now would be slow then.
-        until = now + self.seconds
+        # A wait that begins now is slow after that, or just then.
+        until = following(now, self.seconds)
         for waiter in self.fresh:
             until = min(until, waiter.since + self.seconds)
             break

@@ -7,9 +7,11 @@ import os
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -78,6 +80,16 @@ async def run_fed(argv: list[str], stdin: bytes = b"") -> None:
 def descriptors() -> int:
     """How many descriptors this process has open."""
     return len(os.listdir("/proc/self/fd"))
+
+
+def open_files() -> list[str]:
+    """What these are, and which threads there are that may have opened one."""
+    threads = [f"thread {each.name}" for each in threading.enumerate()]
+    files = list[str]()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            files.append(f"{each.name}: {each.readlink()}")
+    return [*files, *threads]
 
 
 @attrs.define(eq=False)
@@ -172,7 +184,7 @@ async def running(
     assert not relay.relay.mqtt.open
     assert set(relay.ledger.accounts) == {"server"}
     assert relay.statistics().debt_items == 0
-    assert descriptors() <= before + strangers
+    assert descriptors() <= before + strangers, open_files()
 
 
 class PassiveClient(abc.ABC):

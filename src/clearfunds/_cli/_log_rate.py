@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 import attrs
-import trio
 
 LINES_A_SECOND: Final = 100
 """Of one kind; journald lets a service write 10,000 lines in 30 s, of all kinds together."""
@@ -120,6 +119,9 @@ def _seconds(seconds: float) -> str:
 
 async def keep_summing_up(limited: LimitedHandler) -> None:
     """Log once a second how many lines were left out, until cancelled."""
+    # Here, because other commands log, too, and do without it.
+    from ..transports._ticker import next_tick
+
     while True:
-        await trio.sleep(WINDOW_SECONDS)
+        await next_tick(WINDOW_SECONDS)
         limited.sum_up()
