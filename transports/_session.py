@@ -156,6 +156,7 @@ class Session(LoggedConnection[ServerT], abc.ABC, Generic[ServerT, AccountT]):
         link = self._link
         try:
             server.open.add(self)
+            server.watched.add(self)
             server.joined()
             await self._live()
             if link.says_goodbye and link.opened and not link.closed:
@@ -177,6 +178,7 @@ class Session(LoggedConnection[ServerT], abc.ABC, Generic[ServerT, AccountT]):
         finally:
             self._retire("internal error")  # nothing is left to be done, but after a fault
             server.open.discard(self)
+            server.watched.discard(self)
             link.close()
 
     async def _live(self) -> None:

@@ -528,6 +528,7 @@ class MqttSession(PartingSession):
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else server.settings.idle_timeout
         )
         self.quiet_until = 0.0
+        server.watched.add(self)
         # MQTT 3.1 cannot say that there was a session.
         entry.welcome(packet, self._sender, present=present and version != PROTOCOL_LEVEL_31)
         self._say_connected()
