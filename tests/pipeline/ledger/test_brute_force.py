@@ -122,6 +122,7 @@ def alive(loans: list[Loan], unit: str, at: int) -> float:
     )
 
 
+@pytest.mark.long
 def test_small_cases(spark: SparkSession, tmp_path: Path) -> None:
     loans = make_cases()
     journal(loans, tmp_path)

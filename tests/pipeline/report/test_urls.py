@@ -73,7 +73,7 @@ def test_a_file_url(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"the journal {journal.as_uri()}-not is not there" in capsys.readouterr().err
 
 
-@pytest.mark.long  # It starts a JVM of its own, as the test above does.
+@pytest.mark.long
 @needs_spark
 def test_a_file_system_that_spark_does_not_have() -> None:
     said = refused("s3a://journals/journal")
@@ -82,6 +82,7 @@ def test_a_file_system_that_spark_does_not_have() -> None:
 
 
 @needs_spark
+@pytest.mark.long  # It starts a JVM of its own, which `test_command.py` does, too.
 def test_a_server_that_is_not_there() -> None:
     url = f"hdfs://127.0.0.1:{lasting_port()}/journal"
     said = refused(url, "--spark-conf", "spark.hadoop.ipc.client.connect.max.retries=0")
