@@ -237,7 +237,8 @@ class Server(Generic[SettingsT, SessionT]):
             for start in range(0, len(every), STEP):
                 if start:
                     yield
-                some = every[start : start + STEP]
+                # Some may have ended meanwhile.
+                some = self.open.intersection(every[start : start + STEP])
                 self.watched.update([each for each in some if each.quiet_until <= soon])
         call = self.ledger.faults.call
         for number, session in enumerate(list(self.watched), 1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clearfunds.accounts._cooperative import run_to_end
 from clearfunds.transports.mqtt import ConnAck, Connect
 from tests.transports.peers import connected, dial, running, until
@@ -36,3 +38,19 @@ async def test_who_is_let_in_is_watched_again() -> None:
         await brief.expect(ConnAck(session_present=False, return_code=0))
         assert server.watched == server.open
         await brief.gone()
+
+
+async def test_who_leaves_during_a_look_at_all_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clearfunds.transports._server.STEP", 1)
+    async with running() as relay:
+        server = relay.relay.mqtt
+        async with (
+            connected(relay.port, "one", keep_alive=20),
+            connected(relay.port, "other", keep_alive=20),
+        ):
+            await until(lambda: not server.watched)
+            look = server.look_at_deadlines(relay.ledger.clock() + 20)
+            next(look)
+        await until(lambda: not server.open)
+        run_to_end(look)
+        assert not server.watched
