@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from .._cooperative import SHORT_SECONDS, with_pauses
+from .._cooperative import SHORT_SECONDS, STEP, with_pauses
 from .._gate import gate_of
 from .._loop import now as loop_now
 from .._loop import sleep_until
@@ -71,10 +71,6 @@ ACCOUNTS_MAX: Final = 16
 
 LOANS_MAX: Final = 10_000
 """Loans looked at for each of them."""
-
-LOANS_A_STEP: Final = 256
-
-HOLDERS_A_STEP: Final = 64
 
 NAMED_MAX: Final = 5
 """Lines in the log for one look; the others stay on the pages."""
@@ -149,7 +145,7 @@ class Forecasts:
         still: list[Holder] = []
         before = ledger.clock() - STILL_SECONDS
         for number, holder in enumerate(list(ledger.holders)):
-            if not number % HOLDERS_A_STEP:
+            if not number % STEP:
                 yield
             if holder.progressed_at > before or holder.lagging:
                 continue
@@ -218,7 +214,7 @@ def _parts(holder: Holder) -> Generator[None, None, dict[Account, _Part]]:
     parts: dict[Account, _Part] = {}
     # Copied, because a holder's loans may change between steps.
     for number, loan in enumerate(list(islice(holder.waited_for(), LOANS_MAX)), 1):
-        if not number % LOANS_A_STEP:
+        if not number % STEP:
             yield
         for account in loan.account.chain:
             part = parts.setdefault(account, _Part())

@@ -682,6 +682,8 @@ class _Watch:
 async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> None:
     """Handle slow consumers whose patience has run out, every `every` seconds, until cancelled.
 
+    While nobody waits it looks every `EASE_SECONDS`; the first who waits wakes it.
+
     `StuckPolicy.DISCONNECT` gives the holder up: its debt is `written_off`, and the readers that
     waited go on. `StuckPolicy.WAIT` only names it, once for each patience. The other policies
     relieve it, and the readers that waited go on at once (`Holder.relieve`). Each case is logged as
