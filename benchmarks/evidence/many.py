@@ -92,19 +92,15 @@ def _measure(setting: Setting) -> dict[str, Any]:
         setting.report(f"many: {text}")
 
     results = measure_all([ROWS[name] for name in rows], always, effort, said, once=others)
-    paced = 0
+    # With the relay: ratios are taken within a pass.
+    paced = dataclasses.replace(
+        effort, passes=PACED_PASSES if full else 0, seconds=PACED_SECONDS * setting.scale
+    )
     if full:
-        # With the relay: ratios are taken within a pass.
-        paced = PACED_PASSES
         at_a_pace = [ROWS[name] for name in rows if ROWS[name].rate is not None]
         further = [
-            (
-                [CLOSE],
-                at_a_pace,
-                dataclasses.replace(effort, passes=paced, seconds=PACED_SECONDS * setting.scale),
-                passes + 1,
-            ),
-            (JAVA, [ROWS[name] for name in FEW], once, passes + paced + 1),
+            ([CLOSE], at_a_pace, paced, passes + 1),
+            (JAVA, [ROWS[name] for name in FEW], once, passes + paced.passes + 1),
         ]
         for names, some, how, first in further:
             servers = [server for server in today if server.name in ("relay", *names)]
@@ -114,8 +110,8 @@ def _measure(setting: Setting) -> dict[str, Any]:
                 results.failures += late.failures
     return {
         "passes": passes,
-        "paced_passes": paced,
-        "paced_seconds": PACED_SECONDS * setting.scale,
+        "paced_passes": paced.passes,
+        "paced_seconds": paced.seconds,
         "seconds": seconds,
         "rows": {name: dataclasses.asdict(ROWS[name]) for name in rows},
         "samples": [
