@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,7 +13,7 @@ def nowhere(key: str, value: bytes) -> None:
     """Keep nothing."""
 
 
-class Writes:
+class Writes(abc.ABC):
     """A `Confirm` that is told when its message is put into a batch of the store's.
 
     It may put something of its own into that batch then: both survive a crash, or neither.
@@ -20,6 +21,7 @@ class Writes:
 
     __slots__ = ()
 
+    @abc.abstractmethod
     def written(self, where: str = "", put: Callable[[str, bytes], object] = nowhere) -> Confirm:
         """Note that one of the expected holders has written its message.
 
@@ -30,7 +32,6 @@ class Writes:
         Returns:
             The confirm for that holder to use from now on, in place of this.
         """
-        raise NotImplementedError
 
 
 class TakesWritten(Protocol):
