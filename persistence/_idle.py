@@ -12,7 +12,8 @@ its last sleeps was long, or if the present one is.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import abc
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -31,16 +32,25 @@ LOOK_SECONDS: Final = 0.002
 """How long after a commit it is looked whether the loop has slept since; epoll counts in 1 ms."""
 
 
-class Sleeper:
+class Sleeper(abc.ABC):
     """Sleeps in Trio's place, and tells others of it as Trio would.
 
     Attributes:
         observers: Those that are told.
+        callers: Number of those that may use `call_soon`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.observers: list[trio.abc.Instrument] = []
+        self.callers = 0
+
+    @abc.abstractmethod
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Have the event loop call `function`, from any thread, while `callers` counts the caller.
+
+        As `TrioToken.run_sync_soon`, without a task of Trio's that has to be scheduled for it.
+        """
 
     def fall_asleep(self, timeout: float) -> None:
         """Tell them that the loop goes to sleep."""
@@ -55,6 +65,30 @@ class Sleeper:
 
 SLEEPER: Final = trio.lowlevel.RunVar["Sleeper | None"]("clearfunds sleeper", default=None)
 """Sleeps in this run of Trio; None: Trio does."""
+
+
+@contextmanager
+def calls_from_threads() -> Generator[Callable[[Callable[[], object]], None]]:
+    """Yield what has the event loop call a function soon, from any thread, during the block.
+
+    Once Trio's run is over it does nothing.
+    """
+    sleeper = SLEEPER.get()
+    token = trio.lowlevel.current_trio_token()
+    call_soon = token.run_sync_soon if sleeper is None else sleeper.call_soon
+
+    def call(function: Callable[[], object]) -> None:
+        with suppress(trio.RunFinishedError):
+            call_soon(function)
+
+    if sleeper is None:
+        yield call
+        return
+    sleeper.callers += 1
+    try:
+        yield call
+    finally:
+        sleeper.callers -= 1
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -31,7 +31,7 @@ from ..accounts import Faults
 from ..dataspace.queues import Marks, Message, Queue
 from ..store import Body, Changes, Record, Store, StoreError, StoreSettings
 from ._codec import UnstorableError, decode, encode
-from ._idle import Rests
+from ._idle import Rests, calls_from_threads
 from ._log import Log
 from ._owner import READING, TELLING, owner_of
 from ._sending import Sending
@@ -103,7 +103,12 @@ class Shelves:
     """
 
     def __init__(
-        self, store: Store, flusher: Sending, nursery: trio.Nursery, log: Log | None = None
+        self,
+        store: Store,
+        flusher: Sending,
+        nursery: trio.Nursery,
+        call_soon: Callable[[Callable[[], object]], object],
+        log: Log | None = None,
     ) -> None:
         self.store = store
         self.log = log
@@ -112,7 +117,7 @@ class Shelves:
         self.on_trouble: Callable[[str | None], object] = _nobody
         self._flusher = flusher
         self._nursery = nursery
-        self._token = trio.lowlevel.current_trio_token()
+        self._call_soon = call_soon
         self._home = threading.get_ident()
         self._batch = Batch(1, Changes(store))
         self._under_way: deque[Batch] = deque()
@@ -248,12 +253,10 @@ class Shelves:
         if threading.get_ident() == self._home:
             self._durable(ticket)
             return
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._durable, ticket)
+        self._call_soon(partial(self._durable, ticket))
 
     def _trouble_in_thread(self, sentence: str | None) -> None:
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self.note_trouble, "disk", sentence)
+        self._call_soon(partial(self.note_trouble, "disk", sentence))
 
     def note_trouble(self, source: str, sentence: str | None) -> None:
         """Take in a sentence about trouble with the disk or the log; None: it is over."""
@@ -537,30 +540,31 @@ async def open_shelves(
     """
     store = await trio.to_thread.run_sync(partial(Store.open, directory, settings, vfs=vfs))
     limiter = trio.CapacityLimiter(1)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
-            async with trio.open_nursery() as reading:
-                shelves = Shelves(store, flusher, reading, log)
-                if log is None:
-                    shelves.rests = Rests(shelves.commit, store.hurry)
-                    reading.start_soon(shelves.rests.watch)
-                else:
-                    reading.start_soon(shelves.commit_each_round)
-                    reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
-                try:
-                    yield shelves
-                finally:
+    with calls_from_threads() as call_soon:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
+                async with trio.open_nursery() as reading:
+                    shelves = Shelves(store, flusher, reading, call_soon, log)
+                    if log is None:
+                        shelves.rests = Rests(shelves.commit, store.hurry)
+                        reading.start_soon(shelves.rests.watch)
+                    else:
+                        reading.start_soon(shelves.commit_each_round)
+                        reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
                     try:
-                        shelves.close()
-                        if log is not None:
-                            await _all_logged(store, log)
+                        yield shelves
                     finally:
-                        # After any failure: otherwise the thread would be waited for, for ever.
-                        store.stop()
-                        reading.cancel_scope.cancel()
-    finally:
-        await _closed(store)
+                        try:
+                            shelves.close()
+                            if log is not None:
+                                await _all_logged(store, log)
+                        finally:
+                            # After any failure: otherwise the thread would be waited for, for ever.
+                            store.stop()
+                            reading.cancel_scope.cancel()
+        finally:
+            await _closed(store)
 
 
 async def _all_logged(store: Store, log: Log) -> None:

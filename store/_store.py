@@ -465,6 +465,7 @@ class Store:
         with self._writer.work:
             if not self._writer.attempt():
                 raise StoreDiskError(self._writer.trouble)
+            self._writer.count_pages()
 
     def run(self) -> None:
         """Write committed changes until `stop`: the writer, for a thread of the owner's.

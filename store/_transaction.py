@@ -118,7 +118,8 @@ class Group:
         for queue, (name, meta) in self._declared.items():
             if queue not in self._dropped:
                 self._declare(db, queue, name, meta)
-        self._set_values(db)
+        if self._values:
+            self._set_values(db)
         for queue, ranges in self._dones.items():
             self._dones[queue] = merged(ranges)
         runs: list[tuple[Any, ...]] = []
@@ -134,7 +135,8 @@ class Group:
         for queue, ranges in self._dones.items():
             if queue not in self._dropped:
                 self._finish(db, queue, ranges)
-        db.executemany(_INSERT_RUN, runs)
+        if runs:
+            db.executemany(_INSERT_RUN, runs)
         numbers = [
             (number, queue) for queue, number in self.next_seq.items() if queue not in self._dropped
         ]
@@ -183,13 +185,17 @@ class Group:
         next_body: int,
     ) -> int:
         """Make the rows of new messages; those that are done already are never written."""
-        messages = Messages(
-            list(chain.from_iterable(map(_seqs, several))),
-            list(chain.from_iterable(map(_headers, several))),
-            list(chain.from_iterable(map(_bodies, several))),
-            list(chain.from_iterable(map(_sizes, several))),
-            any(puts.shared for puts in several),
-        )
+        if len(several) == 1:
+            (one,) = several
+            messages = Messages(one.seqs, one.headers, one.bodies, one.sizes, one.shared)
+        else:
+            messages = Messages(
+                list(chain.from_iterable(map(_seqs, several))),
+                list(chain.from_iterable(map(_headers, several))),
+                list(chain.from_iterable(map(_bodies, several))),
+                list(chain.from_iterable(map(_sizes, several))),
+                any(puts.shared for puts in several),
+            )
         first, last = several[0].first, several[-1].last
         left = missing(self._dones.get(queue, ()), first, last)
         if left != [(first, last)]:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import os
 import select
 import sys
+import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from time import perf_counter
@@ -103,6 +105,11 @@ class Reactor(Sleeper, trio.abc.Instrument):
         self._token = trio.lowlevel.current_trio_token()
         self._epoll = select.epoll()
         self._epoll.register(loop_fd, select.EPOLLIN)
+        # Rung by other threads, for the calls that they ask for.
+        self._bell: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self._bell_lock = threading.Lock()
+        self._calls: deque[Callable[[], object]] = deque()
         # Those in the epoll set, also while their tasks have them: most come back at once.
         self._watched: dict[int, Connected] = {}
         self._lent: dict[int, Lent] = {}
@@ -125,6 +132,11 @@ class Reactor(Sleeper, trio.abc.Instrument):
         SLEEPER.set(None)
         trio.lowlevel.remove_instrument(self)
         self._epoll.close()
+        with self._bell_lock:
+            if self._bell is not None:
+                os.close(self._bell)
+                self._bell = None
+        self._token.run_sync_soon(self._make_calls)
 
     async def read(self, sock: Connected, step: Step) -> bytes | None:
         """Let the reactor read `sock` and do `step` with it, until that does not go on.
@@ -185,6 +197,24 @@ class Reactor(Sleeper, trio.abc.Instrument):
             with suppress(OSError):  # it has been closed
                 self._epoll.unregister(fd)
 
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """See `Sleeper.call_soon`."""
+        self._calls.append(function)
+        with self._bell_lock:  # it may be closed meanwhile, and its number mean something else
+            if self._bell is not None:
+                os.eventfd_write(self._bell, 1)
+                return
+        self._token.run_sync_soon(self._make_calls)
+
+    def _make_calls(self) -> None:
+        """Make the calls that have been asked for; those that come meanwhile are for later."""
+        for _ in range(len(self._calls)):
+            function = self._calls.popleft()
+            try:
+                function()
+            except Exception as exc:  # noqa: BLE001 (Trio raises it, as of a call of its own)
+                self._token.run_sync_soon(_raise, exc)
+
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         """See `trio.abc.Instrument`."""
         del task
@@ -197,7 +227,7 @@ class Reactor(Sleeper, trio.abc.Instrument):
         """
         self._scheduled = 0
         if timeout <= 0:
-            if self._lent:
+            if self._lent or self._calls:
                 self._look(0)
             self.fall_asleep(timeout)
             return
@@ -214,7 +244,7 @@ class Reactor(Sleeper, trio.abc.Instrument):
                 return
         left = timeout
         until = perf_counter() + timeout
-        while self._lent:
+        while self._lent or self.callers or self._calls:
             self.fall_asleep(left)
             trio_is_ready = self._look(left) is None
             self.wake_up(left)
@@ -257,9 +287,17 @@ class Reactor(Sleeper, trio.abc.Instrument):
                     trio.lowlevel.reschedule(one.task)
             elif fd == self._loop_fd:
                 trio_is_ready = True
+            elif fd == self._bell:
+                os.eventfd_read(fd)
+                self._make_calls()
             else:
                 self._forget(fd)  # its task has it, and has not read it yet
         return None if trio_is_ready else len(found)
+
+
+def _raise(exc: Exception) -> None:
+    """Raise an exception in Trio's own task, which ends everything."""
+    raise exc
 
 
 def _nothing() -> None:
