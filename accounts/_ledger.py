@@ -29,7 +29,7 @@ from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
 from ._leaks import Gone, LeakLog
 from ._loan import LOOSE, LoanedItem
-from ._loop import TASKS, running
+from ._loop import ASIDE, TASKS, running
 from ._outcome import Outcome
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
 from ._turn import Turn
@@ -393,6 +393,8 @@ class Ledger:
 
     def task(self) -> object | None:
         """Return the current task of the running loop; None where there is none."""
+        if ASIDE.here:
+            return None
         try:
             return self._current_task()
         except RuntimeError:
@@ -411,6 +413,8 @@ class Ledger:
 
         Returns the task, for `leave`: a block inside a generator may be left by another one.
         """
+        if ASIDE.here:
+            return None
         try:
             task = self._current_task()  # as `task` does, without the call: for each turn
         except RuntimeError:

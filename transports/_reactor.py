@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from ..accounts._loop import ASIDE
 from ..persistence._idle import SLEEPER, Sleeper
 from ._link import LITTLE_BYTES
 
@@ -265,15 +266,19 @@ class Reactor(Sleeper, trio.abc.Instrument):
     def _look(self, timeout: float) -> int | None:
         """Wait until something comes, and read it; how much has. None: Trio has something to do."""
         found = self._epoll.poll(timeout, MOST)
-        if len(found) == 1:
-            return self._read_all(found)
-        for flusher in self._flushers:
-            flusher.begin_pass()
+        ASIDE.here = True
         try:
-            return self._read_all(found)
-        finally:
+            if len(found) == 1:
+                return self._read_all(found)
             for flusher in self._flushers:
-                flusher.end_pass()
+                flusher.begin_pass()
+            try:
+                return self._read_all(found)
+            finally:
+                for flusher in self._flushers:
+                    flusher.end_pass()
+        finally:
+            ASIDE.here = False
 
     def _read_all(self, found: list[tuple[int, int]]) -> int | None:
         trio_is_ready = False
