@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..accounts import Outcome
 from ..accounts._loop import now, sleep_until
+from ..accounts._ticker import following
 from ..accounts.watch._core_shares import HISTORY_SHARE
 from ..accounts.watch._tops import tops_in_steps
 from ._cooperative import Pace, run_paced
@@ -167,7 +168,8 @@ class History:
             pace = Pace()
             point = await self._next_point(pace)
             self.keep(point)
-            next_due = began + max(POINT_SECONDS, pace.busy_seconds / HISTORY_SHARE)
+            pause = pace.busy_seconds / HISTORY_SHARE
+            next_due = following(began + max(0.0, pause - POINT_SECONDS), POINT_SECONDS)
             # Who is waited on when a wait begins is not left to chance.
             if began >= names_due or (began >= earliest and point.waiting and not waited):
                 pace = Pace()

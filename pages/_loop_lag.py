@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from ..accounts._histogram import Histogram
 from ..accounts._loop import now, sleep_until
+from ..accounts._ticker import following
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ class LoopLag(Collector):
     async def watch(self) -> None:
         """Measure until cancelled."""
         while True:
-            due = now() + EVERY_SECONDS
+            due = following(now(), EVERY_SECONDS)
             await sleep_until(due)
             self._late.add(max(0.0, now() - due))
 

@@ -26,6 +26,7 @@ from .._gate import gate_of
 from .._line import blame_of
 from .._loan import LOOSE, LoanedItem
 from .._loop import checkpoint, sleep
+from .._loop import now as loop_now
 from .._ticker import following
 from .._waiters import REASONS
 from ..limits._limit import UNLIMITED
@@ -121,10 +122,15 @@ class SlowWaits:
         if named:
             self._tell_end(waiter, blame, now, clear=clear)
 
-    def pause(self, now: float) -> float:
-        """Return the seconds until the next check is due."""
-        # A wait that begins now is slow after that, or just then.
-        until = following(now, self.seconds)
+    def pause(self, now: float, tick: float) -> float:
+        """Return the seconds until the next check is due.
+
+        Args:
+            now: The time on the ledger's clock.
+            tick: Seconds until the next common tick: a wait that begins now is slow after that, or
+                just then.
+        """
+        until = now + tick
         for waiter in self.fresh:
             until = min(until, waiter.since + self.seconds)
             break
@@ -432,7 +438,8 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
             slow_waits.began(waiter)
         pause = 0.0
         while True:
-            await sleep(max(pause, slow_waits.pause(ledger.clock())))
+            tick = following(loop_now(), seconds) - loop_now()
+            await sleep(max(pause, slow_waits.pause(ledger.clock(), tick)))
             pause = await slow_waits.look() / SLOW_WAITS_SHARE
     finally:
         ledger.slow_waits = None

@@ -32,7 +32,7 @@ def send(account: Account, holder: Holder, items: int) -> None:
 async def kept_for(
     history: History, seconds: float, each: Callable[[int], None] | None = None
 ) -> None:
-    """Let it be kept for some seconds, half of each before something happens."""
+    """Let it be kept for some whole seconds, half of each before something happens."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(history.watch)
         await trio.sleep(0.5)
@@ -41,6 +41,7 @@ async def kept_for(
                 each(second)
             await trio.sleep(1)
         nursery.cancel_scope.cancel()
+    await trio.sleep(0.5)
 
 
 @pytest.fixture

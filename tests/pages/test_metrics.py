@@ -29,6 +29,7 @@ from clearfunds.accounts import (
     TcpCounters,
 )
 from clearfunds.accounts._cooperative import run_to_end
+from clearfunds.accounts._ticker import following
 from clearfunds.accounts.watch._core_shares import METRICS_SHARE
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import (
@@ -209,7 +210,8 @@ async def test_the_lag_is_how_late_a_sleeper_is_woken(mock_clock: trio.testing.M
         nursery.start_soon(lag.watch)
         for late in (0.0, 0.04, 0.6):
             await trio.testing.wait_all_tasks_blocked()
-            mock_clock.jump(EVERY_SECONDS + late)
+            now = mock_clock.current_time()
+            mock_clock.jump(following(now, EVERY_SECONDS) - now + late)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     buckets = [
