@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +28,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made = Store.open(tmp_path / "store")
     yield made
     made.close()
+
+
+def _said(event: threading.Event, ticket: int) -> None:
+    del ticket
+    event.set()
 
 
 def in_database(store: Store) -> int:
@@ -411,6 +418,29 @@ def test_room_is_given_back_while_there_is_always_something_to_write(store: Stor
     statistics = store.statistics()
     assert statistics.used_bytes < 1_000_000
     assert statistics.free_bytes <= 64 * PAGE_BYTES
+
+
+def test_pages_are_counted_soon_after_the_last_write(store: Store) -> None:
+    queue = declared(store, "q")
+    store.flush()
+    writer = threading.Thread(target=store.run)
+    writer.start()
+    try:
+        for seq in range(3):  # fewer than are counted together
+            written = threading.Event()
+            store.on_durable = partial(_said, written)
+            changes = store.begin()
+            changes.put(queue, seq, b"", bytes(100_000))
+            store.commit(changes)
+            store.hurry()
+            assert written.wait(10)
+        end = time.monotonic() + 10
+        while in_database(store) < 250_000:  # all three
+            assert time.monotonic() < end, store.statistics()
+            time.sleep(0.01)
+    finally:
+        store.stop()
+        writer.join()
 
 
 def test_messages_are_read_while_others_are_written_and_done(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from traceback import format_exception
 
 import pytest
 import trio
 
+from clearfunds.persistence._idle import calls_from_threads
 from clearfunds.transports import Flusher, open_flusher
 from clearfunds.transports._link import LITTLE_BYTES, Link
 from clearfunds.transports._reactor import MOST, Reactor, open_reactor
@@ -291,3 +295,97 @@ async def test_without_it_connections_read_themselves(monkeypatch: pytest.Monkey
     monkeypatch.setattr("clearfunds.transports._reactor._fd_of_loop", nothing)
     async with open_flusher() as flusher:
         assert flusher.reactor is None
+
+
+# -- calls of other threads ---------------------------------------------------------------------
+
+
+def in_thread(*calls: Callable[[], object]) -> threading.Thread:
+    """Do that in another thread, with a pause before each."""
+
+    def run() -> None:
+        for each in calls:
+            time.sleep(0.02)
+            each()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+async def test_no_task_runs_for_the_call_of_a_thread() -> None:
+    counting, steps, threads = Counting(), list[int](), list[int]()
+    done = trio.Event()
+
+    def note() -> None:
+        steps.append(counting.steps)
+        threads.append(threading.get_ident())
+
+    async with reacting():
+        trio.lowlevel.add_instrument(counting)
+        with calls_from_threads() as call:
+            thread = in_thread(partial(call, note), partial(call, note), partial(call, done.set))
+            await done.wait()
+        trio.lowlevel.remove_instrument(counting)
+    thread.join()
+    assert steps[0] == steps[1]
+    assert threads == [threading.get_ident()] * 2
+
+
+async def test_a_call_is_made_while_tasks_are_always_ready_and_while_a_socket_is_lent() -> None:
+    done = trio.Event()
+    async with reacting() as (_, reactor, nursery):
+        one = Waiting(reactor, lambda _: True)
+        nursery.start_soon(one.run)
+        with calls_from_threads() as call:
+            thread = in_thread(partial(call, done.set))
+            while not done.is_set():
+                await trio.lowlevel.checkpoint()
+            one.far.send(b"a")
+            await until(lambda: one.seen == [b"a"])
+    thread.join()
+
+
+@pytest.mark.parametrize("with_reactor", [True, False])
+def test_the_error_of_a_call_ends_the_run(*, with_reactor: bool) -> None:
+    """As that of a call through Trio's own token does."""
+
+    async def main() -> None:
+        async with reacting() if with_reactor else nullcontext():
+            with calls_from_threads() as call:
+                thread = in_thread(partial(call, partial(int, "x")))
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    thread.join()
+
+    with pytest.raises(trio.TrioInternalError) as caught:
+        trio.run(main)
+    assert "ValueError: invalid literal for int()" in "".join(format_exception(caught.value))
+
+
+async def test_a_call_after_the_reactors_end_is_made_by_trio() -> None:
+    done = trio.Event()
+    async with reacting() as (_, reactor, _):
+        pass
+    in_thread(partial(reactor.call_soon, done.set)).join()
+    await done.wait()
+
+
+async def test_a_call_asked_for_right_before_its_end_is_made() -> None:
+    done = trio.Event()
+    async with reacting() as (_, reactor, _):
+        reactor.call_soon(done.set)
+    await done.wait()
+
+
+def test_a_call_after_the_run_is_none() -> None:
+    made: list[int] = []
+
+    async def main() -> Callable[[Callable[[], object]], None]:
+        with calls_from_threads() as call:
+            return call
+
+    call = trio.run(main)
+    call(partial(made.append, 1))
+    assert made == []
