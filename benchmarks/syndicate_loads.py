@@ -8,8 +8,9 @@ the generator, which is slow, nor on other work.
     python benchmarks/syndicate_loads.py --loads state-1,ping-1 --passes 1
     python benchmarks/syndicate_loads.py --other CHECKOUT --loads state-1
 
-The Rust server is found on the PATH, or at $SYNDICATE_SERVER (cargo install syndicate-server
---version 0.50.1 --locked); without it the relay is measured alone, and the output says so.
+The Rust server is found on the PATH, or at $SYNDICATE_SERVER (RUSTC_BOOTSTRAP=1 cargo install
+syndicate-server --version 0.50.1 --locked); without it the relay is measured alone, and the output
+says so.
 
 Every client shows a sturdyref to a gatekeeper, as the example clients of the Rust crate do, and the
 loads are theirs: `producer -a N` and `consumer`, `state-producer` and `state-consumer`, `pingpong`.
@@ -77,8 +78,6 @@ SEND_BUFFER: Final = 64 << 10
 WARM_SECONDS: Final = 0.5
 GIVE_UP_SECONDS: Final = 10.0
 RUST: Final = "syndicate-server"
-CLIENTS: Final = Path(__file__).resolve().parents[1] / "build" / "clients"
-"""Where the tests of its clients have it built."""
 RELAY: Final = "relay"
 # How an event that tells an observer something begins.
 HEADS: Final = (b"\xb4\xb3\x01M", b"\xb4\xb3\x01A", b"\xb4\xb3\x01R")
@@ -266,7 +265,7 @@ class RustServer:
         if self.program is None:
             return (
                 f"{self.name} is left out: it is neither on the PATH nor at $SYNDICATE_SERVER "
-                "(cargo install syndicate-server --version 0.50.1 --locked)."
+                "(RUSTC_BOOTSTRAP=1 cargo install syndicate-server --version 0.50.1 --locked)."
             )
         return None
 
@@ -300,8 +299,8 @@ AnyServer = SyndicateRelay | RustServer
 
 
 def _search_path() -> str:
-    folders = [Path.home() / ".cargo" / "bin", *sorted(CLIENTS.glob("syndicate-rs-*/bin"))]
-    return os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
+    # Not where the tests build it: theirs is a debug build, three times as slow.
+    return os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / ".cargo" / "bin")])
 
 
 # -- Clients ---------------------------------------------------------------------------------------
