@@ -39,7 +39,11 @@ def timed(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> Iterat
 
 
 async def send(account: Account, boxes: Sequence[Box], a_second: float, nbytes: int = 0) -> None:
-    """Send at a pace, until cancelled or until the account has no funds."""
+    """Send at a pace, until cancelled or until the account has no funds.
+
+    Never just when it is looked: which of the two comes first is left to chance.
+    """
+    await anyio.sleep(0.03)
     while True:
         await account.ensure_clear_funds()
         publish(account, list(boxes), nbytes=nbytes)
