@@ -541,30 +541,27 @@ async def open_shelves(
     store = await trio.to_thread.run_sync(partial(Store.open, directory, settings, vfs=vfs))
     limiter = trio.CapacityLimiter(1)
     with calls_from_threads() as call_soon:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
-                async with trio.open_nursery() as reading:
-                    shelves = Shelves(store, flusher, reading, call_soon, log)
-                    if log is None:
-                        shelves.rests = Rests(shelves.commit, store.hurry)
-                        reading.start_soon(shelves.rests.watch)
-                    else:
-                        reading.start_soon(shelves.commit_each_round)
-                        reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
+        async with _closing(store), trio.open_nursery() as nursery:
+            nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
+            async with trio.open_nursery() as reading:
+                shelves = Shelves(store, flusher, reading, call_soon, log)
+                if log is None:
+                    shelves.rests = Rests(shelves.commit, store.hurry)
+                    reading.start_soon(shelves.rests.watch)
+                else:
+                    reading.start_soon(shelves.commit_each_round)
+                    reading.start_soon(log.run, store, partial(shelves.note_trouble, "log"))
+                try:
+                    yield shelves
+                finally:
                     try:
-                        yield shelves
+                        shelves.close()
+                        if log is not None:
+                            await _all_logged(store, log)
                     finally:
-                        try:
-                            shelves.close()
-                            if log is not None:
-                                await _all_logged(store, log)
-                        finally:
-                            # After any failure: otherwise the thread would be waited for, for ever.
-                            store.stop()
-                            reading.cancel_scope.cancel()
-        finally:
-            await _closed(store)
+                        # After any failure: otherwise the thread would be waited for, for ever.
+                        store.stop()
+                        reading.cancel_scope.cancel()
 
 
 async def _all_logged(store: Store, log: Log) -> None:
@@ -584,6 +581,10 @@ async def _all_logged(store: Store, log: Log) -> None:
             )
 
 
-async def _closed(store: Store) -> None:
-    with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(store.close)
+@asynccontextmanager
+async def _closing(store: Store) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(store.close)

@@ -45,7 +45,7 @@ _PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 
 def memory_used(proc: Path = Path("/proc")) -> int:
     """Return the bytes that this process has in RAM (RSS)."""
-    with open(f"{proc}/self/statm", "rb", buffering=0) as file:  # each second: a fifth of the time
+    with open(f"{proc}/self/statm", "rb", buffering=0) as file:  # a third of the time of text
         return int(file.read().split()[1]) * _PAGE_SIZE
 
 

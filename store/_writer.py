@@ -98,14 +98,18 @@ class Writer:
             return 0 if pending.hurried else max(0.0, self._retry_at - monotonic())
         if pending.oldest is None:
             pending.hurried = False
-            if self.tends:
-                return 0
-            if not self._uncounted:
-                return None
-            return max(0.0, self._counted_at + _COUNT_SECONDS - monotonic())
+            return 0 if self.tends else self._until_count()
         if pending.hurried or pending.nbytes >= self._settings.write_bytes:
             return 0
         return max(0.0, pending.oldest + self._settings.fsync_interval - monotonic())
+
+    def _until_count(self) -> float | None:
+        """Return the seconds until the pages are to be counted; None: they are counted."""
+        if not self._uncounted:
+            return None
+        if self._uncounted >= _COUNT_EVERY:
+            return 0
+        return max(0.0, self._counted_at + _COUNT_SECONDS - monotonic())
 
     @property
     def tends(self) -> bool:
@@ -138,9 +142,7 @@ class Writer:
         except (OSError, sqlite3.Error) as error:
             self._failed(error)
             return False
-        if self._uncounted >= _COUNT_EVERY or (
-            self._uncounted and monotonic() >= self._counted_at + _COUNT_SECONDS
-        ):
+        if self._until_count() == 0:
             self.count_pages()
         if self.trouble is not None:
             self.trouble = None

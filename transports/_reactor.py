@@ -268,17 +268,18 @@ class Reactor(Sleeper, trio.abc.Instrument):
         found = self._epoll.poll(timeout, MOST)
         ASIDE.here = True
         try:
-            if len(found) == 1:
-                return self._read_all(found)
-            for flusher in self._flushers:
-                flusher.begin_pass()
-            try:
-                return self._read_all(found)
-            finally:
-                for flusher in self._flushers:
-                    flusher.end_pass()
+            return self._read_all(found) if len(found) == 1 else self._read_in_a_pass(found)
         finally:
             ASIDE.here = False
+
+    def _read_in_a_pass(self, found: list[tuple[int, int]]) -> int | None:
+        for flusher in self._flushers:
+            flusher.begin_pass()
+        try:
+            return self._read_all(found)
+        finally:
+            for flusher in self._flushers:
+                flusher.end_pass()
 
     def _read_all(self, found: list[tuple[int, int]]) -> int | None:
         trio_is_ready = False

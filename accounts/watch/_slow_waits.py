@@ -438,7 +438,8 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
             slow_waits.began(waiter)
         pause = 0.0
         while True:
-            tick = following(loop_now(), seconds) - loop_now()
+            now = loop_now()
+            tick = following(now, seconds) - now
             await sleep(max(pause, slow_waits.pause(ledger.clock(), tick)))
             pause = await slow_waits.look() / SLOW_WAITS_SHARE
     finally:
