@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -390,23 +391,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Heart:
-    """Sends keep-alive requests, in a thread that ends with its reader's connection."""
+    """Sends keep-alive requests, in a thread that ends with its reader.
+
+    The thread has only a weak reference to the reader: one that nobody uses any more and nobody has
+    closed is collected, and is not kept attached for ever.
+    """
 
     def __init__(self, owner: RangeReader, grace: float | None) -> None:
-        self._owner = owner
         self._stopped = threading.Event()
-        self._every = HEARTBEAT_SECONDS if grace is None else min(HEARTBEAT_SECONDS, grace / 4)
-        thread = threading.Thread(target=self._beat, name="clearfunds-heartbeat", daemon=True)
+        weakref.finalize(owner, self.stop)
+        every = HEARTBEAT_SECONDS if grace is None else min(HEARTBEAT_SECONDS, grace / 4)
+        thread = threading.Thread(
+            target=_beat,
+            args=(weakref.ref(owner), self._stopped, max(0.1, every)),
+            name="clearfunds-heartbeat",
+            daemon=True,
+        )
         thread.start()
-
-    def _beat(self) -> None:
-        while not self._stopped.wait(max(0.1, self._every)):
-            try:
-                self._owner.ping(BEAT_SECONDS)
-            except client.AwayError:
-                continue  # tried again; a request that needs an answer reports the error
-            except RangeError:
-                return  # displaced for good: the next request will report it
 
     def stop(self) -> None:
         self._stopped.set()
+
+
+def _beat(owner: weakref.ref[RangeReader], stopped: threading.Event, every: float) -> None:
+    while not stopped.wait(every):
+        reader = owner()
+        if reader is None:
+            return
+        try:
+            reader.ping(BEAT_SECONDS)
+        except client.AwayError:
+            pass  # tried again; a request that needs an answer reports the error
+        except RangeError:
+            return  # displaced for good: the next request will report it
+        finally:
+            del reader

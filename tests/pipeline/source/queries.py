@@ -47,6 +47,31 @@ def publish(port: int, values: list[bytes], topic: str = "a/b", qos: int = 1) ->
             told.wait_for_publish(SECONDS)
 
 
+READERS: list[StreamReader] = []
+"""All that were made in this process: Spark's own would end with theirs."""
+
+
+def stream_reader(options: dict[str, str]) -> StreamReader:
+    """A reader as Spark has it: it was sent to a process."""
+    sent = pickle.dumps(StreamReader(stream_options(options)))
+    reader = cast("StreamReader", pickle.loads(sent))
+    READERS.append(reader)
+    return reader
+
+
+def stop_readers() -> None:
+    """Stop them, and see that they leave no thread behind."""
+    for reader in READERS:
+        reader.stop()
+    READERS.clear()
+    until(lambda: not heartbeats())
+
+
+def heartbeats() -> int:
+    """How many threads keep a reader attached."""
+    return [each.name for each in threading.enumerate()].count("clearfunds-heartbeat")
+
+
 @attrs.define
 class Query:
     """One query: what it knows, as its checkpoint has it, survives its process.
@@ -66,8 +91,7 @@ class Query:
 
     def start(self, available_now: bool = False) -> StreamReader:
         """Start it, as after a crash: the reader before is not told."""
-        sent = pickle.dumps(StreamReader(stream_options(self.options)))
-        reader = self.reader = cast("StreamReader", pickle.loads(sent))
+        reader = self.reader = stream_reader(self.options)
         if available_now:
             reader.prepareForTriggerAvailableNow()
         if not self.offsets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -23,12 +24,21 @@ from clearfunds.pipeline._errors import (
     RelayError,
     RelayRefusedError,
 )
-from clearfunds.pipeline.source import BatchReader, StreamReader
+from clearfunds.pipeline.source import BatchReader
 from clearfunds.pipeline.source import _relay_reader as connections
 from clearfunds.pipeline.source._options import batch_options, stream_options
 from clearfunds.ranges.client import RangeReader, Ticket
 from tests.pipeline.relays import RelayProcess
-from tests.pipeline.source.queries import Query, pouring, publish, until
+from tests.pipeline.source.queries import (
+    READERS,
+    Query,
+    heartbeats,
+    pouring,
+    publish,
+    stop_readers,
+    stream_reader,
+    until,
+)
 
 HOST = "127.0.0.1"
 
@@ -43,6 +53,7 @@ def shared() -> Iterator[RelayProcess]:
 @pytest.fixture(autouse=True)
 def _no_connections_are_left() -> Iterator[None]:
     yield
+    stop_readers()
     kept = connections._cached  # pyright: ignore[reportPrivateUsage]
     for reader in kept.values():
         reader.close()
@@ -103,6 +114,19 @@ def test_what_was_done_is_repaid_when_the_next_batch_is_planned(
     asked.reader.stop()
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # it is left open on purpose
+def test_a_reader_that_nobody_has_stopped_is_not_kept_attached(
+    shared: RelayProcess, name: str
+) -> None:
+    asked = query(shared, name)
+    asked.start()
+    assert heartbeats() == 1
+    asked.reader = None
+    READERS.clear()
+    gc.collect()
+    until(lambda: heartbeats() == 0)
+
+
 def test_publishers_wait_for_a_slow_query_and_nobody_for_ever(
     shared: RelayProcess, name: str
 ) -> None:
@@ -132,7 +156,7 @@ def test_a_batch_is_the_same_after_each_start(shared: RelayProcess, name: str) -
     first = asked.read()
     send(shared, name, values(5, first=15))
     for _ in range(2):  # it has failed, and its process is gone
-        asked.reader = StreamReader(stream_options(asked.options))
+        asked.reader = stream_reader(asked.options)
         assert asked.read() == first == values(10)
     asked.start()
     assert asked.drain() == values(20)
@@ -296,7 +320,7 @@ def test_what_is_lost_between_planning_and_reading_is_passed_over(
     read = [batch.column("offset").to_pylist() for part in parts for batch in reader.read(part)]
     assert read == [[4, 5], [6, 7, 8, 9, 10]]
     assert "messages 1 to 3 are lost, and skipped" in told(caplog)
-    strict = StreamReader(stream_options({**asked.options, "failOnDataLoss": "true"}))
+    strict = stream_reader({**asked.options, "failOnDataLoss": "true"})
     with pytest.raises(MessagesLostError, match="messages 1 to 3 of subscription"):
         list(strict.read(parts[0]))
     drop(shared, name)
@@ -420,7 +444,7 @@ def test_a_relay_without_a_store_that_was_started_anew_has_lost_what_it_held() -
                 asked.plan()
             assert reader.reportLatestOffset() is None
             # Started again from its checkpoint.
-            asked.reader = StreamReader(stream_options(asked.options))
+            asked.reader = stream_reader(asked.options)
             with pytest.raises(
                 MessagesLostError, match="the relay was started anew without a store"
             ):
