@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -277,9 +277,22 @@ def label(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_imports_point_one_way(path: Path) -> None:
-    assert upward(imports_in(path), place(path)) == []
+def layers(names: Sequence[str]) -> list[Path]:
+    """Return the modules of these layers."""
+    paths = [path for path in SOURCES if layer_of(place(path)) in names]
+    assert len(paths) > 3
+    return paths
+
+
+def faults(
+    paths: Iterable[Path], check: Callable[[Path], Sequence[object]]
+) -> dict[str, Sequence[object]]:
+    """Say what is wrong in which files."""
+    return {label(path): found for path in paths if (found := check(path))}
+
+
+def test_imports_point_one_way() -> None:
+    assert faults(SOURCES, lambda path: upward(imports_in(path), place(path))) == {}
 
 
 def test_the_page_kit_needs_the_standard_library_only() -> None:
@@ -299,25 +312,26 @@ def test_the_folders_of_a_package_import_one_way(package: str, room: str) -> Non
         assert across(imports_in(path), place(path), package) == []
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if layer_of(place(p)) in STANDARD], ids=label)
-def test_the_standard_library_is_enough(path: Path) -> None:
-    names = {name.split(".")[0] for _, name in imported(imports_in(path), place(path))}
-    assert names <= {*sys.stdlib_module_names, "clearfunds"}
+def test_the_standard_library_is_enough() -> None:
+    def others(path: Path) -> list[str]:
+        names = {name.split(".")[0] for _, name in imported(imports_in(path), place(path))}
+        return sorted(names - {*sys.stdlib_module_names, "clearfunds"})
+
+    assert faults(layers(STANDARD), others) == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=label)
-def test_own_code_is_imported_relatively(path: Path) -> None:
-    assert absolute_imports(imports_in(path)) == []
+def test_own_code_is_imported_relatively() -> None:
+    assert faults(SOURCES, lambda path: absolute_imports(imports_in(path))) == {}
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if layer_of(place(p)) in NO_IO], ids=label)
-def test_no_input_or_output(path: Path) -> None:
-    assert in_and_output(parse(path), label(path)) == []
+def test_no_input_or_output() -> None:
+    assert faults(layers(NO_IO), lambda path: in_and_output(parse(path), label(path))) == {}
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.name == "__init__.py"], ids=label)
-def test_exports_are_marked_as_such(path: Path) -> None:
-    assert unmarked_exports(imports_in(path)) == []
+def test_exports_are_marked_as_such() -> None:
+    paths = [path for path in SOURCES if path.name == "__init__.py"]
+    assert len(paths) > 20
+    assert faults(paths, lambda path: unmarked_exports(imports_in(path))) == {}
 
 
 def test_no_class_is_too_long() -> None:
@@ -326,12 +340,9 @@ def test_no_class_is_too_long() -> None:
         if folder.is_dir() and folder.name not in MADE and not folder.name.startswith("."):
             paths += folder.rglob("*.py")
     assert len(paths) > len(SOURCES)
-    wrong: dict[str, list[str]] = {}
-    for path in paths:
-        # Few files are long enough to be parsed for it.
-        if path.read_bytes().count(b"\n") > CLASS_LINES and (found := long_classes(parse(path))):
-            wrong[label(path)] = found
-    assert wrong == {}
+    # Few files are long enough to be parsed for it.
+    long = [path for path in paths if path.read_bytes().count(b"\n") > CLASS_LINES]
+    assert faults(long, lambda path: long_classes(parse(path))) == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

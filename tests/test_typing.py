@@ -119,7 +119,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed
 
 
-@pytest.fixture(scope="module", params=["mypy", "pyright"])
+@pytest.fixture(scope="module", params=[pytest.param("mypy", marks=pytest.mark.long), "pyright"])
 def found(
     request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> set[tuple[str, int]]:

@@ -41,7 +41,7 @@ from tests.transports.mqtt.wire import number, packet, string
 SECONDS = 60
 """More than anything waited for takes on a busy machine; less than anyone waits for a hung test."""
 
-SHORT = 1.0
+SHORT = 0.5
 """Seconds of an attack in a test that is always run."""
 
 WHOLE = 60.0

@@ -77,6 +77,7 @@ def test_a_browser_and_a_program_talk_to_each_other() -> None:
         trio.run(look, place)
 
 
+@pytest.mark.long
 def test_a_hundred_tabs_of_which_three_sleep() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "llm_stream.py")],

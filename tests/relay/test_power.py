@@ -46,7 +46,9 @@ async def rounds(disks: Disks, seed: int, number: int, **settings: object) -> Lo
     return load
 
 
-@pytest.mark.parametrize(("seed", "interval"), [(1, 0.0), (2, 0.02), (3, 0.1)])
+@pytest.mark.parametrize(
+    ("seed", "interval"), [(1, 0.0), pytest.param(2, 0.02, marks=pytest.mark.long), (3, 0.1)]
+)
 async def test_power_fails_under_load(seed: int, interval: float, disks: Disks) -> None:
     load = await rounds(disks, seed, 6, fsync_interval=interval)
     assert len(load.confirmed) > 100

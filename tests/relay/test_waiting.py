@@ -70,7 +70,10 @@ def flood(kind: str, seed: int) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("kind", ["equal", "random", "topics", "large"])
 @pytest.mark.parametrize("subscribers", [1, 9, pytest.param(50, marks=pytest.mark.long)])
-@pytest.mark.parametrize("limit", [(100, None), (None, 100_000), (1, None), (0, None)])
+@pytest.mark.parametrize(
+    "limit",
+    [(100, None), (None, 100_000), (0, None), pytest.param((1, None), marks=pytest.mark.long)],
+)
 async def test_the_debt_stays_within_the_limit_and_one_publication(
     kind: str, subscribers: int, limit: tuple[int | None, int | None]
 ) -> None:

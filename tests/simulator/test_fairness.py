@@ -231,7 +231,7 @@ def test_an_innocent_one_does_not_wait_behind_the_others_debt(fair: bool) -> Non
     assert sum(got.bytes.values()) >= 0.98 * FAST
 
 
-@pytest.mark.parametrize("fair", [True, False])
+@pytest.mark.parametrize("fair", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_in_rounds_what_each_gets_is_not_what_it_owes(fair: bool) -> None:
     """Nobody waits for a share here: each has a limit of its own, of which one is much higher."""
     limits = [Limit(items=None, bytes=FAST * (4 if n == 3 else 1) // 2) for n in range(4)]

@@ -114,6 +114,7 @@ def test_thirty_thousand_settlements(spark: SparkSession, tmp_path: Path) -> Non
     assert 0 < part["overview"][0]["rows"] < found["overview"][0]["rows"] / 2
 
 
+@pytest.mark.long
 def test_an_overload(spark: SparkSession, tmp_path: Path) -> None:
     overload.write(tmp_path)
     found = compare(spark, tmp_path)

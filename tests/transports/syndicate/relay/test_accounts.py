@@ -113,7 +113,10 @@ async def test_what_a_stuck_observer_holds_its_publisher_owes() -> None:
 
 @pytest.mark.parametrize("kind", ["alike", "different", "assertions", "turns", "sizes"])
 @pytest.mark.parametrize("observers", [1, 9])
-@pytest.mark.parametrize("limit", [(20, None), (None, 20_000), (1, None), (0, None)])
+@pytest.mark.parametrize(
+    "limit",
+    [(20, None), (None, 20_000), (0, None), pytest.param((1, None), marks=pytest.mark.long)],
+)
 async def test_the_debt_stays_within_the_limit_and_one_packet(
     kind: str, observers: int, limit: tuple[int | None, int | None]
 ) -> None:
