@@ -6,8 +6,8 @@
             ...                            # the attack, for so many seconds
         scene.survived()
 
-A test of an attack is run twice: for a second in `make test`, where it must not silence the pair,
-and for a minute in `make test-long`, where the pair must hardly notice. `pytest -s` shows how it
+A test of an attack is run twice: for half a second in `make test`, where it must not silence the
+pair, and for a minute in `make test-long`, where the pair must hardly notice. `pytest -s` shows how it
 fared. The relay and the pair run in processes of their own: what is measured is not what the test
 costs.
 """
