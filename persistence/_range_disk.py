@@ -8,7 +8,6 @@ acknowledged.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ from ..ranges.log import (
 from ..ranges.wire import DiskError, RefusedError
 from ..store import StoreError
 from ._owner import TELLING
-from ._sending import Sending
 from ._writes import Writes
 
 if TYPE_CHECKING:
@@ -51,17 +49,15 @@ LOOK_SECONDS = 0.01
 class SubscriptionDisk:
     """The subscriptions of one relay in its store.
 
-    The owner of the store runs its writer; this only listens to it, after `listen`.
+    The owner of the store runs its writer, and calls `durable`.
 
     Args:
         store: An open store.
-        flusher: Flushes the outlets of publishers when their messages are safe.
         max_reads: Most concurrent reads.
     """
 
-    def __init__(self, store: Store, flusher: Sending, *, max_reads: int = 8) -> None:
+    def __init__(self, store: Store, *, max_reads: int = 8) -> None:
         self.store = store
-        self._flusher = flusher
         self.subscriptions: Subscriptions | None = None
         self._limiter = trio.CapacityLimiter(max_reads)
         self._logs: dict[str, _StoreLog] = {}
@@ -167,27 +163,13 @@ class SubscriptionDisk:
             low = max(low, following)  # all messages are acknowledged, or lost
         subscriptions.restore(name, state, low=low, following=following, nbytes=nbytes)
 
-    def listen(self) -> None:
-        """Listen to the store's durability, beside earlier listeners. In Trio's thread."""
-        token = trio.lowlevel.current_trio_token()
-        before = self.store.on_durable
-
-        def tell(ticket: int) -> None:
-            before(ticket)
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(self.durable, ticket)
-
-        self.store.on_durable = tell
-
     def durable(self, ticket: int) -> None:
-        """Note that everything up to this ticket is on disk. In Trio's thread."""
+        """Note that everything up to this ticket is on disk; for `Shelves.on_durable`."""
         self._durable = max(self._durable, ticket)
-        with self._flusher.corked():
-            for subscription in self.subscriptions or ():
-                if subscription.options.durable:
-                    call = subscription.ledger.faults.call
-                    call(subscription, TELLING, subscription.durable, ticket)
-        self._flusher.flush_now()
+        for subscription in self.subscriptions or ():
+            if subscription.options.durable:
+                call = subscription.ledger.faults.call
+                call(subscription, TELLING, subscription.durable, ticket)
 
     async def run(self) -> None:
         """Hand new messages to the store, after a short delay, until cancelled."""

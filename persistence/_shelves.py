@@ -100,6 +100,8 @@ class Shelves:
         rests: Hurries the store when the event loop rests; None: a log makes it durable.
         trouble: A sentence about the present trouble with the disk, or None.
         on_trouble: Called with that whenever it changes.
+        on_durable: Each is called with the ticket up to which everything is durable, when that has
+            grown; for what is written to the same store in another way.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Shelves:
         self.faults = Faults()
         self.trouble: str | None = None
         self.on_trouble: Callable[[str | None], object] = _nobody
+        self.on_durable: list[Callable[[int], object]] = []
         self._flusher = flusher
         self._nursery = nursery
         self._call_soon = call_soon
@@ -298,6 +301,8 @@ class Shelves:
                             self.faults.note(owner_of(queue), TELLING, exc)
                 for callback, whose in batch.callbacks:
                     self.faults.call(whose, TELLING, callback)
+            for tell in self.on_durable:
+                self.faults.call(None, TELLING, tell, ticket)
         finally:
             self._flusher.corks -= 1
         self._flusher.flush_now()

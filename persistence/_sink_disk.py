@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ from ..ranges.sink import Part, RowConfirm, SinkLog
 from ..ranges.wire import PartKey, RefusedError
 from ._owner import TELLING
 from ._range_disk import PREFIX as SUBSCRIPTION_PREFIX
-from ._sending import Sending
 from ._shelves import StoreShelf
 from ._writes import Writes, nowhere
 
@@ -75,17 +73,13 @@ class SinkDisk:
 
     Args:
         store: An open store.
-        flusher: Flushes the outlets of answers that had to wait for durability.
         tickets: Knows what was committed, and waits for it.
         max_reads: Most concurrent reads.
     """
 
-    def __init__(
-        self, store: Store, flusher: Sending, tickets: SubscriptionDisk, *, max_reads: int = 8
-    ) -> None:
+    def __init__(self, store: Store, tickets: SubscriptionDisk, *, max_reads: int = 8) -> None:
         self.store = store
         self.sinks: Sinks | None = None
-        self._flusher = flusher
         self._tickets = tickets
         self._limiter = trio.CapacityLimiter(max_reads)
         self._broken: dict[str, str] = {}
@@ -184,24 +178,10 @@ class SinkDisk:
         sinks.take_up(sink)
         return useless
 
-    def listen(self) -> None:
-        """Listen to the store's durability, beside earlier listeners. In Trio's thread."""
-        token = trio.lowlevel.current_trio_token()
-        before = self.store.on_durable
-
-        def tell(ticket: int) -> None:
-            before(ticket)
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(self.durable, ticket)
-
-        self.store.on_durable = tell
-
     def durable(self, ticket: int) -> None:
-        """Note that everything up to this ticket is on disk. In Trio's thread."""
-        with self._flusher.corked():
-            for sink in self.sinks or ():
-                sink.ledger.faults.call(sink, TELLING, sink.durable, ticket)
-        self._flusher.flush_now()
+        """Note that everything up to this ticket is on disk; for `Shelves.on_durable`."""
+        for sink in self.sinks or ():
+            sink.ledger.faults.call(sink, TELLING, sink.durable, ticket)
 
     # -- for publishing, and for sessions -------------------------------------------------------
 

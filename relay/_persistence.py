@@ -282,7 +282,7 @@ def subscription_server(
     Users are those of MQTT, with their passwords or certificates.
     """
     settings = mqtt.settings
-    store = persistence.store if isinstance(persistence, Shelves) else None
+    shelves = persistence if isinstance(persistence, Shelves) else None
     return SubscriptionServer(
         mqtt.dataspace,
         mqtt.flusher,
@@ -313,9 +313,9 @@ def subscription_server(
             stuck=StuckPolicy(settings.reader_stuck),
             retain_limit=settings.retain_limit,
         ),
-        store=store,
+        shelves=shelves,
         disk_account=None
-        if store is None or mqtt.persistent_sessions is None
+        if shelves is None or mqtt.persistent_sessions is None
         else mqtt.persistent_sessions.at_rest,
         limit_of=settings.limit_of,
         tree=mqtt.tree,

@@ -14,9 +14,7 @@ from ...access._tenants import Peer
 from ...access.acl import Authority, Rights
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
-from ...persistence._range_disk import SubscriptionDisk
-from ...persistence._sink_disk import SinkDisk
-from ...store import Store
+from ...persistence import Shelves, SinkDisk, SubscriptionDisk
 from ...transports._flusher import Flusher
 from ...transports._link import Link
 from ...transports._server import TICK_SECONDS, Server
@@ -50,8 +48,8 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         settings: Limits on readers.
         admission: Limits the number of connections, of all protocols.
         limits: The most subscriptions, and the most that each may hold.
-        store: Holds durable ones, opened and written by its owner; its contents are restored.
-            None: there are none. With one, make this object in Trio's thread.
+        shelves: Their store, whose contents are restored, holds durable ones. None: there are
+            none.
         disk_account: The parent of the accounts of durable ones.
         limit_of: Returns the limit of a writer, by its account's name and its own.
         tree: Holds accounts that a tenant may pay for.
@@ -81,7 +79,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         admission: Admission | None = None,
         *,
         limits: SubscriptionLimits | None = None,
-        store: Store | None = None,
+        shelves: Shelves | None = None,
         disk_account: Account | None = None,
         limit_of: Callable[..., Limit] = usual_limit,
         tree: AccountTree | None = None,
@@ -95,14 +93,18 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         if authority is not None:
             self.authority = authority
         self._room: UserRoom | None = None
-        if disk_of is not None and store is not None:
+        if disk_of is not None and shelves is not None:
             most = SubscriptionLimits() if limits is None else limits
             self._room = UserRoom(disk_of, most.max_disk_bytes)
         of_key = None if self._room is None else self._room.of
         self.disk: SubscriptionDisk | None = None
         self._staged: Account | None = None
-        if store is not None:
-            self.disk = SubscriptionDisk(store, flusher, max_reads=settings.max_reads)
+        sink_disk: SinkDisk | None = None
+        if shelves is not None:
+            store, reads = shelves.store, settings.max_reads
+            self.disk = SubscriptionDisk(store, max_reads=reads)
+            sink_disk = SinkDisk(store, self.disk, max_reads=reads)
+            shelves.on_durable += [self.disk.durable, sink_disk.durable]
         self.subscriptions = Subscriptions(
             dataspace,
             account,
@@ -119,7 +121,6 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         self.names = self._names("subscription", self.subscriptions.names)
         if self.disk is not None:
             self.disk.restore(self.subscriptions)
-            self.disk.listen()
         rest = disk_account
         if rest is None:
             within = Limit(items=None, bytes=settings.sinks.batch_bytes)
@@ -133,7 +134,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             topics=settings.topics,
             limit_of=limit_of,
             limits=settings.sinks,
-            disk=self._sink_disk(),
+            disk=sink_disk,
             parent_of=self._parent_of,
             rest_of=of_key,
             names=self._names,
@@ -162,12 +163,6 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         for session in list(self.open):
             what = "checking again what it may read"
             self.ledger.faults.call(session, what, session.rules_changed)
-
-    def _sink_disk(self) -> SinkDisk | None:
-        if self.disk is None:
-            return None
-        store, reads = self.disk.store, self.settings.max_reads
-        return SinkDisk(store, self.flusher, self.disk, max_reads=reads)
 
     def __repr__(self) -> str:
         return (

@@ -114,7 +114,6 @@ class SinkServing:
         self.sinks.on_change = self._changed
         if disk is not None:
             disk.restore(self.sinks)
-            disk.listen()
 
     def _allows(self, key: str) -> Callable[[str], bool] | None:
         authority = self.authority

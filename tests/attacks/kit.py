@@ -7,9 +7,9 @@
         scene.survived()
 
 A test of an attack is run twice: for half a second in `make test`, where it must not silence the
-pair, and for a minute in `make test-long`, where the pair must hardly notice. `pytest -s` shows how it
-fared. The relay and the pair run in processes of their own: what is measured is not what the test
-costs.
+pair, and for a minute in `make test-long`, where the pair must hardly notice. `pytest -s` shows how
+it fared. The relay and the pair run in processes of their own: what is measured is not what the
+test costs.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import trio
 
 from clearfunds.accounts import Account, Ledger, Limit, Quota, watch_patience
 from clearfunds.dataspace import Dataspace
+from clearfunds.persistence import Shelves
 from clearfunds.ranges.client import RangeReader, SinkWriter, Ticket
 from clearfunds.ranges.log import RangeSubscription, SubscriptionLimits
 from clearfunds.ranges.server import SubscriptionServer, SubscriptionSettings
@@ -98,52 +99,54 @@ async def running(
     dataspace = Dataspace(ledger)
     server_account = ledger.open("server")
     disk_account: Account | None = None
-    async with open_flusher() as flusher:
+    shelves: Shelves | None = None
+    async with open_flusher() as flusher, trio.open_nursery() as nursery:
         if store is not None:
             disk_account = ledger.open("disk", limit=Limit(items=None, bytes=disk_limit))
+            soon = trio.lowlevel.current_trio_token().run_sync_soon
+            shelves = Shelves(store, flusher, nursery, soon)
         server = SubscriptionServer(
             dataspace,
             flusher,
             server_account,
             SubscriptionSettings(**settings),
             limits=limits,
-            store=store,
+            shelves=shelves,
             disk_account=disk_account,
             limit_of=limit_of,
         )
         within = mqtt_limit or Limit()
         own = ServerSettings(limit_items=within.items, limit_bytes=within.bytes)
         mqtt = MqttServer(dataspace, flusher, server_account, own)
-        async with trio.open_nursery() as nursery:
-            handlers: list[tuple[str, Any]] = [("subscribe", server), ("mqtt", mqtt)]
-            listeners: list[Listener] = []
-            for protocol, side in handlers:
-                wanted = port if side is server else 0
-                (listener,) = await open_listeners(ListenURL(protocol, "tcp", HOST, wanted))
-                listeners.append(listener)
-                nursery.start_soon(listener.serve, partial(side.handle, listener=listener.label))
-                nursery.start_soon(side.keep_time)
-            nursery.start_soon(watch_patience, ledger)
+        handlers: list[tuple[str, Any]] = [("subscribe", server), ("mqtt", mqtt)]
+        listeners: list[Listener] = []
+        for protocol, side in handlers:
+            wanted = port if side is server else 0
+            (listener,) = await open_listeners(ListenURL(protocol, "tcp", HOST, wanted))
+            listeners.append(listener)
+            nursery.start_soon(listener.serve, partial(side.handle, listener=listener.label))
+            nursery.start_soon(side.keep_time)
+        nursery.start_soon(watch_patience, ledger)
+        if store is not None:
+            nursery.start_soon(partial(trio.to_thread.run_sync, store.run))
+        ports = [listener.url.port for listener in listeners]
+        relay = Relay(ledger, dataspace, flusher, server, mqtt, ports[0], ports[1])
+        try:
+            yield relay
+            relay.audit()
+        finally:
+            for reader in relay.readers:
+                reader.close()
+            for listener in listeners:
+                listener.close()
+            server.stop()
+            if server.disk is not None:
+                server.disk.write()
+                with contextlib.suppress(DiskError):
+                    await server.disk.synced(5)
+            server.close()
             if store is not None:
-                nursery.start_soon(partial(trio.to_thread.run_sync, store.run))
-            ports = [listener.url.port for listener in listeners]
-            relay = Relay(ledger, dataspace, flusher, server, mqtt, ports[0], ports[1])
-            try:
-                yield relay
-                relay.audit()
-            finally:
-                for reader in relay.readers:
-                    reader.close()
-                for listener in listeners:
-                    listener.close()
-                server.stop()
-                if server.disk is not None:
-                    server.disk.write()
-                    with contextlib.suppress(DiskError):
-                        await server.disk.synced(5)
-                server.close()
-                if store is not None:
-                    store.stop()
-                nursery.cancel_scope.cancel()
+                store.stop()
+            nursery.cancel_scope.cancel()
     ledger.audit()
     assert ledger.statistics().debt_items == 0, ledger.matrix()

@@ -20,7 +20,6 @@ from clearfunds.persistence import SubscriptionDisk
 from clearfunds.ranges.client import DataLossError, DiskError, RangeReader, RefusedError, Ticket
 from clearfunds.ranges.log import SubscriptionLimits
 from clearfunds.store import Store, StoreSettings
-from clearfunds.transports import open_flusher
 from clearfunds.transports.mqtt import Connect, Publish, encode
 from tests.ranges.server.relays import HOST, Relay, blocking, running
 from tests.transports.peers import connected, log_of, until
@@ -300,8 +299,8 @@ async def test_what_comes_is_written_soon_whoever_else_has_written(
     each: Any = Counted()
     subscriptions: Any = [each]
     with opened(tmp_path) as store:
-        async with open_flusher() as flusher, trio.open_nursery() as nursery:
-            disk = SubscriptionDisk(store, flusher)
+        async with trio.open_nursery() as nursery:
+            disk = SubscriptionDisk(store)
             disk.subscriptions = subscriptions
             nursery.start_soon(disk.run)
             await trio.testing.wait_all_tasks_blocked()
