@@ -100,8 +100,9 @@ class ConsumerQueue(LoanQueue):
 
     @policy.setter
     def policy(self, policy: StuckPolicy) -> None:
-        self._policy = StuckPolicy(policy)
-        self.check_policy(self._policy)
+        policy = StuckPolicy(policy)
+        self.check_policy(policy)
+        self._policy = policy
 
     @property
     def patience(self) -> float:

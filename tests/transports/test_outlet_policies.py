@@ -316,6 +316,13 @@ async def test_without_a_key_it_cannot_conflate() -> None:
             )  # fmt: skip
 
 
+async def test_a_policy_that_it_cannot_have_changes_nothing() -> None:
+    async with way(StuckPolicy.WAIT) as w:
+        with pytest.raises(UnfitPolicyError, match="cannot conflate"):
+            w.outlet.policy = StuckPolicy.CONFLATE
+        assert w.outlet.policy is StuckPolicy.WAIT
+
+
 @pytest.mark.parametrize("policy", DROPS)
 async def test_all_backlogs_together_are_bounded(policy: StuckPolicy) -> None:
     async with way(policy) as w:
