@@ -104,8 +104,9 @@ def test_a_slow_wait_is_a_line_at_the_threshold_and_one_at_its_end(
         assert each["message"].startswith(each["account"])
     assert line["at"] == line["account"]
     assert line["seconds"] >= 0.5
-    assert line["items"] > 1000
-    assert line["bytes"] > 1000 * 1024
+    # It waits down to the low-water mark, half of the limit: the kernel may have taken more of it.
+    assert line["items"] > 500
+    assert line["bytes"] > line["items"] * 1024
     assert line["limit_items"] == 1000
     (holder,) = line["holders"]
     assert holder["holder"].endswith("/stk")
