@@ -6,10 +6,10 @@
             ...                            # the attack, for so many seconds
         scene.survived()
 
-A test of an attack is run twice: for half a second in `make test`, where it must not silence the
-pair, and for a minute in `make test-long`, where the pair must hardly notice. `pytest -s` shows how
-it fared. The relay and the pair run in processes of their own: what is measured is not what the
-test costs.
+A test of an attack is run twice: for a second in `make test`, where it must not silence the pair,
+and for a minute in `make test-long`, where the pair must hardly notice. `pytest -s` shows how it
+fared. The relay and the pair run in processes of their own: what is measured is not what the test
+costs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.transports.mqtt.wire import number, packet, string
 SECONDS = 60
 """More than anything waited for takes on a busy machine; less than anyone waits for a hung test."""
 
-SHORT = 0.5
+SHORT = 1.0
 """Seconds of an attack in a test that is always run."""
 
 WHOLE = 60.0

@@ -487,7 +487,7 @@ AT_ONCE: list[Step] = [
 """What ended the relay once, and was drawn too rarely to be found."""
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=250, deadline=None)
 @example(Connect(OWN, False, 0), [Subscribe(1, (("a", 1),))], AT_ONCE, ())
 @example(
     Connect(OWN, False, 0, protocol_level=5, properties=Properties(session_expiry=20)),

@@ -214,7 +214,7 @@ async def feed(
             sock.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     connects.map(encode) | st.just(encode(Connect("fuzz"))),
     st.lists(st.tuples(st.integers(0, 3), pieces), max_size=20),

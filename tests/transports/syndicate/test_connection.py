@@ -32,7 +32,7 @@ from tests.transports.syndicate.preserves_values import damaged, garbage, values
 from tests.transports.syndicate.test_packets import SESSION, packets
 
 relaxed = settings(deadline=None)
-thorough = settings(deadline=None, max_examples=150)
+thorough = settings(deadline=None, max_examples=300)
 
 
 def message(body: Any) -> Turn:

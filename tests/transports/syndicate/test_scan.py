@@ -37,7 +37,7 @@ from tests.transports.syndicate.preserves_values import (
 )
 
 relaxed = settings(deadline=None)
-thorough = settings(deadline=None, max_examples=120)
+thorough = settings(deadline=None, max_examples=250)
 
 
 def find(data: bytes) -> int | str | None:

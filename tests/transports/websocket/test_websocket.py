@@ -34,7 +34,7 @@ from tests.transports.websocket.frames import (
 )
 
 relaxed = settings(deadline=None)
-thorough = settings(deadline=None, max_examples=100)
+thorough = settings(deadline=None, max_examples=200)
 
 SIZES = (0, 1, 3, 4, 125, 126, 127, FAST_BYTES, FAST_BYTES + 1, 65535, 65536, 1 << 20)
 
@@ -297,7 +297,7 @@ frames_of_all_kinds = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=250)
 @given(frames_of_all_kinds)
 def test_its_verdict_is_that_of_wsproto(frames: list[bytes]) -> None:
     ws, judge = opened(), Connection(ConnectionType.SERVER)

@@ -31,7 +31,7 @@ from tests.transports.syndicate.relay.peers import (
 GATE = "syndicate+tcp://127.0.0.1:0?gatekeeper"
 PLAIN = "syndicate+tcp://127.0.0.1:0"
 examples = settings(
-    max_examples=80,
+    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
