@@ -195,6 +195,10 @@ class Holder(Recipient):
 
     @policy.setter
     def policy(self, policy: StuckPolicy) -> None:
+        self.set_policy(policy)
+
+    def set_policy(self, policy: StuckPolicy) -> None:
+        """Set `policy`; for holders whose messages decide which one applies."""
         policy = StuckPolicy(policy)  # its word is as good
         self.check_policy(policy)
         self._policy = policy

@@ -100,9 +100,7 @@ class ConsumerQueue(LoanQueue):
 
     @policy.setter
     def policy(self, policy: StuckPolicy) -> None:
-        policy = StuckPolicy(policy)
-        self.check_policy(policy)
-        self._policy = policy
+        self.set_policy(policy)
 
     @property
     def patience(self) -> float:
