@@ -378,22 +378,30 @@ class Cluster:
     ) -> NoReturn:
         # The relays that this look has found, until it has found all.
         there: set[str] | None = None
+        seen = 0
+
+        def clear_pages(name: str, before: int) -> None:
+            self._nursery.start_soon(self._clear_pages, js, bucket, name, before)
 
         def begin() -> None:
             nonlocal there
             there = set()
 
         async def note(entry: Entry) -> None:
+            nonlocal seen
+            seen = entry.revision
             if self._note(entry, there):
-                name = entry.key[len(PREFIX) :]
-                await self._clear_pages(js, bucket, name, entry.revision)
+                clear_pages(entry.key[len(PREFIX) :], seen)
 
         async def whole() -> None:
             # Those whose lease has expired while this was not watching.
             nonlocal there
             for name in {*self._lives, *self._pages}:
                 if name not in (there or ()):
+                    pages = name in self._pages
                     self._note_lease(name)
+                    if pages and name not in self._returning:
+                        clear_pages(name, seen + 1)
                 # One that has asked for its name opens its store yet.
                 if name in self._returning and name not in (*self._lives, *self.away):
                     self._expect(name)
@@ -407,16 +415,20 @@ class Cluster:
     async def _clear_pages(self, js: JetStream, bucket: KeyValue, name: str, before: int) -> None:
         """Delete the filters of a relay that has gone, but not those of its next life."""
         try:
-            await js.purge_stream(
-                f"KV_{bucket.bucket}",
-                subject=f"$KV.{bucket.bucket}.{FILTERS}{name}.*",
-                before=before,
+            await patiently(
+                partial(
+                    js.purge_stream,
+                    f"KV_{bucket.bucket}",
+                    subject=f"$KV.{bucket.bucket}.{FILTERS}{name}.*",
+                    before=before,
+                )
             )
         except TransportError as exc:
-            logger.debug("the filters of relay %s are not deleted: %s", name, exc)
+            # The next look at all of the bucket finds them.
+            logger.warning("the filters of relay %s stay in the cluster's bucket: %s", name, exc)
 
     def _note(self, entry: Entry, there: set[str] | None) -> bool:
-        """Note what the bucket says; return whether it is that a relay has gone just now.
+        """Note what the bucket says; return whether it is that a relay has gone for good.
 
         Relays that have a lease are added to `there`, if it is a set.
         """
@@ -428,7 +440,7 @@ class Cluster:
                     return False
                 if not entry.is_there:
                     self._note_lease(name)
-                    return there is None and name not in self._returning
+                    return name not in self._returning
                 life, returns = read_lease(entry.value)
                 self._note_lease(name, life, returns=returns)
                 if there is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import pytest
 import trio
@@ -13,7 +15,7 @@ from clearfunds.cluster._peer import Peer
 from clearfunds.dataspace import Publication
 from clearfunds.dataspace.hops import Hop, Parcel, Receipt, Shipment, share_of_window
 from clearfunds.dataspace.hops._hop import BYTES_TO_ONE
-from clearfunds.transports.nats import JetStream, KeyValue, open_nats
+from clearfunds.transports.nats import JetStream, KeyValue, NatsClient, NoAnswerError, open_nats
 from tests.cluster.cut import ways
 from tests.cluster.members import Member, joined, members, take, until
 from tests.nats_servers import NatsServer, needs_nats
@@ -149,16 +151,75 @@ async def test_what_was_sent_for_another_life_is_ignored(nats: NatsServer) -> No
         assert [each.payload for each in await take(box, 1)] == [b"new"]
 
 
-async def test_a_relay_that_has_gone_leaves_no_filters_behind(nats: NatsServer) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_relay_that_has_gone_leaves_no_filters_behind(
+    nats: NatsServer, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    if fails:
+        monkeypatch.setattr(JetStream, "purge_stream", fails_once(JetStream.purge_stream))
     async with members(nats.url, "stays") as (one,), open_nats(nats.url) as client:
         other = Member(nats.url, "goes")
         async with joined(other), other.subscribed("box", "some/filter"):
             await until(lambda: one.cluster.peers)
-        bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
-        with trio.fail_after(SECONDS):
-            while await bucket.keys("filters.goes.*"):  # noqa: ASYNC110
-                await trio.sleep(0.05)
+        await until_no_filters(client, "goes")
         assert one.cluster.peers == {}
+
+
+def fails_once(
+    purge: Callable[..., Awaitable[int]],
+) -> Callable[..., Awaitable[int]]:
+    """Return what purges, but the first time nobody answers."""
+    failures = iter([NoAnswerError("no answer")])
+
+    async def ask(*args: object, **options: object) -> int:
+        await trio.lowlevel.checkpoint()
+        for exc in failures:
+            raise exc
+        return await purge(*args, **options)
+
+    return ask
+
+
+async def until_no_filters(client: NatsClient, name: str) -> None:
+    """Wait until the bucket has no filters of a relay."""
+    bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
+    with trio.fail_after(SECONDS):
+        while await bucket.keys(f"filters.{name}.*"):  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+PAGE: Final = b'{"life": 1, "returns": false, "filters": ["news/#"]}'
+
+
+async def test_a_relay_that_has_gone_while_nobody_looked_leaves_no_filters_behind(
+    own_nats: NatsServer,
+) -> None:
+    async with open_nats(own_nats.url) as client, ways(own_nats.port) as (way,):
+        one = Member(f"nats://127.0.0.1:{way.port}", "stays")
+        async with joined(one):
+            bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
+            await bucket.put("relay.goes", b'{"life": 1, "returns": false}')
+            await bucket.put("filters.goes.0", PAGE)
+            await until(lambda: "goes" in one.cluster.peers)
+            way.cut()
+            await bucket.delete("relay.goes")
+            way.mend()
+            await until_no_filters(client, "goes")
+            assert one.cluster.peers == {}
+
+
+async def test_a_relay_that_joins_deletes_the_filters_of_those_that_are_not_there(
+    own_nats: NatsServer,
+) -> None:
+    async with members(own_nats.url, "r1") as (one,), open_nats(own_nats.url) as client:
+        bucket = KeyValue(JetStream(client), "clearfunds-clearfunds")
+        await bucket.put("filters.goes.0", PAGE)
+        async with one.subscribed("box", "t"), members(own_nats.url, "r2") as (two,):
+            await until_no_filters(client, "goes")
+            # What is there keeps its filters.
+            await until(lambda: len(two.dataspace.route_of("t").plain.holders) == 1)
+            two.publish("p", Publication("t", b""))
+            await until(lambda: two.owed("p") == {"r1/box": 1})
 
 
 async def test_a_relay_that_has_asked_for_its_name_only_is_expected(nats: NatsServer) -> None:
