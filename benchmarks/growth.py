@@ -8,8 +8,9 @@
     retained      1,000,000 topics with a retained message of 100 bytes
     accounts      100,000 accounts that each owe for a message, in a process without a network
 
-Beside the relay are mosquitto, NATS where it has the like, and `trio`: a program that accepts
-clients with a task each and does nothing else, which shows what of the cost is Trio's.
+Beside the relay are mosquitto, NATS where it has the like, and two programs that accept clients and
+do nothing else: `trio` with a task for each, `bare` without Trio. They show what of the cost is
+Trio's, Python's and the kernel's.
 
 Each run has a fresh server. The server's CPU time and its resident memory are read when a part of
 the whole is there: a 32nd, a 16th, ... all of it. Passes are interleaved: each server in turn, then
@@ -28,7 +29,6 @@ import argparse
 import json
 import math
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -48,12 +48,12 @@ from benchmarks.fanout import Cores, table
 from benchmarks.idle import ACCEPTED, resident_kib, utf8
 from benchmarks.scaling import exponent, many_files, packet
 from benchmarks.servers import (
+    BARE,
     MOSQUITTO,
     NATS,
-    PEERS_FOLDER,
     ROOT,
+    TRIO,
     AnyServer,
-    CommandServer,
     Relay,
     Running,
     ServerError,
@@ -94,8 +94,6 @@ OTHER_FILES: Final = 300
 
 TIMEOUT: Final = 60.0
 """Seconds in which a server has to answer."""
-
-ACCEPTING: Final = PEERS_FOLDER / "accepting_server.py"
 
 LINEAR: Final = 1.1
 """The highest exponent that is called linear: a fit to six numbers is not more exact."""
@@ -349,7 +347,7 @@ class Growth:
         return tuple(most >> step for step in reversed(range(STEPS)))
 
 
-ALL: Final = ("relay", "mosquitto", "nats", "trio")
+ALL: Final = ("relay", "mosquitto", "nats", TRIO.name, BARE.name)
 OF_MQTT: Final = ("relay", "mosquitto")
 ACCOUNTS: Final = "accounts"
 FORMS: Final = {
@@ -677,8 +675,7 @@ def missed(found: Sequence[Found]) -> list[str]:
 def servers_here(peers: Iterable[AnyServer]) -> list[AnyServer]:
     """Return the servers that are measured beside each other; says which peers are missing."""
     found = those_here([Relay(protocols=("mqtt",), options=OPTIONS), *peers])
-    program = f"{shlex.quote(sys.executable)} {shlex.quote(str(ACCEPTING))} {{port}}"
-    return [*found, CommandServer(program, name="trio")]
+    return [*found, TRIO, BARE]
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import platform
 import re
 import selectors
 import shlex
@@ -612,8 +613,8 @@ class PythonServer:
     arguments: Callable[[Path, int], list[str]]
     """From an empty directory and a port to the interpreter's arguments."""
 
-    built_on: str
-    """The package of PyPI that is measured."""
+    built_on: str | None
+    """The package of PyPI that is measured; None: Python alone."""
 
     windows: Windows
     wildcards: bool = True
@@ -625,6 +626,8 @@ class PythonServer:
 
     def missing(self) -> str | None:
         """Say in a sentence what is missing to run this server; None if nothing is."""
+        if self.built_on is None:
+            return None
         try:
             importlib.metadata.version(self.built_on)
         except importlib.metadata.PackageNotFoundError:
@@ -635,7 +638,9 @@ class PythonServer:
         return None
 
     def version(self) -> str:
-        """Return the version of the package that is measured."""
+        """Return the version of what is measured."""
+        if self.built_on is None:
+            return f"Python {platform.python_version()}"
         return f"{self.built_on} {importlib.metadata.version(self.built_on)}"
 
     @contextlib.contextmanager
@@ -866,6 +871,10 @@ AMQTT = PythonServer("amqtt", _amqtt_arguments, "amqtt", UNHURRIED)
 BROADCASTER = PythonServer(
     "broadcaster", _of_peers("broadcaster_server.py"), "broadcaster", DEEP, wildcards=False
 )
+TRIO = PythonServer("trio", _of_peers("accepting_server.py"), "trio", DEEP)
+"""What Trio costs for a client that connects."""
+BARE = PythonServer("bare", _of_peers("routing_server.py"), None, DEEP)
+"""What Python and the kernel cost, whatever a server does beside routing."""
 CHANNEL = PythonServer("channel", _of_peers("channel_server.py"), "trio", PATIENT)
 
 BROKERS = (MOSQUITTO, NATS, REDIS)
@@ -873,7 +882,7 @@ BROKERS = (MOSQUITTO, NATS, REDIS)
 
 PEERS = (*BROKERS, RABBITMQ, AMQTT, BROADCASTER, CHANNEL)
 
-TODAY = (MOSQUITTO, MOSQUITTO_NEW, NATS, MOCHI, RUMQTTD, HIVEMQ, ARTEMIS)
-"""Those compared under many publishers, the fast ones first."""
+TODAY = (MOSQUITTO, MOSQUITTO_NEW, NATS, MOCHI, RUMQTTD, HIVEMQ, ARTEMIS, BARE)
+"""Those compared under many publishers, the fast ones first; and what Python alone costs."""
 
 AnyServer = Server | CommandServer | Relay | PythonServer | RabbitMQ

@@ -91,6 +91,7 @@ STYLES: Final = {
     "amqtt": Style(SKY, "P", (0, (3, 1, 1, 1, 1, 1))),
     "broadcaster": Style(GREY, "X", (0, (2, 2))),
     "channel": Style(VIOLET, "*", (0, (6, 1, 2, 1))),
+    "bare": Style(INK, "+", (0, (1, 2))),
 }
 
 

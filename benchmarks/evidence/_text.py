@@ -43,6 +43,7 @@ LABELS: Final = {
     "artemis+journal": "Artemis, journal",
     "broadcaster": "broadcaster",
     "channel": "a Trio channel",
+    "bare": "bare Python",
 }
 
 SERVERS: Final = (
@@ -65,6 +66,7 @@ SERVERS: Final = (
     "amqtt",
     "broadcaster",
     "channel",
+    "bare",
 )
 """In the order of tables and legends."""
 

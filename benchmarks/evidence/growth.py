@@ -28,17 +28,16 @@ from benchmarks.growth import (
     find,
     servers_here,
 )
-from benchmarks.servers import ServerError
+from benchmarks.servers import BARE, TRIO, ServerError
 
 PEERS: Final = ("mosquitto", "nats")
 
 PAGE_KIB: Final = 4
 """The least that a process can grow by; a logarithmic axis has no zero."""
 
-TRIO: Final = "trio"
 """The program that does nothing but accept clients."""
 
-LOOKS: Final = {**STYLES, TRIO: Style(GREY, "x", (0, (2, 2)))}
+LOOKS: Final = {**STYLES, TRIO.name: Style(GREY, "x", (0, (2, 2)))}
 
 PANELS: Final = (
     ("clients", ("connecting", "crowd")),
@@ -83,7 +82,8 @@ def render(data: dict[str, Any]) -> Rendered:
         each packet. A retained message has {RETAINED_BYTES} bytes. *Accounts* are measured in a
         process without a network: each owes for a message that has not been taken. `trio` is a
         program that accepts clients with a task and a cancel scope each, answers CONNACK to
-        whatever comes and does nothing else: it shows what of a client's cost is Trio's. Limits are
+        whatever comes and does nothing else; {label(BARE.name)} does as little without Trio. They
+        show what of a client's cost is Trio's, Python's and the kernel's. Limits are
         above what is measured (`{" ".join(OPTIONS)}`); all else, logs included, is as it is by
         default."""
     )
@@ -107,7 +107,7 @@ def render(data: dict[str, Any]) -> Rendered:
         "![CPU time and memory over the number](evidence-growth.svg)",
         columns,
         table(head, rows, right=(1, 3, 4, 5, 6, 7)),
-        *_about_trio(found),
+        *_about_floors(found),
         *_about_more_than_linear(found),
     ]
     return Rendered("\n\n".join(blocks), {"growth": lambda: figure(found)}, _claims(found))
@@ -126,19 +126,21 @@ def _row(growth: Growth, found: Found, beside: Found | None) -> list[str]:
     ]
 
 
-def _about_trio(found: list[Found]) -> list[str]:
+def _about_floors(found: list[Found]) -> list[str]:
     """Say what of a client's cost nothing in the relay can change."""
     parts: list[str] = []
     for name, words in (("connecting", "one after the other"), ("crowd", f"{CROWD} at a time")):
-        relay, trio = find(found, name, "relay"), find(found, name, TRIO)
-        times = [] if trio is None else trio.times(find(found, name, "mosquitto"))
-        if relay is None or trio is None or not times:
-            continue
-        share = median(trio.each_us) / median(relay.each_us)
-        parts.append(
-            f"{words}, Trio alone takes {median(times):.2f} times what mosquitto does in all, and "
-            f"{share:.0%} of what the relay does"
-        )
+        relay = find(found, name, "relay")
+        for server, called in ((TRIO.name, "Trio alone"), (BARE.name, label(BARE.name))):
+            least = find(found, name, server)
+            times = [] if least is None else least.times(find(found, name, "mosquitto"))
+            if relay is None or least is None or not times:
+                continue
+            share = median(least.each_us) / median(relay.each_us)
+            parts.append(
+                f"{words}, {called} takes {median(times):.2f} times what mosquitto does in all, "
+                f"and {share:.0%} of what the relay does"
+            )
     if not parts:
         return []
     return [wrapped(f"Of a client that connects: {'; '.join(parts)}.")]

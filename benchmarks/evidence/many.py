@@ -19,14 +19,15 @@ from benchmarks.servers import Relay
 
 PASSES: Final = 2
 PACED_PASSES: Final = 3
-"""So many more for the relay and `CLOSE`, of what comes at a pace: a 99th percentile of a pass is
-as high as the machine's longest pause in it, and the median of two passes is no better."""
+"""So many more for the relay, `CLOSE` and `BARE`, of what comes at a pace: a 99th percentile of a
+pass is as high as the machine's longest pause in it, and the median of two passes is no better."""
 PACED_SECONDS: Final = 1.6
 """A pause of 4 ms, as other processes make, is a 99th percentile of 0.4 s."""
 CLOSE: Final = "mosquitto"
 SECONDS: Final = 0.8
 CONNECT_AT_ONCE: Final = ("--connect-rate=none", "--listener-connect-rate=none")
 """Of the relay: or 5,000 clients would take five seconds to connect."""
+BARE: Final = "bare"
 ALWAYS: Final = ("relay", "mosquitto", "nats", "mochi")
 """Measured in all rows and all passes; budgets name them."""
 JAVA: Final = ("hivemq", "artemis")
@@ -86,7 +87,7 @@ def _measure(setting: Setting) -> dict[str, Any]:
         for server in setting.today
     ]
     always = [server for server in today if server.name in ALWAYS]
-    others = [server for server in today if server.name not in (*ALWAYS, *JAVA)]
+    others = [server for server in today if server.name not in (*ALWAYS, *JAVA, BARE)]
 
     def said(text: str) -> None:
         setting.report(f"many: {text}")
@@ -99,7 +100,7 @@ def _measure(setting: Setting) -> dict[str, Any]:
     if full:
         at_a_pace = [ROWS[name] for name in rows if ROWS[name].rate is not None]
         further = [
-            ([CLOSE], at_a_pace, paced, passes + 1),
+            ([CLOSE, BARE], at_a_pace, paced, passes + 1),
             (JAVA, [ROWS[name] for name in FEW], once, passes + paced.passes + 1),
         ]
         for names, some, how, first in further:
@@ -175,7 +176,10 @@ def render(data: dict[str, Any]) -> Rendered:
         "publisher; where *4 in flight each* stands, each publisher sends as soon as fewer than "
         "four of its messages are under way. With QoS 1 publishers wait for PUBACK, and "
         "subscribers send it. Topic, content, order and number of all deliveries are checked. NATS "
-        "speaks its own protocol, which has no QoS 1. All servers are started for each pass; one "
+        "speaks its own protocol, which has no QoS 1. *Bare Python* is a program of one page "
+        "(`benchmarks/peers/routing_server.py`) that finds the subscribers of a topic in a "
+        "dictionary and does nothing else: no sessions, accounts, limits, backpressure or checks. "
+        "What it costs is Python's and the kernel's. All servers are started for each pass; one "
         "of them at a time has something to do. The relay's limits of new connections a second are "
         f"off (`{' '.join(CONNECT_AT_ONCE)}`)."
     )
@@ -184,7 +188,8 @@ def render(data: dict[str, Any]) -> Rendered:
         + (f"medians of {passes} passes (minimum-maximum)" if passes > 1 else "one pass")
         + (
             f"; of the relay and {label(CLOSE)}, of what comes at a pace, {passes + more}, "
-            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s."
+            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s, with "
+            f"{label(BARE)} in them."
             if (more := data.get("paced_passes", 0))
             else "."
         )
@@ -224,7 +229,7 @@ def render(data: dict[str, Any]) -> Rendered:
                 lambda row, server: _thousands(results, row, server),
             ),
         ]  # fmt: skip
-    blocks += _remarks(results, rows)
+    blocks += [*_about_bare(results, rows), *_remarks(results, rows)]
     return Rendered(
         "\n\n".join(block for block in blocks if block),
         {"many": lambda: figure(results, rows, servers)},
@@ -269,6 +274,27 @@ def _latency(results: Results, row: str, server: str) -> str:
 def _thousands(results: Results, row: str, server: str) -> str:
     found = results.of(row, server)
     return f"{statistics.median(f['rate'] for f in found) / 1000:,.1f}" if found else "-"
+
+
+def _about_bare(results: Results, rows: Mapping[str, Row]) -> list[str]:
+    """Say what Python alone costs beside mosquitto, and the relay beside that."""
+    said: list[str] = []
+    for qos in (0, 1):
+        times: list[float] = []
+        over: list[float] = []
+        for name, row in rows.items():
+            ratios = results.ratios(name, CLOSE, _cpu, BARE)
+            if row.qos == qos and row.rate is not None and ratios:
+                times.append(statistics.median(ratios))
+                over.append(statistics.median(results.ratios(name, BARE, _cpu)))
+        if times:
+            said.append(
+                f"with QoS {qos} {min(times):.2f} to {max(times):.2f} times {label(CLOSE)}'s CPU, "
+                f"and the relay {min(over):.2f} to {max(over):.2f} times that of {label(BARE)}"
+            )
+    if not said:
+        return []
+    return [wrapped(f"At a pace, {label(BARE)} takes {'; '.join(said)}.")]
 
 
 def _remarks(results: Results, rows: Mapping[str, Row]) -> list[str]:

@@ -430,7 +430,7 @@ def test_a_benchmark_runs_before_others_while_it_measures() -> None:
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
-FAST = {"mosquitto", "mosquitto-new", "nats", "mochi", "rumqttd"}
+FAST = {"mosquitto", "mosquitto-new", "nats", "mochi", "rumqttd", "bare"}
 
 
 @pytest.mark.parametrize(
