@@ -1,6 +1,6 @@
 """Packet identifiers: those allocated, and those received with QoS 2 (sections 2.3.1 and 4.3.3)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ..._errors import LocalProtocolError, RemoteProtocolError
@@ -71,6 +71,10 @@ class PacketIds:
             self._in_use.remove(packet_id)
             return True
         return False
+
+    def release_all(self, packet_ids: Iterable[int]) -> None:
+        """Release identifiers; some of them may not be in use."""
+        self._in_use.difference_update(packet_ids)
 
 
 class AwaitingRelease:

@@ -11,7 +11,7 @@ that it does not take neither (MQTT 5, maximum packet size, section 3.1.2.11.4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -220,14 +220,30 @@ class Inflight(LoanQueue):
             self._flows = FairQueue(self.queue)
             self.queue.clear()
 
-    def hold_packet(
-        self, account: Account, head: bytes, tail: bytes, nbytes: int, now: float, at_once: bool
-    ) -> bool:
-        """Hold a QoS 1 publication that is a packet of MQTT 3.1.1.
+    def hold_packets(
+        self,
+        account: Account,
+        head: bytes,
+        tails: Sequence[bytes],
+        nbytes: int,
+        now: float,
+        at_once: bool,
+    ) -> int:
+        """Hold QoS 1 publications that are packets of MQTT 3.1.1, as far as the window goes.
 
-        The same as `hold`, and `at_once` as `Flusher.flush`, too, at a fifth of the cost. `head`
-        and `tail` are the packet before its identifier and behind it. False if there is more to be
-        done for it: nothing has been done then.
+        The same as `hold` for each, and `at_once`, for one of them, as `Flusher.flush`, too, at a
+        fifth of the cost.
+
+        Args:
+            account: Who has borrowed for them.
+            head: What each packet has before its identifier.
+            tails: What they have behind it.
+            nbytes: The size of each publication.
+            now: The time.
+            at_once: Whether nothing comes that could be sent with it.
+
+        Returns:
+            The number of those that are held; the others are for `hold`, which has more to do.
         """
         outlet = self._outlet
         if (
@@ -237,24 +253,28 @@ class Inflight(LoanQueue):
             or self.closed
             or self._flows
             or type(self._framing) is not Framing
-            or not self.has_room
         ):
-            return False
+            return 0
         unacked = self.unacked
+        room = self._window - len(unacked) - len(self.releasing) - len(self.handed)
+        if room <= 0:
+            return 0
         if not unacked:
             self.progressed_at = now
-        packet_id = self._ids.allocate()
-        packet = b"".join((head, packet_id.to_bytes(2, "big"), tail))
-        loan = lent(account, [packet], 1, nbytes, self, now)
-        unacked[packet_id] = loan, 1
-        try:
-            if outlet.queue or not at_once:
-                outlet.forward(loan)
-            else:
-                forward_and_send(outlet, loan, packet)
-        except Exception as exc:  # noqa: BLE001 (as in `hold`)
-            self.ledger.faults.note(self, SENDING, exc)
-        return True
+        some = tails[:room] if room < len(tails) else tails
+        for tail in some:
+            packet_id = self._ids.allocate()
+            packet = b"".join((head, packet_id.to_bytes(2, "big"), tail))
+            loan = lent(account, [packet], 1, nbytes, self, now)
+            unacked[packet_id] = loan, 1
+            try:
+                if outlet.queue or not at_once:
+                    outlet.forward(loan)
+                else:
+                    forward_and_send(outlet, loan, packet)
+            except Exception as exc:  # noqa: BLE001 (as in `hold`)
+                self.ledger.faults.note(self, SENDING, exc)
+        return len(some)
 
     def keep_order(self) -> None:
         """Let all that is here go before whatever comes later, also if it is fair."""
@@ -430,8 +450,7 @@ class Inflight(LoanQueue):
             settle_whole([unacked.pop(packet_id)[0] for packet_id in ids], Outcome.ACKED)
         else:
             return False
-        for packet_id in ids:
-            self._ids.release(packet_id)
+        self._ids.release_all(ids)
         self._go_on()
         return True
 

@@ -1,4 +1,4 @@
-"""Plain packets, handled in one short step: a PUBLISH alone in its read, PUBACKs, QoS 1 in a row.
+"""Plain packets, handled in one short step: QoS 0 alone in its read, PUBACKs, QoS 1 in a row.
 
 Where clients send a packet now and then, nearly every read is one of these. Parsing them as any
 other packet, and making a turn for them, costs several times what is to be done. Where there is
@@ -25,6 +25,7 @@ from ._selecting import Selecting
 
 if TYPE_CHECKING:
     from ....accounts import Recipient
+    from ..._scheduler import Work
     from ..codec._connection import Connection
     from ._client import Client
     from ._forwarder import Forwarder
@@ -58,20 +59,26 @@ class PlainPackets:
     Args:
         client: The client.
         connection: Its protocol state.
+        work: Its CPU time.
         forwarder: Forwards its QoS 0 publications.
         publisher: Publishes its others.
         subscriber: Takes its acknowledgements.
         replays: The retained publications still to be sent to it, before anything else.
+
+    Attributes:
+        rest: What `handle` has left of a read, to be handled as anything else.
     """
 
     __slots__ = (
         "_client", "_connection", "_forwarder", "_publisher", "_replays", "_subscriber", "_tried",
+        "_work", "rest",
     )  # fmt: skip
 
     def __init__(
         self,
         client: Client,
         connection: Connection,
+        work: Work,
         forwarder: Forwarder,
         publisher: Publisher,
         subscriber: Subscriber,
@@ -79,12 +86,14 @@ class PlainPackets:
     ) -> None:
         self._client = client
         self._connection = connection
+        self._work = work
         self._forwarder = forwarder
         self._publisher = publisher
         self._subscriber = subscriber
         self._replays = replays
         # Whether the next packet has been looked at, and is not plain.
         self._tried = False
+        self.rest = b""
 
     def handle(self, data: bytes) -> bool | None:
         """Handle a read; see `Session._handle_read`."""
@@ -97,20 +106,34 @@ class PlainPackets:
         if first == PUBLISH:
             return self._forwarder.forward_single(data)
         if first == CONFIRMED:
-            return self._confirm_alone(data)
+            return self._confirm_all(data)
         if first == PUBACK:
             return self.acknowledge(data)
         return None
 
-    def _confirm_alone(self, data: bytes) -> bool | None:
-        """Handle a read that begins with a QoS 1 PUBLISH, if it is one packet; see `handle`."""
+    def _confirm_all(self, data: bytes) -> bool | None:
+        """Handle a read that begins with a QoS 1 PUBLISH, as far as all is plain; see `handle`."""
         size = len(data)
-        if size < LEAST_BYTES or body_of(data, 0)[1] != size:
+        if size < LEAST_BYTES:
             return None
-        if self.confirm(data) != size:
-            self._tried = True
+        end = body_of(data, 0)[1]
+        if end > size:
             return None
-        return self._end(data)
+        work = self._work
+        several = end < size
+        if several and not work.begin():
+            return None
+        position = self.confirm(data)
+        if several:
+            work.end()
+        if position == size:
+            return self._end(data)
+        self._tried = True
+        if not position:
+            return None
+        self.rest = data[position:]
+        self._end(data[:position])
+        return False
 
     def confirm_more(self, data: bytes, position: int) -> int:
         """Do as `confirm`, with what `handle` has left."""
@@ -179,15 +202,17 @@ class PlainPackets:
             identifier = data[middle : middle + 2]
             if middle + 2 > end or identifier == b"\0\0":
                 break
-            alone = not answers and end == size
-            taken = self._publish(
-                data[position:middle], at - position, data[middle + 2 : end], alone
-            )
-            if taken is None:
+            found = self._publish(data, position, at, middle, end, len(answers), copies)
+            if found is None:
                 break
+            packets, taken = found
             copies += taken
-            answers.append(b"\x40\x02" + identifier)
-            position = end
+            step = end - position
+            position += step * packets
+            answers += [
+                b"\x40\x02" + data[start : start + 2]
+                for start in range(middle, middle + step * packets, step)
+            ]
         if answers:
             answer_and_send(client.sender.outlet, account, b"".join(answers), len(answers))
         return position
@@ -197,27 +222,38 @@ class PlainPackets:
         items, nbytes = self._client.account.room()
         return items >= answers and nbytes >= ANSWER_BYTES * answers
 
-    def _publish(self, head: bytes, at: int, tail: bytes, at_once: bool) -> int | None:
-        """Publish one packet; return the number of copies, or None if there is more to it.
+    def _publish(
+        self, data: bytes, position: int, at: int, middle: int, end: int, answers: int, before: int
+    ) -> tuple[int, int] | None:
+        """Publish a packet, and those behind it that are like it, as far as there are funds.
 
-        `head` is the packet before its identifier, where the topic begins `at`; `tail` is what is
-        behind it.
+        Args:
+            data: What was read.
+            position: Where the packet begins.
+            at: Where its topic begins.
+            middle: Where its identifier begins.
+            end: Where it ends.
+            answers: The number of packets before it that are still to be acknowledged.
+            before: The number of copies of these.
+
+        Returns:
+            The numbers of packets and of copies; None if there is more to it.
         """
         client = self._client
         account = client.account
-        route = self._forwarder.route_of(head[at:])
+        route = self._forwarder.route_of(data[at:middle])
         if route is None or route.looked_into:
             return None
         holders, plain = route.acked.holders, route.unacked.holders
         copies = len(holders) + len(plain)
         mqtt5 = client.mqtt5
-        payload = tail
+        prefix = 0
         if mqtt5 is not None:
-            if tail[:1] != b"\0" or self._publisher.awaits_release:
+            if data[middle + 2 : middle + 3] != b"\0" or self._publisher.awaits_release:
                 return None  # it has properties, or there may be too many under way
             if not copies:
                 return None  # it is told so
-            payload = tail[1:]
+            prefix = 1
         if copies > OUTLETS_A_STEP:
             return None
         inflights: list[Inflight] = []
@@ -229,24 +265,57 @@ class PlainPackets:
         for holder in plain:
             if type(holder) not in NOT_ACKING:
                 return None
-        nbytes = len(head) - at - 2 + len(payload)
-        borrow_run(account, 1, nbytes, copies)
+        head = data[position:middle]
+        nbytes = end - at - 4 - prefix  # the topic without its length, and the payload
+        tails = [data[middle + 2 : end]]
+        if mqtt5 is None and not account.rated and data.startswith(head, end):
+            # Each of them may be taken while those before it leave room (rule 9), as in `find_run`.
+            items, room = account.room()
+            most = min(
+                (items - answers) // (copies + 1),
+                (room - ANSWER_BYTES * answers) // (nbytes * copies + ANSWER_BYTES),
+                MOST_PACKETS - answers - 1,
+                (OUTLETS_A_STEP - before) // copies - 1 if copies else MOST_PACKETS,
+            )
+            tails += tails_alike(data, head, end, end - position, most)
+        packets = len(tails)
+        borrow_run(account, packets, nbytes * packets, copies)
         now = account.ledger.clock()
-        others: list[Recipient] = []
+        at_once = not answers and packets == 1 and end == len(data)
+        others: list[tuple[Recipient, int]] = []
         for holder, inflight in zip(holders, inflights, strict=True):
-            if (
-                mqtt5 is not None
-                or type(holder) is Selecting
-                or not inflight.hold_packet(account, head, tail, nbytes, now, at_once)
-            ):
-                others.append(holder)
-        if others:
-            hold_all(account, others, Publication(route.topic, payload, 1), 1, nbytes)
-            for holder in others:
-                holder.ready()
+            held = 0
+            if mqtt5 is None and type(holder) is not Selecting:
+                held = inflight.hold_packets(account, head, tails, nbytes, now, at_once)
+            if held < packets:
+                others.append((holder, held))
+        for holder, held in others:
+            for tail in tails[held:]:
+                hold_all(account, (holder,), Publication(route.topic, tail[prefix:], 1), 1, nbytes)
+            holder.ready()
         if plain:
-            hold_all(account, plain, Publication(route.topic, payload), 1, nbytes)
+            for tail in tails:
+                hold_all(account, plain, Publication(route.topic, tail[prefix:]), 1, nbytes)
         server = client.server
-        server.dataspace.count_run(1, copies)
-        server.counters.received += 1
-        return copies
+        server.dataspace.count_run(packets, copies)
+        server.counters.received += packets
+        return packets, packets * copies
+
+
+def tails_alike(data: bytes, head: bytes, start: int, step: int, most: int) -> list[bytes]:
+    """Return what is behind the identifiers of packets that follow each other.
+
+    Args:
+        data: What was read.
+        head: What each of them has before its identifier.
+        start: Where the first begins.
+        step: The length of each.
+        most: The most that are looked for.
+    """
+    tails: list[bytes] = []
+    for position in range(start, min(len(data) - step + 1, start + step * most), step):
+        middle = position + len(head)
+        if not data.startswith(head, position) or data[middle : middle + 2] == b"\0\0":
+            break
+        tails.append(data[middle + 2 : position + step])
+    return tails

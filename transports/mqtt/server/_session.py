@@ -338,6 +338,9 @@ class MqttSession(PartingSession):
         if done is None:
             return super()._handle_read(data)
         self._last = self._server.ledger.clock()
+        if plain is not None and plain.rest:
+            rest, plain.rest = plain.rest, b""
+            self._received(rest)
         return done
 
     def _handle_input(self) -> bool:
@@ -517,7 +520,7 @@ class MqttSession(PartingSession):
         publisher = self._publisher = Publisher(client)
         subscriber = self._subscriber = Subscriber(client, subscriptions, self._replays, version)
         self._plain = PlainPackets(
-            client, self._connection, forwarder, publisher, subscriber, self._replays
+            client, self._connection, self._work, forwarder, publisher, subscriber, self._replays
         )
         if resumed is not None:
             yield from resumed.attaching()
