@@ -39,8 +39,10 @@ ROUTE_BYTES: Final = 620
 KEY_BYTES: Final = 130
 """The memory of a key in the cache besides its bytes (measured)."""
 
-DESTINATION_BYTES: Final = 200
-"""The memory of `Destinations` besides 8 bytes for each holder."""
+DESTINATION_BYTES: Final = 270
+"""The memory of `Destinations` and of what is noted there, besides `HOLDER_BYTES` for each."""
+
+HOLDER_BYTES: Final = 16
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -79,6 +81,8 @@ class Destinations:
     holders: tuple[Recipient, ...] = attrs.field(on_setattr=attrs.setters.frozen)
     used: int = attrs.field(default=0, init=False, repr=False)
     """In how many places of cached routes they are; for the cache, which counts them once."""
+    noted: Any = attrs.field(default=None, init=False, repr=False)
+    """What a transport has found out about the holders, for itself."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -391,7 +395,7 @@ class Routes:
                 before = destinations.used
                 destinations.used = before + change
                 if not before or not destinations.used:
-                    nbytes = DESTINATION_BYTES + 8 * len(destinations.holders)
+                    nbytes = DESTINATION_BYTES + HOLDER_BYTES * len(destinations.holders)
                     self.cached_bytes += change * nbytes
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Holder, Ledger, QuotaExceededError
 from clearfunds.dataspace import Mailbox, Route, Routes, Subscription, TopicFilter, topic_matches
-from clearfunds.dataspace._routes import DESTINATION_BYTES, MAX_FORGOTTEN
+from clearfunds.dataspace._routes import DESTINATION_BYTES, HOLDER_BYTES, MAX_FORGOTTEN
 from tests import memory
 from tests.dataspace.conftest import STEADY, inside, is_empty
 
@@ -340,4 +340,4 @@ def check_bytes(routes: Routes, cached: dict[str, Route]) -> None:
     shared = {d for r in cached.values() for d in (r.plain, r.unacked, r.acked, r.run) if d}
     assert routes.cached_bytes == sum(
         inside(each, "nbytes") for each in inside(routes, "_by_topic").values()
-    ) + sum(DESTINATION_BYTES + 8 * len(d.holders) for d in shared)
+    ) + sum(DESTINATION_BYTES + HOLDER_BYTES * len(d.holders) for d in shared)

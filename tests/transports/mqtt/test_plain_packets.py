@@ -15,14 +15,17 @@ from clearfunds.persistence._idle import Rests
 from clearfunds.transports.mqtt import (
     Disconnect,
     PingReq,
+    PingResp,
     PubAck,
     PubComp,
     Publish,
     PubRec,
     PubRel,
     Subscribe,
+    encode,
 )
 from clearfunds.transports.mqtt.codec._frames import body_of
+from clearfunds.transports.mqtt.server._inflight import Inflight
 from clearfunds.transports.mqtt.server._plain_packets import PlainPackets
 from clearfunds.transports.mqtt.server._runs import Single
 from tests.transports.mqtt.peers5 import connected5
@@ -77,7 +80,7 @@ class Play:
         alike = chance.random() < 0.5
         topics = [chance.choice(EVERYTHING)] if alike else EVERYTHING
         sizes = [chance.choice(SIZES[:-1])] if alike else SIZES[:-1]
-        qoses = [chance.choice((0, 1))] if alike else (0, 1, 1, 1, 1, 1)
+        qoses = chance.choice(((0,), (1,), (1,), (0, 1, 1))) if alike else (0, 1, 1, 1, 1, 1)
         packets = [
             Publish(
                 chance.choice(topics),
@@ -183,7 +186,7 @@ def stays(_: Rests) -> None:
 async def test_the_books_and_the_wire_are_the_same(
     seed: int, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = {"confirmed": 0, "acknowledged": 0, "together": 0, "alike": 0}
+    quick = {"confirmed": 0, "acknowledged": 0, "together": 0, "alike": 0, "run": 0}
     confirm, acknowledge = PlainPackets.confirm, PlainPackets.acknowledge
 
     def confirmed(self: PlainPackets, data: bytes, position: int = 0) -> int:
@@ -202,13 +205,19 @@ async def test_the_books_and_the_wire_are_the_same(
         quick["alike"] += count
         return count
 
-    times = Single.times
+    def held(self: Inflight, *arguments: Any) -> int:
+        count = hold_packets(self, *arguments)
+        quick["run"] += count > 1
+        return count
+
+    times, hold_packets = Single.times, Inflight.hold_packets
     monkeypatch.setattr(Single, "times", alike)
+    monkeypatch.setattr(Inflight, "hold_packets", held)
     monkeypatch.setattr(PlainPackets, "confirm", confirmed)
     monkeypatch.setattr(PlainPackets, "acknowledge", acknowledged)
     heard, books = await play(seed, together=together)
     assert min(quick["confirmed"], quick["acknowledged"]) > 20, quick
-    assert min(quick["together"], quick["alike"]) > 3 or not together, quick
+    assert min(quick["together"], quick["alike"], quick["run"]) > 3 or not together, quick
     monkeypatch.setattr(PlainPackets, "handle", not_alone)
     monkeypatch.setattr(PlainPackets, "confirm", not_at_all)
     heard_then, books_then = await play(seed, together=together)
@@ -276,6 +285,50 @@ async def test_a_subscriber_with_a_full_window_gets_the_rest_in_order() -> None:
             packet = await reader.publication()
             assert packet.payload == b"%d" % number
             await reader.send(PubAck(packet.packet_id))
+        relay.audit()
+
+
+@pytest.mark.parametrize("window", [1, 2, 32])
+@pytest.mark.parametrize("count", [2, 3, 31, 32, 33, 100])
+@pytest.mark.parametrize("connect", [connected, connected5])
+async def test_packets_that_are_alike_are_confirmed_and_come_in_order(
+    window: int, count: int, connect: Any
+) -> None:
+    """Whatever comes in the same write behind them."""
+    async with (
+        running(max_inflight=window) as relay,
+        connected(relay.port) as reader,
+        connect(relay.port) as other,
+    ):
+        await reader.subscribe("t", qos=1)
+        payloads = [b"%03d" % number for number in range(count)]
+        packets = [
+            Publish("t", payload, 1, packet_id=number + 1)
+            for number, payload in enumerate(payloads)
+        ]
+        await other.send(*packets, PingReq(), Publish("nowhere", b"x", 1, packet_id=count + 1))
+        for number in range(count):
+            assert (await other.next()).packet_id == number + 1
+        assert isinstance(await other.next(), PingResp)
+        assert (await other.next()).packet_id == count + 1
+        for payload in payloads:
+            packet = await reader.publication()
+            assert packet.payload == payload
+            await reader.send(PubAck(packet.packet_id))
+        relay.audit()
+        await until(lambda: not relay.statistics().debt_items)
+
+
+async def test_an_identifier_of_nothing_among_packets_that_are_alike_is_refused() -> None:
+    async with running() as relay, connected(relay.port) as reader, connected(relay.port) as other:
+        await reader.subscribe("t", qos=1)
+        packet, wrong = (encode(Publish("t", b"x", 1, packet_id=number)) for number in (1, 2))
+        wrong = wrong.replace(b"\0\2x", b"\0\0x")
+        await other.stream.send_all(packet + wrong + packet)
+        assert (await reader.publication()).payload == b"x"
+        await other.expect(PubAck(1))
+        await other.gone()
+        assert await reader.silent(0.05)
         relay.audit()
 
 

@@ -451,7 +451,8 @@ class Inflight(LoanQueue):
         else:
             return False
         self._ids.release_all(ids)
-        self._go_on()
+        if self.queue or self._flows or self.lagging or self._spool or self._room is not None:
+            self._go_on()
         return True
 
     def received(self, packet_id: int) -> bool:

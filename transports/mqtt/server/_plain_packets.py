@@ -24,6 +24,8 @@ from ._mqtt5 import AtMostOnce
 from ._selecting import Selecting
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ....accounts import Recipient
     from ..._scheduler import Work
     from ..codec._connection import Connection
@@ -116,11 +118,9 @@ class PlainPackets:
         size = len(data)
         if size < LEAST_BYTES:
             return None
-        end = body_of(data, 0)[1]
-        if end > size:
-            return None
         work = self._work
-        several = end < size
+        # The length has one digit or two: other packets are not plain.
+        several = size != (data[1] + 2 if data[1] < 128 else (data[2] << 7) + (data[1] & 127) + 3)
         if several and not work.begin():
             return None
         position = self.confirm(data)
@@ -173,7 +173,7 @@ class PlainPackets:
         account = client.account
         if (
             acks is None
-            or len(acks)
+            or acks.pending
             or client.excess is not None
             or client.billing.by_topic
             or account.ledger.recorder is not None
@@ -256,12 +256,11 @@ class PlainPackets:
             prefix = 1
         if copies > OUTLETS_A_STEP:
             return None
-        inflights: list[Inflight] = []
-        for holder in holders:
-            inflight = holder.last_holder
-            if type(holder) not in ACKING or type(inflight) is not Inflight:
-                return None
-            inflights.append(inflight)
+        inflights: Sequence[Inflight] | None = route.acked.noted
+        if inflights is None:
+            inflights = route.acked.noted = inflights_of(holders)
+        if len(inflights) < len(holders):
+            return None
         for holder in plain:
             if type(holder) not in NOT_ACKING:
                 return None
@@ -300,6 +299,17 @@ class PlainPackets:
         server.dataspace.count_run(packets, copies)
         server.counters.received += packets
         return packets, packets * copies
+
+
+def inflights_of(holders: Sequence[Recipient]) -> Sequence[Inflight]:
+    """Return the last holders of recipients, until one of them is none that may be responsible."""
+    found: list[Inflight] = []
+    for holder in holders:
+        inflight = holder.last_holder
+        if type(holder) not in ACKING or type(inflight) is not Inflight:
+            break
+        found.append(inflight)
+    return found
 
 
 def tails_alike(data: bytes, head: bytes, start: int, step: int, most: int) -> list[bytes]:

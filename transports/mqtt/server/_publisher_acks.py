@@ -201,11 +201,12 @@ class PublisherAcks:
 
     Attributes:
         refusal: See above.
+        pending: Those that are outstanding, in order.
         pending_pubacks: The number of outstanding acknowledgements of QoS 1.
     """
 
     __slots__ = (
-        "_by_id", "_on_fault", "_pending", "_refuse", "_send", "pending_pubacks", "refusal",
+        "_by_id", "_on_fault", "_refuse", "_send", "pending", "pending_pubacks", "refusal",
     )  # fmt: skip
 
     def __init__(
@@ -220,13 +221,13 @@ class PublisherAcks:
         self.pending_pubacks = 0
         self._send: Callable[[PubAck | PubRec], object] | None = send
         self._refuse = refuse
-        self._pending: deque[PublisherAck] = deque()
+        self.pending: deque[PublisherAck] = deque()
         # Those of QoS 1, by packet identifier.
         self._by_id: dict[int, PublisherAck] = {}
 
     def __len__(self) -> int:
         """Return the number of unacknowledged publications."""
-        return len(self._pending)
+        return len(self.pending)
 
     def begin(self, packet: PubAck | PubRec, identifier: Identifier | None = None) -> PublisherAck:
         """Begin an acknowledgement; `PublisherAck.handed_over` gives it its place in the order.
@@ -234,7 +235,7 @@ class PublisherAcks:
         Raises:
             RemoteProtocolError: If too many are outstanding.
         """
-        if len(self._pending) >= MAX_UNACKED:
+        if len(self.pending) >= MAX_UNACKED:
             msg = (
                 f"{MAX_UNACKED} publications are unacknowledged and another one came: "
                 "all identifiers are in use [MQTT-2.3.1-2]"
@@ -248,12 +249,12 @@ class PublisherAcks:
         """Send it, or put it behind those that are not due."""
         if self._send is None:
             return
-        self._pending.append(ack)
+        self.pending.append(ack)
         self.pending_pubacks += isinstance(ack.packet, PubAck)
         if not ack.expected:
             self.say_due()
         # Most are sent at once, and need not be known.
-        if self._pending and self._pending[-1] is ack and isinstance(ack.packet, PubAck):
+        if self.pending and self.pending[-1] is ack and isinstance(ack.packet, PubAck):
             self._by_id[ack.packet.packet_id] = ack
 
     def awaits(self, packet_id: int) -> bool:
@@ -262,7 +263,7 @@ class PublisherAcks:
 
     def say_due(self) -> None:
         """Send those that are due, up to the first that is not."""
-        pending = self._pending
+        pending = self.pending
         while pending and not pending[0].expected and self._send is not None:
             packet = pending.popleft().packet
             if isinstance(packet, PubAck):
@@ -298,9 +299,9 @@ class PublisherAcks:
             Those of QoS 1, by packet identifier, for a session that outlives the connection.
         """
         left, self._by_id = self._by_id, {}
-        for ack in self._pending:
+        for ack in self.pending:
             ack.moved_to(None)
-        self._pending.clear()
+        self.pending.clear()
         # Breaks a reference cycle with the connection.
         self._send = None
         self._refuse = nobody
