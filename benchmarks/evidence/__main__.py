@@ -78,7 +78,12 @@ def parse_arguments(words: Sequence[str] | None, names: list[str]) -> argparse.N
         epilog=f"sections: {', '.join(names)}",
     )
     positive = fanout.positive
-    parser.add_argument("--only", metavar="NAMES", help="these sections; the others stay (all)")
+    parser.add_argument(
+        "--only",
+        metavar="NAMES",
+        action="append",
+        help="these sections, separated by commas; the others stay; may be repeated (all)",
+    )
     parser.add_argument(
         "--render", action="store_true", help="measure nothing: the page from what there is"
     )
@@ -113,7 +118,8 @@ def parse_arguments(words: Sequence[str] | None, names: list[str]) -> argparse.N
         QUICK / "data" if quick else ROOT / "docs" / "data" / "evidence"
     )
     arguments.out = arguments.out or (QUICK if quick else ROOT / "docs")
-    chosen = names if arguments.only is None else [n for n in arguments.only.split(",") if n]
+    given: list[str] | None = arguments.only
+    chosen = names if given is None else [n for n in ",".join(given).split(",") if n]
     for name in chosen:
         if name not in names:
             parser.error(f"--only: {name} is not one of {', '.join(names)}")

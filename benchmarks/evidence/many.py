@@ -19,8 +19,8 @@ from benchmarks.servers import Relay
 
 PASSES: Final = 2
 PACED_PASSES: Final = 3
-"""So many more for the relay, `CLOSE` and `BARE`, of what comes at a pace: a 99th percentile of a
-pass is as high as the machine's longest pause in it, and the median of two passes is no better."""
+"""So many more for the relay and `CLOSE`, of what comes at a pace: a 99th percentile of a pass is
+as high as the machine's longest pause in it, and the median of two passes is no better."""
 PACED_SECONDS: Final = 1.6
 """A pause of 4 ms, as other processes make, is a 99th percentile of 0.4 s."""
 CLOSE: Final = "mosquitto"
@@ -100,13 +100,14 @@ def _measure(setting: Setting) -> dict[str, Any]:
     if full:
         at_a_pace = [ROWS[name] for name in rows if ROWS[name].rate is not None]
         further = [
-            ([CLOSE, BARE], at_a_pace, paced, passes + 1),
+            ([CLOSE], at_a_pace, paced, passes + 1),
             (JAVA, [ROWS[name] for name in FEW], once, passes + paced.passes + 1),
         ]
         for names, some, how, first in further:
             servers = [server for server in today if server.name in ("relay", *names)]
             if len(servers) > 1:
-                late = measure_all(some, servers, how, said, first=first)
+                bare = [server for server in today if server.name == BARE and how is paced]
+                late = measure_all(some, servers, how, said, first=first, once=bare)
                 results.samples += late.samples
                 results.failures += late.failures
     return {
@@ -188,8 +189,8 @@ def render(data: dict[str, Any]) -> Rendered:
         + (f"medians of {passes} passes (minimum-maximum)" if passes > 1 else "one pass")
         + (
             f"; of the relay and {label(CLOSE)}, of what comes at a pace, {passes + more}, "
-            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s, with "
-            f"{label(BARE)} in them."
+            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s; in one of these "
+            f"{label(BARE)} has its turn, too."
             if (more := data.get("paced_passes", 0))
             else "."
         )
