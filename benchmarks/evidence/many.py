@@ -189,8 +189,8 @@ def render(data: dict[str, Any]) -> Rendered:
         + (f"medians of {passes} passes (minimum-maximum)" if passes > 1 else "one pass")
         + (
             f"; of the relay and {label(CLOSE)}, of what comes at a pace, {passes + more}, "
-            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s; in one of these "
-            f"{label(BARE)} has its turn, too."
+            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s; in one of "
+            f"these {label(BARE)} has its turn, too."
             if (more := data.get("paced_passes", 0))
             else "."
         )
