@@ -297,7 +297,7 @@ async def test_a_will_is_charged_by_topic() -> None:
 async def test_two_who_wait_on_each_other_for_another_tenants_funds_are_a_ring() -> None:
     """Rule 11, where the funds that they wait for are not their own accounts'."""
     entries = (Tenant(name="t", topic=("to/#",)),)
-    async with world(tenant=entries, limit_items=4, profile="lossless", patience=1.0) as (
+    async with world(tenant=entries, limit_items=4, profile="lossless", patience=3.0) as (
         relay,
         stack,
     ):

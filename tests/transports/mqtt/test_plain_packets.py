@@ -38,6 +38,7 @@ READERS = {
     "exactly": ("a/#", 2, ("a/b", "a/c", "a/b/c")),
     "one": ("a/b", 1, ("a/b",)),
 }
+KEPT = ("a/+", 1, ("a/b", "a/c"))
 SIZES = (0, 1, 5, 100, 127, 128, 200, 3_000)
 
 
@@ -51,8 +52,8 @@ class Play:
         self.owed: dict[PassiveClient, list[int]] = {}
         self.due: dict[PassiveClient, None] = {}
 
-    async def read_as(self, client: PassiveClient, name: str) -> None:
-        text, qos, topics = READERS[name]
+    async def read(self, client: PassiveClient, wanted: tuple[str, int, tuple[str, ...]]) -> None:
+        text, qos, topics = wanted
         await client.send(Subscribe(9, ((text, qos),)))
         self.heard.append(await client.next())
         self.readers.append((client, topics))
@@ -127,18 +128,26 @@ class Play:
             self.heard.append(await who.next())
 
 
-async def play(seed: int, *, together: bool) -> tuple[list[object], dict[str, Any]]:
-    """Return all that was heard, and the books at the end."""
+async def play(
+    seed: int, *, together: bool, store: Path | None = None
+) -> tuple[list[object], dict[str, Any]]:
+    """Return all that was heard, and the books at the end; with a kept session if there is a store.
+
+    What its queue is responsible for when it is acknowledged depends on the disk.
+    """
     found = Play(seed)
-    async with running() as relay, AsyncExitStack() as stack:
+    async with running(store=store, fsync_interval=0.0) as relay, AsyncExitStack() as stack:
         writers: list[PassiveClient] = [
             await stack.enter_async_context(connected(relay.port, "w")),
             await stack.enter_async_context(connected5(relay.port, "w5")),
         ]
-        for name in READERS:
-            await found.read_as(await stack.enter_async_context(connected(relay.port, name)), name)
+        for name, wanted in READERS.items():
+            await found.read(await stack.enter_async_context(connected(relay.port, name)), wanted)
             five = await stack.enter_async_context(connected5(relay.port, f"{name}5"))
-            await found.read_as(five, name)
+            await found.read(five, wanted)
+        if store is not None:
+            kept = connected5(relay.port, "kept", session_expiry=600)
+            await found.read(await stack.enter_async_context(kept), KEPT)
         for number in range(80):
             publish = found.publish_some if together and number % 4 == 3 else found.publish
             await publish(found.chance.choice(writers), number)
@@ -160,6 +169,8 @@ async def play(seed: int, *, together: bool) -> tuple[list[object], dict[str, An
             "copies": relay.ledger.fanout_copies.counts,
         }
         accounts = [relay.account(name) for name in ("w", "w5")]
+        if store is not None:
+            del books["borrowed"], books["repaid"]
         books["charged"] = [(a.borrowed_items, a.borrowed_bytes) for a in accounts]
         books["peaks"] = [(a.peak_items, a.peak_bytes) for a in accounts]
     return found.heard, books
@@ -225,6 +236,32 @@ async def test_the_books_and_the_wire_are_the_same(
     peaks, peaks_then = books.pop("peaks"), books_then.pop("peaks")
     assert books == books_then
     # Of several packets it is chance how many one read has.
+    assert together or peaks == peaks_then
+
+
+@pytest.mark.rule(7)
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_so_they_are_where_somebody_is_responsible_later(
+    seed: int, together: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    later = 0
+    hand_over = PlainPackets._hand_over
+
+    def handed_over(self: PlainPackets, *arguments: Any) -> None:
+        nonlocal later
+        later += 1
+        hand_over(self, *arguments)
+
+    monkeypatch.setattr(PlainPackets, "_hand_over", handed_over)
+    heard, books = await play(seed, together=together, store=tmp_path / "one")
+    assert later > 20
+    monkeypatch.setattr(PlainPackets, "handle", not_alone)
+    monkeypatch.setattr(PlainPackets, "confirm", not_at_all)
+    heard_then, books_then = await play(seed, together=together, store=tmp_path / "other")
+    assert heard == heard_then
+    peaks, peaks_then = books.pop("peaks"), books_then.pop("peaks")
+    assert books == books_then
     assert together or peaks == peaks_then
 
 

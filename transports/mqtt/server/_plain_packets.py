@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ....accounts import borrow_run, hold_all
+from ....accounts import borrow_run, hold_all, make_ready
 from ....dataspace import Publication
 from ....dataspace._at_least_once import AtLeastOnce
 from ..._direct_send import answer_and_send
@@ -19,6 +19,7 @@ from ..._flusher import OUTLETS_A_STEP
 from ..._outlet import Outlet
 from ..codec._connection import State
 from ..codec._frames import PUBACK, PUBLISH, QOS_1, body_of
+from ..codec._packets import PubAck
 from ._inflight import Inflight
 from ._mqtt5 import AtMostOnce
 from ._selecting import Selecting
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ._client import Client
     from ._forwarder import Forwarder
     from ._publisher import Publisher
+    from ._publisher_acks import PublisherAck, PublisherAcks
     from ._replays import Replays
     from ._subscriber import Subscriber
 
@@ -49,7 +51,7 @@ MOST_PACKETS: Final = 32
 
 ACKING: Final = (Inflight, AtLeastOnce, Selecting)
 """Recipients of QoS 1 that may be responsible for a publication at once: if an `Inflight` holds
-it. A queue is when it has written it."""
+it. Others say when they are: a queue when it has written it."""
 
 NOT_ACKING: Final = (Outlet, AtMostOnce)
 """The same of those that get it with QoS 0."""
@@ -173,7 +175,6 @@ class PlainPackets:
         account = client.account
         if (
             acks is None
-            or acks.pending
             or client.excess is not None
             or client.billing.by_topic
             or account.ledger.recorder is not None
@@ -182,14 +183,14 @@ class PlainPackets:
             or self._connection.state is not State.CONNECTED
         ):
             return position
-        copies = 0
+        copies = packets = 0
         size = len(data)
         answers: list[bytes] = []
         while (
             position + LEAST_BYTES <= size
             and data[position] == CONFIRMED
             and copies <= OUTLETS_A_STEP  # others have a turn in between
-            and len(answers) < MOST_PACKETS
+            and packets < MOST_PACKETS
             and account.is_open_wide()
             and (not answers or self._has_room_for(len(answers)))
         ):
@@ -202,17 +203,12 @@ class PlainPackets:
             identifier = data[middle : middle + 2]
             if middle + 2 > end or identifier == b"\0\0":
                 break
-            found = self._publish(data, position, at, middle, end, len(answers), copies)
+            found = self._publish(data, position, at, middle, end, copies, acks, answers)
             if found is None:
                 break
-            packets, taken = found
-            copies += taken
-            step = end - position
-            position += step * packets
-            answers += [
-                b"\x40\x02" + data[start : start + 2]
-                for start in range(middle, middle + step * packets, step)
-            ]
+            packets += found[0]
+            copies += found[1]
+            position += (end - position) * found[0]
         if answers:
             answer_and_send(client.sender.outlet, account, b"".join(answers), len(answers))
         return position
@@ -223,7 +219,15 @@ class PlainPackets:
         return items >= answers and nbytes >= ANSWER_BYTES * answers
 
     def _publish(
-        self, data: bytes, position: int, at: int, middle: int, end: int, answers: int, before: int
+        self,
+        data: bytes,
+        position: int,
+        at: int,
+        middle: int,
+        end: int,
+        before: int,
+        acks: PublisherAcks,
+        answers: list[bytes],
     ) -> tuple[int, int] | None:
         """Publish a packet, and those behind it that are like it, as far as there are funds.
 
@@ -233,8 +237,10 @@ class PlainPackets:
             at: Where its topic begins.
             middle: Where its identifier begins.
             end: Where it ends.
-            answers: The number of packets before it that are still to be acknowledged.
-            before: The number of copies of these.
+            before: The number of copies of those packets before it that are handled with it.
+            acks: What is still to be acknowledged from before.
+            answers: The acknowledgements of the packets before it that are still to be sent; those
+                of these packets are added, if somebody is responsible for them at once.
 
         Returns:
             The numbers of packets and of copies; None if there is more to it.
@@ -251,47 +257,60 @@ class PlainPackets:
         if mqtt5 is not None:
             if data[middle + 2 : middle + 3] != b"\0" or self._publisher.awaits_release:
                 return None  # it has properties, or there may be too many under way
-            if not copies:
-                return None  # it is told so
+            if not copies or acks.pending:
+                return None  # it is told so, or there may be too many
             prefix = 1
         if copies > OUTLETS_A_STEP:
             return None
         inflights: Sequence[Inflight] | None = route.acked.noted
         if inflights is None:
             inflights = route.acked.noted = inflights_of(holders)
-        if len(inflights) < len(holders):
+        later = len(inflights) < len(holders)
+        # Acknowledgements are in order.
+        if answers if later else acks.pending:
             return None
         for holder in plain:
             if type(holder) not in NOT_ACKING:
                 return None
+        step = end - position
         head = data[position:middle]
         nbytes = end - at - 4 - prefix  # the topic without its length, and the payload
         tails = [data[middle + 2 : end]]
         if mqtt5 is None and not account.rated and data.startswith(head, end):
             # Each of them may be taken while those before it leave room (rule 9), as in `find_run`.
             items, room = account.room()
+            unsent = len(answers)
             most = min(
-                (items - answers) // (copies + 1),
-                (room - ANSWER_BYTES * answers) // (nbytes * copies + ANSWER_BYTES),
-                MOST_PACKETS - answers - 1,
+                (items - unsent) // (copies + 1),
+                (room - ANSWER_BYTES * unsent) // (nbytes * copies + ANSWER_BYTES),
+                MOST_PACKETS - unsent - 1,
                 (OUTLETS_A_STEP - before) // copies - 1 if copies else MOST_PACKETS,
             )
-            tails += tails_alike(data, head, end, end - position, most)
+            tails += tails_alike(data, head, end, step, most)
         packets = len(tails)
+        identifiers = [data[n : n + 2] for n in range(middle, middle + step * packets, step)]
         borrow_run(account, packets, nbytes * packets, copies)
-        now = account.ledger.clock()
-        at_once = not answers and packets == 1 and end == len(data)
-        others: list[tuple[Recipient, int]] = []
-        for holder, inflight in zip(holders, inflights, strict=True):
-            held = 0
-            if mqtt5 is None and type(holder) is not Selecting:
-                held = inflight.hold_packets(account, head, tails, nbytes, now, at_once)
-            if held < packets:
-                others.append((holder, held))
-        for holder, held in others:
-            for tail in tails[held:]:
-                hold_all(account, (holder,), Publication(route.topic, tail[prefix:], 1), 1, nbytes)
-            holder.ready()
+        if later:
+            for tail, identifier in zip(tails, identifiers, strict=True):
+                publication = Publication(route.topic, tail[prefix:], 1)
+                ack = acks.begin(PubAck(identifier[0] << 8 | identifier[1]))
+                self._hand_over(holders, publication, nbytes, ack)
+        else:
+            now = account.ledger.clock()
+            at_once = not answers and packets == 1 and end == len(data)
+            others: list[tuple[Recipient, int]] = []
+            for holder, inflight in zip(holders, inflights, strict=True):
+                held = 0
+                if mqtt5 is None and type(holder) is not Selecting:
+                    held = inflight.hold_packets(account, head, tails, nbytes, now, at_once)
+                if held < packets:
+                    others.append((holder, held))
+            for holder, held in others:
+                for tail in tails[held:]:
+                    publication = Publication(route.topic, tail[prefix:], 1)
+                    hold_all(account, (holder,), publication, 1, nbytes)
+                holder.ready()
+            answers += [b"\x40\x02" + identifier for identifier in identifiers]
         if plain:
             for tail in tails:
                 hold_all(account, plain, Publication(route.topic, tail[prefix:]), 1, nbytes)
@@ -299,6 +318,20 @@ class PlainPackets:
         server.dataspace.count_run(packets, copies)
         server.counters.received += packets
         return packets, packets * copies
+
+    def _hand_over(
+        self, holders: Sequence[Recipient], publication: Publication, nbytes: int, ack: PublisherAck
+    ) -> None:
+        """Hand over what has been borrowed for; it is acknowledged when all are responsible."""
+        account = self._client.account
+        ledger = account.ledger
+        outer, ledger.confirming = ledger.confirming, ack
+        try:
+            hold_all(account, holders, publication, 1, nbytes)
+        finally:
+            ledger.confirming = outer
+        make_ready(holders, ledger)
+        ack.handed_over()
 
 
 def inflights_of(holders: Sequence[Recipient]) -> Sequence[Inflight]:
