@@ -246,14 +246,14 @@ async def test_so_they_are_where_somebody_is_responsible_later(
     seed: int, together: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     later = 0
-    hand_over = PlainPackets._hand_over
+    hand_over = PlainPackets.hand_over
 
     def handed_over(self: PlainPackets, *arguments: Any) -> None:
         nonlocal later
         later += 1
         hand_over(self, *arguments)
 
-    monkeypatch.setattr(PlainPackets, "_hand_over", handed_over)
+    monkeypatch.setattr(PlainPackets, "hand_over", handed_over)
     heard, books = await play(seed, together=together, store=tmp_path / "one")
     assert later > 20
     monkeypatch.setattr(PlainPackets, "handle", not_alone)

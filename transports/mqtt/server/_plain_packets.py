@@ -294,7 +294,7 @@ class PlainPackets:
             for tail, identifier in zip(tails, identifiers, strict=True):
                 publication = Publication(route.topic, tail[prefix:], 1)
                 ack = acks.begin(PubAck(identifier[0] << 8 | identifier[1]))
-                self._hand_over(holders, publication, nbytes, ack)
+                self.hand_over(holders, publication, nbytes, ack)
         else:
             now = account.ledger.clock()
             at_once = not answers and packets == 1 and end == len(data)
@@ -319,7 +319,7 @@ class PlainPackets:
         server.counters.received += packets
         return packets, packets * copies
 
-    def _hand_over(
+    def hand_over(
         self, holders: Sequence[Recipient], publication: Publication, nbytes: int, ack: PublisherAck
     ) -> None:
         """Hand over what has been borrowed for; it is acknowledged when all are responsible."""
