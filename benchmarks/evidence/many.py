@@ -50,6 +50,12 @@ CHOSEN: Final = (
 FEW: Final = ("pairs-100", "fan-in-1000", "pairs-100-qos1")
 """Those of the servers in Java, and of all at a small scale."""
 
+ABOUT_BARE: Final = (
+    "*Bare Python* is a program of one page (`benchmarks/peers/routing_server.py`) that finds the "
+    "subscribers of a topic in a dictionary and does nothing else: no sessions, accounts, limits, "
+    "backpressure or checks. What it costs is Python's and the kernel's. "
+)
+
 MOST_QOS0: Final = 1.2
 MOST_QOS1: Final = 1.5
 MOST_P99: Final = 1.5
@@ -177,10 +183,9 @@ def render(data: dict[str, Any]) -> Rendered:
         "publisher; where *4 in flight each* stands, each publisher sends as soon as fewer than "
         "four of its messages are under way. With QoS 1 publishers wait for PUBACK, and "
         "subscribers send it. Topic, content, order and number of all deliveries are checked. NATS "
-        "speaks its own protocol, which has no QoS 1. *Bare Python* is a program of one page "
-        "(`benchmarks/peers/routing_server.py`) that finds the subscribers of a topic in a "
-        "dictionary and does nothing else: no sessions, accounts, limits, backpressure or checks. "
-        "What it costs is Python's and the kernel's. All servers are started for each pass; one "
+        "speaks its own protocol, which has no QoS 1. "
+        + (ABOUT_BARE if BARE in servers else "")
+        + "All servers are started for each pass; one "
         "of them at a time has something to do. The relay's limits of new connections a second are "
         f"off (`{' '.join(CONNECT_AT_ONCE)}`)."
     )
@@ -189,8 +194,8 @@ def render(data: dict[str, Any]) -> Rendered:
         + (f"medians of {passes} passes (minimum-maximum)" if passes > 1 else "one pass")
         + (
             f"; of the relay and {label(CLOSE)}, of what comes at a pace, {passes + more}, "
-            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s; in one of "
-            f"these {label(BARE)} has its turn, too."
+            f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s"
+            + (f"; in one of these {label(BARE)} has its turn, too." if BARE in servers else ".")
             if (more := data.get("paced_passes", 0))
             else "."
         )
