@@ -49,7 +49,10 @@ COMMIT_BYTES = 64 << 20
 READ_SECONDS = 0.2
 """A queue is read if something in it was acknowledged so recently. Its next messages will probably
 be acknowledged before they are on the disk, which is as good as written: the store is not hurried
-for them."""
+for them, unless its consumers are slower than `PROMPT_SECONDS`."""
+
+PROMPT_SECONDS = 0.005
+"""An acknowledgement that takes longer is not waited for: by then a disk has synced ten times."""
 
 LOG_SECONDS = 5.0
 """A relay that ends waits so long for a log to take what it has: as `--grace`."""
@@ -373,8 +376,8 @@ class StoreShelf:
     """
 
     __slots__ = (
-        "_done_at", "_last_late", "_late", "_late_number", "_number", "_shelves", "last_seq",
-        "name", "queue",
+        "_done_at", "_last_late", "_late", "_late_number", "_number", "_shelves", "_timed", "_took",
+        "last_seq", "name", "queue",
     )  # fmt: skip
 
     def __init__(self, shelves: Shelves, name: str, number: int) -> None:
@@ -385,6 +388,9 @@ class StoreShelf:
         self._late_number: int | None = None
         self._last_late = 0
         self._done_at = -math.inf
+        # A message whose acknowledgement is timed, with when it came; and how long the last took.
+        self._timed: tuple[int, float] | None = None
+        self._took = 0.0
         self.name = name
         self.queue: Queue | None = None
         self.last_seq = 0
@@ -406,7 +412,10 @@ class StoreShelf:
             number, seq = self._late_place(seq, batch.changes)
         batch.changes.put(number, seq, header, body, size=message.size)
         batch.users.add(self)
-        if batch.began - self._done_at > READ_SECONDS:
+        if self._timed is None:
+            self._timed = seq, batch.began
+        took = max(self._took, batch.began - self._timed[1])
+        if batch.began - self._done_at > READ_SECONDS or took > PROMPT_SECONDS:
             batch.is_urgent = True
         confirm = message.confirm
         if isinstance(confirm, Writes):
@@ -424,6 +433,9 @@ class StoreShelf:
     def done(self, seqs: Sequence[int]) -> None:
         batch = self._shelves.change()
         changes, self._done_at = batch.changes, batch.began
+        if self._timed is not None and self._timed[0] in seqs:
+            self._took = batch.began - self._timed[1]
+            self._timed = None
         if self._late:
             assert self._late_number is not None
             for seq in self._late.keys() & set(seqs):

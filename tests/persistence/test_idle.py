@@ -9,7 +9,9 @@ import trio
 
 from clearfunds.persistence import Shelves
 from clearfunds.persistence._idle import LAST, LONG_SECONDS, Rests
+from clearfunds.persistence._shelves import PROMPT_SECONDS
 from clearfunds.transports.mqtt import PubAck, open_mqtt
+from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import connected, running
 
 if TYPE_CHECKING:
@@ -128,7 +130,8 @@ async def test_for_a_queue_that_is_read_the_store_is_not_hurried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages are confirmed when they are acknowledged; few are written."""
-    monkeypatch.setattr("clearfunds.persistence._shelves.READ_SECONDS", NEVER)
+    for name in ("READ_SECONDS", "PROMPT_SECONDS"):
+        monkeypatch.setattr(f"clearfunds.persistence._shelves.{name}", NEVER)
     async with running(store=str(tmp_path / "store"), fsync_interval=NEVER) as relay:
         kept = open_mqtt("127.0.0.1", relay.port, client_id="kept", clean_session=False)
         async with kept as client, connected(relay.port, "pub") as publisher:
@@ -140,3 +143,26 @@ async def test_for_a_queue_that_is_read_the_store_is_not_hurried(
             shelves = relay.relay.persistence
             assert isinstance(shelves, Shelves)
             assert shelves.store.statistics().transactions < 25
+
+
+async def test_for_a_consumer_that_takes_its_time_no_publisher_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clearfunds.persistence._shelves.READ_SECONDS", NEVER)
+    async with (
+        running(store=str(tmp_path / "store"), fsync_interval=NEVER) as relay,
+        connected5(relay.port, "kept", session_expiry=600) as kept,
+        connected(relay.port, "pub") as publisher,
+    ):
+        await kept.subscribe("t", options=1)
+        for _ in range(2):
+            await publisher.publish("t", b"x", qos=1, packet_id=1)
+            taken = await kept.publication()
+            await trio.sleep(4 * PROMPT_SECONDS)
+            await kept.send(PubAck(taken.packet_id))
+            await publisher.expect(PubAck(1))
+        # It has taken longer than a disk takes: this one is not acknowledged at all.
+        for number in range(5):
+            await publisher.publish("t", b"x", qos=1, packet_id=number + 1)
+            await publisher.expect(PubAck(number + 1))
+            assert (await kept.publication()).payload == b"x"
