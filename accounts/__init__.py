@@ -19,6 +19,7 @@ from ._books import pass_answers as pass_answers
 from ._books import pass_run as pass_run
 from ._confirm import Confirm as Confirm
 from ._confirm import CountedConfirm as CountedConfirm
+from ._confirm import under_confirm as under_confirm
 from ._errors import AccountError as AccountError
 from ._errors import AuditError as AuditError
 from ._errors import ClosedAccountError as ClosedAccountError

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._ledger import Ledger
+
+T = TypeVar("T")
 
 
 class Confirm(Protocol):
@@ -45,3 +52,17 @@ class CountedConfirm:
 
     def expect(self) -> None:
         self.expected += 1
+
+
+def under_confirm(
+    ledger: Ledger, confirm: Confirm | None, call: Callable[..., T], *args: object
+) -> T:
+    """Call `call`, which hands something over; `confirm` hears who takes responsibility for it.
+
+    For callers that do a turn in one step, as with `commit_run`.
+    """
+    outer, ledger.confirming = ledger.confirming, confirm
+    try:
+        return call(*args)
+    finally:
+        ledger.confirming = outer

@@ -35,8 +35,6 @@ PEERS: Final = ("mosquitto", "nats")
 PAGE_KIB: Final = 4
 """The least that a process can grow by; a logarithmic axis has no zero."""
 
-"""The program that does nothing but accept clients."""
-
 LOOKS: Final = {**STYLES, TRIO.name: Style(GREY, "x", (0, (2, 2)))}
 
 PANELS: Final = (

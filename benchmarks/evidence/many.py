@@ -15,7 +15,7 @@ from benchmarks.evidence._text import in_order, label, listed, middle, table, wr
 from benchmarks.fanout import BUSY
 from benchmarks.many import ROWS, Results, Row, Sample, before_others, measure_all
 from benchmarks.many import Setting as Effort
-from benchmarks.servers import Relay
+from benchmarks.servers import BARE, Relay
 
 PASSES: Final = 2
 PACED_PASSES: Final = 3
@@ -27,7 +27,6 @@ CLOSE: Final = "mosquitto"
 SECONDS: Final = 0.8
 CONNECT_AT_ONCE: Final = ("--connect-rate=none", "--listener-connect-rate=none")
 """Of the relay: or 5,000 clients would take five seconds to connect."""
-BARE: Final = "bare"
 ALWAYS: Final = ("relay", "mosquitto", "nats", "mochi")
 """Measured in all rows and all passes; budgets name them."""
 JAVA: Final = ("hivemq", "artemis")
@@ -93,7 +92,7 @@ def _measure(setting: Setting) -> dict[str, Any]:
         for server in setting.today
     ]
     always = [server for server in today if server.name in ALWAYS]
-    others = [server for server in today if server.name not in (*ALWAYS, *JAVA, BARE)]
+    others = [server for server in today if server.name not in (*ALWAYS, *JAVA, BARE.name)]
 
     def said(text: str) -> None:
         setting.report(f"many: {text}")
@@ -105,15 +104,15 @@ def _measure(setting: Setting) -> dict[str, Any]:
     )
     if full:
         at_a_pace = [ROWS[name] for name in rows if ROWS[name].rate is not None]
-        further = [
-            ([CLOSE], at_a_pace, paced, passes + 1),
-            (JAVA, [ROWS[name] for name in FEW], once, passes + paced.passes + 1),
+        further: list[tuple[Sequence[str], Sequence[str], list[Row], Effort, int]] = [
+            ([CLOSE], [BARE.name], at_a_pace, paced, passes + 1),
+            (JAVA, [], [ROWS[name] for name in FEW], once, passes + paced.passes + 1),
         ]
-        for names, some, how, first in further:
+        for names, single, some, how, first in further:
             servers = [server for server in today if server.name in ("relay", *names)]
             if len(servers) > 1:
-                bare = [server for server in today if server.name == BARE and how is paced]
-                late = measure_all(some, servers, how, said, first=first, once=bare)
+                in_one = [server for server in today if server.name in single]
+                late = measure_all(some, servers, how, said, first=first, once=in_one)
                 results.samples += late.samples
                 results.failures += late.failures
     return {
@@ -184,7 +183,7 @@ def render(data: dict[str, Any]) -> Rendered:
         "four of its messages are under way. With QoS 1 publishers wait for PUBACK, and "
         "subscribers send it. Topic, content, order and number of all deliveries are checked. NATS "
         "speaks its own protocol, which has no QoS 1. "
-        + (ABOUT_BARE if BARE in servers else "")
+        + (ABOUT_BARE if BARE.name in servers else "")
         + "All servers are started for each pass; one "
         "of them at a time has something to do. The relay's limits of new connections a second are "
         f"off (`{' '.join(CONNECT_AT_ONCE)}`)."
@@ -195,7 +194,11 @@ def render(data: dict[str, Any]) -> Rendered:
         + (
             f"; of the relay and {label(CLOSE)}, of what comes at a pace, {passes + more}, "
             f"{more} of which take {data.get('paced_seconds', data['seconds']):g} s"
-            + (f"; in one of these {label(BARE)} has its turn, too." if BARE in servers else ".")
+            + (
+                f"; in one of these {label(BARE.name)} has its turn, too."
+                if BARE.name in servers
+                else "."
+            )
             if (more := data.get("paced_passes", 0))
             else "."
         )
@@ -289,18 +292,18 @@ def _about_bare(results: Results, rows: Mapping[str, Row]) -> list[str]:
         times: list[float] = []
         over: list[float] = []
         for name, row in rows.items():
-            ratios = results.ratios(name, CLOSE, _cpu, BARE)
+            ratios = results.ratios(name, CLOSE, _cpu, BARE.name)
             if row.qos == qos and row.rate is not None and ratios:
                 times.append(statistics.median(ratios))
-                over.append(statistics.median(results.ratios(name, BARE, _cpu)))
+                over.append(statistics.median(results.ratios(name, BARE.name, _cpu)))
         if times:
             said.append(
                 f"with QoS {qos} {min(times):.2f} to {max(times):.2f} times {label(CLOSE)}'s CPU, "
-                f"and the relay {min(over):.2f} to {max(over):.2f} times that of {label(BARE)}"
+                f"and the relay {min(over):.2f} to {max(over):.2f} times that of {label(BARE.name)}"
             )
     if not said:
         return []
-    return [wrapped(f"At a pace, {label(BARE)} takes {'; '.join(said)}.")]
+    return [wrapped(f"At a pace, {label(BARE.name)} takes {'; '.join(said)}.")]
 
 
 def _remarks(results: Results, rows: Mapping[str, Row]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import attrs
 
-from ...accounts import Account, Confirm, Recipient, Turn, commit_run
+from ...accounts import Account, Confirm, Recipient, Turn, commit_run, under_confirm
 from ...accounts._books import borrow_run
 from ...accounts._cooperative import run_to_end
 from .._dataspace import Dataspace
@@ -184,12 +184,7 @@ class VirtualHost(Definitions):
         queues = self.find_queues(exchange, message)
         if queues is None:
             return None
-        ledger = account.ledger
-        outer, ledger.confirming = ledger.confirming, confirm
-        try:
-            commit_run(account, queues, message, 1, nbytes)
-        finally:
-            ledger.confirming = outer
+        under_confirm(account.ledger, confirm, commit_run, account, queues, message, 1, nbytes)
         for queue in queues:
             touched[queue] = None
         self._count(len(queues), False, 1)

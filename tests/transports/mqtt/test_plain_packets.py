@@ -26,7 +26,8 @@ from clearfunds.transports.mqtt import (
 )
 from clearfunds.transports.mqtt.codec._frames import body_of
 from clearfunds.transports.mqtt.server._inflight import Inflight
-from clearfunds.transports.mqtt.server._plain_packets import PlainPackets
+from clearfunds.transports.mqtt.server._plain_packets import MOST_PACKETS, PlainPackets
+from clearfunds.transports.mqtt.server._publisher_acks import PublisherAck
 from clearfunds.transports.mqtt.server._runs import Single
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import SECONDS, PassiveClient, connected, running, until
@@ -187,6 +188,20 @@ def not_at_all(_: PlainPackets, data: bytes, position: int = 0) -> int:
     return position
 
 
+def assert_the_same(
+    plain: tuple[list[object], dict[str, Any]],
+    parsed: tuple[list[object], dict[str, Any]],
+    together: bool,
+) -> None:
+    """See that two plays were heard and booked alike."""
+    (heard, books), (heard_then, books_then) = plain, parsed
+    assert heard == heard_then
+    peaks, peaks_then = books.pop("peaks"), books_then.pop("peaks")
+    assert books == books_then
+    # Of several packets it is chance how many one read has.
+    assert together or peaks == peaks_then
+
+
 def stays(_: Rests) -> None:
     """Put nothing on the disk."""
 
@@ -226,17 +241,13 @@ async def test_the_books_and_the_wire_are_the_same(
     monkeypatch.setattr(Inflight, "hold_packets", held)
     monkeypatch.setattr(PlainPackets, "confirm", confirmed)
     monkeypatch.setattr(PlainPackets, "acknowledge", acknowledged)
-    heard, books = await play(seed, together=together)
+    plain = await play(seed, together=together)
     assert min(quick["confirmed"], quick["acknowledged"]) > 20, quick
     assert min(quick["together"], quick["alike"], quick["run"]) > 3 or not together, quick
     monkeypatch.setattr(PlainPackets, "handle", not_alone)
     monkeypatch.setattr(PlainPackets, "confirm", not_at_all)
-    heard_then, books_then = await play(seed, together=together)
-    assert heard == heard_then
-    peaks, peaks_then = books.pop("peaks"), books_then.pop("peaks")
-    assert books == books_then
-    # Of several packets it is chance how many one read has.
-    assert together or peaks == peaks_then
+    parsed = await play(seed, together=together)
+    assert_the_same(plain, parsed, together)
 
 
 @pytest.mark.rule(7)
@@ -246,23 +257,21 @@ async def test_so_they_are_where_somebody_is_responsible_later(
     seed: int, together: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     later = 0
-    hand_over = PlainPackets.hand_over
+    hold_later = PlainPackets.hold_later
 
-    def handed_over(self: PlainPackets, *arguments: Any) -> None:
+    def held(self: PlainPackets, *arguments: Any) -> list[PublisherAck]:
         nonlocal later
-        later += 1
-        hand_over(self, *arguments)
+        begun = hold_later(self, *arguments)
+        later += len(begun)
+        return begun
 
-    monkeypatch.setattr(PlainPackets, "hand_over", handed_over)
-    heard, books = await play(seed, together=together, store=tmp_path / "one")
+    monkeypatch.setattr(PlainPackets, "hold_later", held)
+    plain = await play(seed, together=together, store=tmp_path / "one")
     assert later > 20
     monkeypatch.setattr(PlainPackets, "handle", not_alone)
     monkeypatch.setattr(PlainPackets, "confirm", not_at_all)
-    heard_then, books_then = await play(seed, together=together, store=tmp_path / "other")
-    assert heard == heard_then
-    peaks, peaks_then = books.pop("peaks"), books_then.pop("peaks")
-    assert books == books_then
-    assert together or peaks == peaks_then
+    parsed = await play(seed, together=together, store=tmp_path / "other")
+    assert_the_same(plain, parsed, together)
 
 
 @pytest.mark.rule(9)
@@ -437,3 +446,29 @@ async def test_what_a_kept_session_is_to_get_is_acknowledged_when_it_is_on_disk(
             await writer.expect(PubAck(5))
             await writer.expect(PubAck(6))
         relay.audit()
+
+
+@pytest.mark.rule(8)
+async def test_more_than_can_be_acknowledged_leave_nothing_owed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection that sends them ends, before they are charged."""
+    most = MOST_PACKETS + 7
+    for module in ("_plain_packets", "_publisher_acks"):
+        monkeypatch.setattr(f"clearfunds.transports.mqtt.server.{module}.MAX_UNACKED", most)
+    async with running(store=tmp_path, fsync_interval=3600.0) as relay:
+        async with connected5(relay.port, "away", session_expiry=600) as away:
+            await away.subscribe("t", options=1)
+            await away.send(Disconnect())
+            await away.gone()
+        async with connected(relay.port, "writer") as writer:
+            await writer.publish("t", b"x", 1, packet_id=1)
+            await writer.expect(PubAck(1))
+            with monkeypatch.context() as disk:
+                disk.setattr(Rests, "_end_wait", stays)
+                await writer.send(
+                    *(Publish("t", b"%03d" % n, 1, packet_id=n) for n in range(2, most + 30))
+                )
+                await writer.gone()
+        relay.audit()
+        assert relay.relay.mqtt.counters.protocol_errors == 1

@@ -178,7 +178,12 @@ class Inflight(LoanQueue):
     @property
     def has_room(self) -> bool:
         """Whether one more may be under way."""
-        return len(self.unacked) + len(self.releasing) + len(self.handed) < self._window
+        return self._places > 0
+
+    @property
+    def _places(self) -> int:
+        """How many more may be under way."""
+        return self._window - len(self.unacked) - len(self.releasing) - len(self.handed)
 
     @property
     def is_backlogged(self) -> bool:
@@ -255,14 +260,13 @@ class Inflight(LoanQueue):
             or type(self._framing) is not Framing
         ):
             return 0
-        unacked = self.unacked
-        room = self._window - len(unacked) - len(self.releasing) - len(self.handed)
-        if room <= 0:
+        held = min(self._places, len(tails))
+        if held <= 0:
             return 0
+        unacked = self.unacked
         if not unacked:
             self.progressed_at = now
-        some = tails[:room] if room < len(tails) else tails
-        for tail in some:
+        for tail in tails[:held]:
             packet_id = self._ids.allocate()
             packet = b"".join((head, packet_id.to_bytes(2, "big"), tail))
             loan = lent(account, [packet], 1, nbytes, self, now)
@@ -274,7 +278,7 @@ class Inflight(LoanQueue):
                     forward_and_send(outlet, loan, packet)
             except Exception as exc:  # noqa: BLE001 (as in `hold`)
                 self.ledger.faults.note(self, SENDING, exc)
-        return len(some)
+        return held
 
     def keep_order(self) -> None:
         """Let all that is here go before whatever comes later, also if it is fair."""
@@ -396,7 +400,8 @@ class Inflight(LoanQueue):
 
     def _go_on(self) -> None:
         """Send what there is room for; what groups have for the client after that."""
-        self._fill()
+        if self.queue or self._flows or self.lagging:  # most have nothing that waits
+            self._fill()
         if self._room is not None:
             let_on(self._room)
 
@@ -451,8 +456,7 @@ class Inflight(LoanQueue):
         else:
             return False
         self._ids.release_all(ids)
-        if self.queue or self._flows or self.lagging or self._spool or self._room is not None:
-            self._go_on()
+        self._go_on()
         return True
 
     def received(self, packet_id: int) -> bool:
@@ -526,7 +530,7 @@ class Inflight(LoanQueue):
             self._framing = Readable.before(self._framing, rights)
 
     def _fill(self) -> None:
-        while len(self.unacked) + len(self.releasing) + len(self.handed) < self._window:
+        while self._places > 0:
             if self._flows is not None and not self.queue:
                 if self._flows:
                     self.queue.append(self._flows.pop())

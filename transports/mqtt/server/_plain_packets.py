@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ....accounts import borrow_run, hold_all, make_ready
+from ....accounts import borrow_run, hold_all, make_ready, under_confirm
 from ....dataspace import Publication
 from ....dataspace._at_least_once import AtLeastOnce
 from ..._direct_send import answer_and_send
@@ -22,6 +22,7 @@ from ..codec._frames import PUBACK, PUBLISH, QOS_1, body_of
 from ..codec._packets import PubAck
 from ._inflight import Inflight
 from ._mqtt5 import AtMostOnce
+from ._publisher_acks import MAX_UNACKED
 from ._selecting import Selecting
 
 if TYPE_CHECKING:
@@ -120,10 +121,10 @@ class PlainPackets:
         size = len(data)
         if size < LEAST_BYTES:
             return None
+        end = body_of(data, 0)[1]
+        several = end < size
         work = self._work
-        # The length has one digit or two: other packets are not plain.
-        several = size != (data[1] + 2 if data[1] < 128 else (data[2] << 7) + (data[1] & 127) + 3)
-        if several and not work.begin():
+        if end > size or (several and not work.begin()):
             return None
         position = self.confirm(data)
         if several:
@@ -203,7 +204,7 @@ class PlainPackets:
             identifier = data[middle : middle + 2]
             if middle + 2 > end or identifier == b"\0\0":
                 break
-            found = self._publish(data, position, at, middle, end, copies, acks, answers)
+            found = self._publish(data, position, at, middle, end, packets, copies, answers)
             if found is None:
                 break
             packets += found[0]
@@ -225,8 +226,8 @@ class PlainPackets:
         at: int,
         middle: int,
         end: int,
-        before: int,
-        acks: PublisherAcks,
+        packets: int,
+        copies: int,
         answers: list[bytes],
     ) -> tuple[int, int] | None:
         """Publish a packet, and those behind it that are like it, as far as there are funds.
@@ -237,38 +238,41 @@ class PlainPackets:
             at: Where its topic begins.
             middle: Where its identifier begins.
             end: Where it ends.
-            before: The number of copies of those packets before it that are handled with it.
-            acks: What is still to be acknowledged from before.
-            answers: The acknowledgements of the packets before it that are still to be sent; those
-                of these packets are added, if somebody is responsible for them at once.
+            packets: The number of packets that were handled before it, of the same read.
+            copies: The number of their copies.
+            answers: The acknowledgements of theirs that are still to be sent; those of these
+                packets are added, if somebody is responsible for them at once.
 
         Returns:
             The numbers of packets and of copies; None if there is more to it.
         """
         client = self._client
         account = client.account
+        acks = self._publisher.acks
+        assert acks is not None, "`confirm` has seen it"
         route = self._forwarder.route_of(data[at:middle])
         if route is None or route.looked_into:
             return None
         holders, plain = route.acked.holders, route.unacked.holders
-        copies = len(holders) + len(plain)
+        fanout = len(holders) + len(plain)
         mqtt5 = client.mqtt5
         prefix = 0
         if mqtt5 is not None:
             if data[middle + 2 : middle + 3] != b"\0" or self._publisher.awaits_release:
                 return None  # it has properties, or there may be too many under way
-            if not copies or acks.pending:
+            if not fanout or acks.pending:
                 return None  # it is told so, or there may be too many
             prefix = 1
-        if copies > OUTLETS_A_STEP:
+        if fanout > OUTLETS_A_STEP:
             return None
         inflights: Sequence[Inflight] | None = route.acked.noted
         if inflights is None:
             inflights = route.acked.noted = inflights_of(holders)
         later = len(inflights) < len(holders)
-        # Acknowledgements are in order.
-        if answers if later else acks.pending:
-            return None
+        if acks.pending and not later:
+            return None  # acknowledgements are in order
+        if later and (answers or len(acks.pending) > MAX_UNACKED - MOST_PACKETS):
+            return None  # likewise; and `begin` may have to refuse one
         for holder in plain:
             if type(holder) not in NOT_ACKING:
                 return None
@@ -281,57 +285,65 @@ class PlainPackets:
             items, room = account.room()
             unsent = len(answers)
             most = min(
-                (items - unsent) // (copies + 1),
-                (room - ANSWER_BYTES * unsent) // (nbytes * copies + ANSWER_BYTES),
-                MOST_PACKETS - unsent - 1,
-                (OUTLETS_A_STEP - before) // copies - 1 if copies else MOST_PACKETS,
+                (items - unsent) // (fanout + 1),
+                (room - ANSWER_BYTES * unsent) // (nbytes * fanout + ANSWER_BYTES),
+                MOST_PACKETS - packets - 1,
+                (OUTLETS_A_STEP - copies) // fanout - 1 if fanout else MOST_PACKETS,
             )
             tails += tails_alike(data, head, end, step, most)
-        packets = len(tails)
-        identifiers = [data[n : n + 2] for n in range(middle, middle + step * packets, step)]
-        borrow_run(account, packets, nbytes * packets, copies)
+        count = len(tails)
+        identifiers = [data[n : n + 2] for n in range(middle, middle + step * count, step)]
+        borrow_run(account, count, nbytes * count, fanout)
+        begun: Sequence[PublisherAck] = ()
+        touched: Sequence[Recipient] = holders
         if later:
-            for tail, identifier in zip(tails, identifiers, strict=True):
-                publication = Publication(route.topic, tail[prefix:], 1)
-                ack = acks.begin(PubAck(identifier[0] << 8 | identifier[1]))
-                self.hand_over(holders, publication, nbytes, ack)
+            publications = publications_of(route.topic, tails, prefix, 1)
+            begun = self.hold_later(acks, identifiers, holders, publications, nbytes)
         else:
             now = account.ledger.clock()
-            at_once = not answers and packets == 1 and end == len(data)
-            others: list[tuple[Recipient, int]] = []
+            at_once = not answers and count == 1 and end == len(data)
+            touched = []
             for holder, inflight in zip(holders, inflights, strict=True):
                 held = 0
                 if mqtt5 is None and type(holder) is not Selecting:
                     held = inflight.hold_packets(account, head, tails, nbytes, now, at_once)
-                if held < packets:
-                    others.append((holder, held))
-            for holder, held in others:
-                for tail in tails[held:]:
-                    publication = Publication(route.topic, tail[prefix:], 1)
-                    hold_all(account, (holder,), publication, 1, nbytes)
-                holder.ready()
+                if held < count:
+                    touched.append(holder)
+                    for each in publications_of(route.topic, tails[held:], prefix, 1):
+                        hold_all(account, (holder,), each, 1, nbytes)
             answers += [b"\x40\x02" + identifier for identifier in identifiers]
         if plain:
-            for tail in tails:
-                hold_all(account, plain, Publication(route.topic, tail[prefix:]), 1, nbytes)
+            for each in publications_of(route.topic, tails, prefix, 0):
+                hold_all(account, plain, each, 1, nbytes)
+        if touched:
+            make_ready(touched, account.ledger)
+        for ack in begun:
+            ack.handed_over()
         server = client.server
-        server.dataspace.count_run(packets, copies)
-        server.counters.received += packets
-        return packets, packets * copies
+        server.dataspace.count_run(count, fanout)
+        server.counters.received += count
+        return count, count * fanout
 
-    def hand_over(
-        self, holders: Sequence[Recipient], publication: Publication, nbytes: int, ack: PublisherAck
-    ) -> None:
-        """Hand over what has been borrowed for; it is acknowledged when all are responsible."""
+    def hold_later(
+        self,
+        acks: PublisherAcks,
+        identifiers: Sequence[bytes],
+        holders: Sequence[Recipient],
+        publications: Sequence[Publication],
+        nbytes: int,
+    ) -> list[PublisherAck]:
+        """Hand over publications, each for holders that say later when they are responsible for it.
+
+        Returns:
+            Their acknowledgements, which are due when all have said so.
+        """
         account = self._client.account
-        ledger = account.ledger
-        outer, ledger.confirming = ledger.confirming, ack
-        try:
-            hold_all(account, holders, publication, 1, nbytes)
-        finally:
-            ledger.confirming = outer
-        make_ready(holders, ledger)
-        ack.handed_over()
+        begun: list[PublisherAck] = []
+        for identifier, publication in zip(identifiers, publications, strict=True):
+            ack = acks.begin(PubAck(int.from_bytes(identifier, "big")))
+            begun.append(ack)
+            under_confirm(account.ledger, ack, hold_all, account, holders, publication, 1, nbytes)
+        return begun
 
 
 def inflights_of(holders: Sequence[Recipient]) -> Sequence[Inflight]:
@@ -343,6 +355,11 @@ def inflights_of(holders: Sequence[Recipient]) -> Sequence[Inflight]:
             break
         found.append(inflight)
     return found
+
+
+def publications_of(topic: str, tails: Sequence[bytes], prefix: int, qos: int) -> list[Publication]:
+    """Return the publications of packets that are alike, with `prefix` bytes before a payload."""
+    return [Publication(topic, tail[prefix:], qos) for tail in tails]
 
 
 def tails_alike(data: bytes, head: bytes, start: int, step: int, most: int) -> list[bytes]:
