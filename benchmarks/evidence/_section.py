@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 import attrs
 
 from benchmarks.fanout import Cores
+from benchmarks.many import before_others
 from benchmarks.servers import AnyServer
 
 NO_CELLS: Final[Mapping[str, Mapping[str, str]]] = {}
@@ -35,6 +37,26 @@ class Setting:
     def server(self, name: str) -> AnyServer | None:
         """Return the server of that name; None if it is not here."""
         return next((server for server in self.servers if server.name == name), None)
+
+
+RAN_BEFORE_OTHERS: Final = (
+    "Servers and generator ran before the machine's other processes (nice -20)."
+)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Generator[bool]:
+    """Run before other processes of the machine for the length of a block, if that is allowed.
+
+    Yields whether it is: only root may.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(before_others())
+        except PermissionError:
+            yield False
+        else:
+            yield True
 
 
 @attrs.frozen

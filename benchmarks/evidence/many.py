@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import statistics
@@ -10,10 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.evidence._plot import decades, figure_of, style_of
-from benchmarks.evidence._section import Claim, Rendered, Section, Setting
+from benchmarks.evidence._section import (
+    RAN_BEFORE_OTHERS,
+    Claim,
+    Rendered,
+    Section,
+    Setting,
+    undisturbed,
+)
 from benchmarks.evidence._text import in_order, label, listed, middle, table, wrapped
 from benchmarks.fanout import BUSY
-from benchmarks.many import ROWS, Results, Row, Sample, before_others, measure_all
+from benchmarks.many import ROWS, Results, Row, Sample, measure_all
 from benchmarks.many import Setting as Effort
 from benchmarks.servers import BARE, Relay
 
@@ -21,10 +27,10 @@ PASSES: Final = 2
 PACED_PASSES: Final = 3
 """So many more for the relay and `CLOSE`, of what comes at a pace: a 99th percentile of a pass is
 as high as the machine's longest pause in it, and the median of two passes is no better."""
-PACED_SECONDS: Final = 1.6
+PACED_SECONDS: Final = 1.5
 """A pause of 4 ms, as other processes make, is a 99th percentile of 0.4 s."""
 CLOSE: Final = "mosquitto"
-SECONDS: Final = 0.8
+SECONDS: Final = 0.7
 CONNECT_AT_ONCE: Final = ("--connect-rate=none", "--listener-connect-rate=none")
 """Of the relay: or 5,000 clients would take five seconds to connect."""
 ALWAYS: Final = ("relay", "mosquitto", "nats", "mochi")
@@ -68,12 +74,7 @@ Found = Mapping[str, Any]
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Measure the rows, before other processes of the machine as far as that is allowed."""
-    with contextlib.ExitStack() as stack:
-        first = True
-        try:
-            stack.enter_context(before_others())
-        except PermissionError:
-            first = False
+    with undisturbed() as first:
         return _measure(setting) | {"before_others": first}
 
 
@@ -207,11 +208,7 @@ def render(data: dict[str, Any]) -> Rendered:
         "**Latency from when a message was due**, 50th and 99th percentile in milliseconds "
         "(medians of the passes). The generator sleeps while nothing is to be done: the wake-ups "
         "of its core are part of every figure."
-        + (
-            " Servers and generator ran before the machine's other processes (nice -20)."
-            if data.get("before_others")
-            else ""
-        )
+        + (f" {RAN_BEFORE_OTHERS}" if data.get("before_others") else "")
     )
     dense = [name for name, row in rows.items() if row.rate is None]
     blocks = [
