@@ -167,9 +167,7 @@ class Link:
             self._just_begun = False
         else:
             await trio.lowlevel.wait_readable(self._fd)
-        size = self.read_bytes
-        if self.book is not None and self.book.read_bytes < size:
-            size = self.book.read_bytes
+        size = self._read_size()
         while True:
             try:
                 data = sock.recv(size)
@@ -183,6 +181,25 @@ class Link:
                 if self.secure is not None and self.secure.is_at_end:
                     self._maybe_more = True  # the socket itself need not become readable for that
                 return data
+
+    async def receive_first(self, reactor: Reactor) -> bytes:
+        """As the first `receive` after `begin`, of a link that can be lent.
+
+        If nothing is there yet, `reactor` waits for it, which will watch the socket anyway: Trio
+        would put it into its own epoll set, and take it out again.
+        """
+        size = self._read_size()
+        try:
+            data = self.sock.recv(size)
+        except BlockingIOError:
+            found = await self.lend(reactor, _leave)
+            assert found is not None
+            return found
+        self._maybe_more = len(data) == size
+        return data
+
+    def _read_size(self) -> int:
+        return self.read_bytes if self.book is None else min(self.read_bytes, self.book.read_bytes)
 
     async def lend(self, reactor: Reactor, step: Step) -> bytes | None:
         """Lend the socket: `reactor` reads it and does `step`, until that does not go on.
@@ -228,3 +245,8 @@ class Link:
         # Tasks that still wait for it must hear of it before its number is reused.
         trio.lowlevel.notify_closing(self.sock)
         self.sock.close()
+
+
+def _leave(data: bytes) -> None:
+    """Leave what was read to the task: see `Step`."""
+    del data

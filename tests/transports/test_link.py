@@ -10,7 +10,8 @@ import trio
 from trio.testing import assert_checkpoints, assert_no_checkpoints, wait_all_tasks_blocked
 
 from clearfunds.transports import Link
-from clearfunds.transports._link import READ_BYTES
+from clearfunds.transports._link import LITTLE_BYTES, READ_BYTES
+from clearfunds.transports._reactor import Reactor, open_reactor
 
 
 @pytest.fixture
@@ -50,6 +51,34 @@ async def test_the_read_of_a_task_that_has_just_begun_takes_what_is_there(
     peer.send(b"second")
     with assert_checkpoints():
         assert await link.receive() == b"second"
+
+
+async def test_a_first_read_waits_in_the_reactor(pair: tuple[Link, socket.socket]) -> None:
+    link, peer = pair
+    got: list[bytes] = []
+
+    async def read(reactor: Reactor) -> None:
+        got.append(await link.receive_first(reactor))
+
+    async with open_reactor() as reactor:
+        assert reactor is not None
+        peer.send(b"is there")
+        with assert_no_checkpoints():
+            assert await link.receive_first(reactor) == b"is there"
+        with trio.move_on_after(0.01) as scope:
+            await link.receive_first(reactor)
+        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, reactor)
+            await wait_all_tasks_blocked()
+            peer.send(bytes(LITTLE_BYTES) + b"rest")
+        assert got == [bytes(LITTLE_BYTES)]
+        assert await link.receive() == b"rest"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, reactor)
+            await wait_all_tasks_blocked()
+            peer.close()
+        assert got[1:] == [b""]
 
 
 async def test_a_read_waits_for_something(pair: tuple[Link, socket.socket]) -> None:

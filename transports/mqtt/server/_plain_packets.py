@@ -20,9 +20,11 @@ from ..._outlet import Outlet
 from ..codec._connection import State
 from ..codec._frames import PUBACK, PUBLISH, QOS_1, body_of
 from ..codec._packets import PubAck
+from ._framing import Alike
 from ._inflight import Inflight
 from ._mqtt5 import AtMostOnce
 from ._publisher_acks import MAX_UNACKED
+from ._reframe import NONE
 from ._selecting import Selecting
 
 if TYPE_CHECKING:
@@ -258,11 +260,11 @@ class PlainPackets:
         mqtt5 = client.mqtt5
         prefix = 0
         if mqtt5 is not None:
-            if data[middle + 2 : middle + 3] != b"\0" or self._publisher.awaits_release:
+            if data[middle + 2 : middle + 3] != NONE or self._publisher.awaits_release:
                 return None  # it has properties, or there may be too many under way
             if not fanout or acks.pending:
                 return None  # it is told so, or there may be too many
-            prefix = 1
+            prefix = len(NONE)
         if fanout > OUTLETS_A_STEP:
             return None
         inflights: Sequence[Inflight] | None = route.acked.noted
@@ -280,7 +282,8 @@ class PlainPackets:
         head = data[position:middle]
         nbytes = end - at - 4 - prefix  # the topic without its length, and the payload
         tails = [data[middle + 2 : end]]
-        if mqtt5 is None and not account.rated and data.startswith(head, end):
+        # The later ones of MQTT 5 have to be counted one by one: see `Publisher.acks`.
+        if not (account.rated or (later and mqtt5)) and data.startswith(head, end):
             # Each of them may be taken while those before it leave room (rule 9), as in `find_run`.
             items, room = account.room()
             unsent = len(answers)
@@ -290,7 +293,7 @@ class PlainPackets:
                 MOST_PACKETS - packets - 1,
                 (OUTLETS_A_STEP - copies) // fanout - 1 if fanout else MOST_PACKETS,
             )
-            tails += tails_alike(data, head, end, step, most)
+            tails += tails_alike(data, head, NONE[:prefix], end, step, most)
         count = len(tails)
         identifiers = [data[n : n + 2] for n in range(middle, middle + step * count, step)]
         borrow_run(account, count, nbytes * count, fanout)
@@ -303,10 +306,12 @@ class PlainPackets:
             now = account.ledger.clock()
             at_once = not answers and count == 1 and end == len(data)
             touched = []
+            alike = Alike(head, tails, mqtt5=bool(prefix))
             for holder, inflight in zip(holders, inflights, strict=True):
-                held = 0
-                if mqtt5 is None and type(holder) is not Selecting:
-                    held = inflight.hold_packets(account, head, tails, nbytes, now, at_once)
+                selected = type(holder) is Selecting
+                held = inflight.hold_packets(
+                    account, alike, nbytes, now, at_once=at_once, selected=selected
+                )
                 if held < count:
                     touched.append(holder)
                     for each in publications_of(route.topic, tails[held:], prefix, 1):
@@ -362,12 +367,15 @@ def publications_of(topic: str, tails: Sequence[bytes], prefix: int, qos: int) -
     return [Publication(topic, tail[prefix:], qos) for tail in tails]
 
 
-def tails_alike(data: bytes, head: bytes, start: int, step: int, most: int) -> list[bytes]:
+def tails_alike(
+    data: bytes, head: bytes, prefix: bytes, start: int, step: int, most: int
+) -> list[bytes]:
     """Return what is behind the identifiers of packets that follow each other.
 
     Args:
         data: What was read.
         head: What each of them has before its identifier.
+        prefix: What each has right behind it.
         start: Where the first begins.
         step: The length of each.
         most: The most that are looked for.
@@ -376,6 +384,8 @@ def tails_alike(data: bytes, head: bytes, start: int, step: int, most: int) -> l
     for position in range(start, min(len(data) - step + 1, start + step * most), step):
         middle = position + len(head)
         if not data.startswith(head, position) or data[middle : middle + 2] == b"\0\0":
+            break
+        if prefix and not data.startswith(prefix, middle + 2):
             break
         tails.append(data[middle + 2 : position + step])
     return tails
