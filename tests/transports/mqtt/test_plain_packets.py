@@ -257,8 +257,8 @@ async def test_the_books_and_the_wire_are_the_same(
         quick["alike"] += count
         return count
 
-    def held(self: Inflight, account: Account, *arguments: Any, **more: Any) -> int:
-        count = hold_packets(self, account, *arguments, **more)
+    def held(self: Inflight, account: Account, *arguments: Any) -> int:
+        count = hold_packets(self, account, *arguments)
         quick[f"run of {account.name.rpartition('/')[2]}"] += count > 1
         return count
 

@@ -17,51 +17,50 @@ from ._reframe import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from ....dataspace import Publication
+
+    Form: TypeAlias = tuple[bytes, Sequence[bytes]]
 
 
 class Alike:
     """QoS 1 packets of one topic and size, without properties, in the form of either version.
 
+    A form is what each packet has before its identifier, and what they have behind it.
+
     Args:
-        head: What each has before its identifier.
-        tails: What they have behind it.
-        mqtt5: Whether they came as MQTT 5.
+        mqtt311: Their form in MQTT 3.1.1, if they came so.
+        mqtt5: Their form in MQTT 5, if they came so.
     """
 
-    __slots__ = ("_mqtt5", "_mqtt311", "head", "tails")
+    __slots__ = ("_mqtt5", "_mqtt311")
 
-    def __init__(self, head: bytes, tails: Sequence[bytes], *, mqtt5: bool) -> None:
-        self.head = head
-        self.tails = tails
-        found = head, tails
-        self._mqtt311: tuple[bytes, Sequence[bytes]] | None = None if mqtt5 else found
-        self._mqtt5: tuple[bytes, Sequence[bytes]] | None = found if mqtt5 else None
+    def __init__(self, mqtt311: Form | None, mqtt5: Form | None) -> None:
+        self._mqtt311 = mqtt311
+        self._mqtt5 = mqtt5
 
     @property
-    def size(self) -> int:
-        """The size of each in MQTT 5, in bytes."""
-        head, tails = self.as_mqtt5()
-        return len(head) + 2 + len(tails[0])
-
-    def as_mqtt311(self) -> tuple[bytes, Sequence[bytes]]:
-        """Return what is before the identifiers and behind them in MQTT 3.1.1."""
+    def mqtt311(self) -> Form:
+        """Their form in MQTT 3.1.1."""
         if self._mqtt311 is None:
-            tails = [tail[len(NONE) :] for tail in self.tails]
-            self._mqtt311 = self._longer(-len(NONE)), tails
+            head, tails = self.mqtt5
+            self._mqtt311 = longer(head, -len(NONE)), [tail[len(NONE) :] for tail in tails]
         return self._mqtt311
 
-    def as_mqtt5(self) -> tuple[bytes, Sequence[bytes]]:
-        """Return the same in MQTT 5."""
+    @property
+    def mqtt5(self) -> Form:
+        """Their form in MQTT 5."""
         if self._mqtt5 is None:
-            self._mqtt5 = self._longer(len(NONE)), [NONE + tail for tail in self.tails]
+            head, tails = self.mqtt311
+            self._mqtt5 = longer(head, len(NONE)), [NONE + tail for tail in tails]
         return self._mqtt5
 
-    def _longer(self, more: int) -> bytes:
-        """Return the head of packets that are so much longer."""
-        at, end = body_of(self.head, 0)
-        return self.head[:1] + encode_remaining_length(end - at + more) + self.head[at:]
+
+def longer(head: bytes, more: int) -> bytes:
+    """Return the beginning of a packet that is so much longer."""
+    at, end = body_of(head, 0)
+    return head[:1] + encode_remaining_length(end - at + more) + head[at:]
 
 
 class Framing:
@@ -92,7 +91,7 @@ class Framing:
             packet_id,
         )
 
-    def alike(self, packets: Alike, *, selected: bool) -> tuple[bytes, Sequence[bytes]] | None:
+    def alike(self, packets: Alike, selected: bool) -> Form | None:
         """Return the packets as `frame` would make them, without their identifiers.
 
         Args:
@@ -100,9 +99,9 @@ class Framing:
             selected: Whether something selects the publications that this client gets.
 
         Returns:
-            What is before the identifiers and behind them; None if `frame` has to see to each.
+            Their form for this client; None if `frame` has to see to each.
         """
-        return None if selected else packets.as_mqtt311()
+        return None if selected else packets.mqtt311
 
     def why_not(self, publication: Publication) -> Outcome:
         """Return the outcome of a publication that must not be sent."""

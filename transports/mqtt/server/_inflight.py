@@ -232,7 +232,6 @@ class Inflight(LoanQueue):
         packets: Alike,
         nbytes: int,
         now: float,
-        *,
         at_once: bool,
         selected: bool,
     ) -> int:
@@ -255,11 +254,13 @@ class Inflight(LoanQueue):
         outlet = self._outlet
         if outlet.diverted or self.queue or self.lagging or self.closed or self._flows:
             return 0
-        framed = self._framing.alike(packets, selected=selected)
-        held = min(self._places, len(packets.tails))
-        if framed is None or held <= 0:
+        form = self._framing.alike(packets, selected)
+        if form is None:
             return 0
-        head, tails = framed
+        head, tails = form
+        held = min(self._places, len(tails))
+        if held <= 0:
+            return 0
         unacked = self.unacked
         if not unacked:
             self.progressed_at = now

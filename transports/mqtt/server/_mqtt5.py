@@ -13,7 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,12 +29,13 @@ from ._aliases import Aliases
 from ._bridges import Bridge, is_nobodys
 from ._droppable import QOS_ZERO, with_packet_id
 from ._filters import Filters
-from ._framing import Alike, Framing
+from ._framing import Framing
 from ._reframe import as_mqtt5
 from ._selecting import select_by
 
 if TYPE_CHECKING:
     from ..._outlet import Outlet
+    from ._framing import Alike, Form
 
 MQTT5: Final = "mqtt5"
 """The key of a batch's frames in MQTT 5; see `Batch.framed`."""
@@ -175,12 +176,13 @@ class Mqtt5(Framing):
         )
         return data if limit is None or len(data) <= limit else b""
 
-    def alike(self, packets: Alike, *, selected: bool) -> tuple[bytes, Sequence[bytes]] | None:
+    def alike(self, packets: Alike, selected: bool) -> Form | None:
         del selected  # `takes_runs` says whether anything is
         if not self.takes_runs or self._aliases is not None:
             return None
+        head, tails = form = packets.mqtt5
         limit = self.max_packet_size
-        return packets.as_mqtt5() if limit is None or packets.size <= limit else None
+        return form if limit is None or len(head) + 2 + len(tails[0]) <= limit else None
 
     def put_aside(self, publication: Publication) -> bytes:
         return self.frame(publication, 1, aside=True)

@@ -306,12 +306,11 @@ class PlainPackets:
             now = account.ledger.clock()
             at_once = not answers and count == 1 and end == len(data)
             touched = []
-            alike = Alike(head, tails, mqtt5=bool(prefix))
+            form = head, tails
+            alike = Alike(None, form) if prefix else Alike(form, None)
             for holder, inflight in zip(holders, inflights, strict=True):
                 selected = type(holder) is Selecting
-                held = inflight.hold_packets(
-                    account, alike, nbytes, now, at_once=at_once, selected=selected
-                )
+                held = inflight.hold_packets(account, alike, nbytes, now, at_once, selected)
                 if held < count:
                     touched.append(holder)
                     for each in publications_of(route.topic, tails[held:], prefix, 1):
