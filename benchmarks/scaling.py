@@ -230,7 +230,7 @@ class Sample:
 class Effort:
     """The amount of measuring."""
 
-    seconds: float = 0.4
+    seconds: float = 0.3
     """Of each measurement."""
     rounds: int = 2
     most: int = SIZES[-1]

@@ -27,7 +27,7 @@ PASSES: Final = 2
 PACED_PASSES: Final = 3
 """So many more for the relay and `CLOSE`, of what comes at a pace: a 99th percentile of a pass is
 as high as the machine's longest pause in it, and the median of two passes is no better."""
-PACED_SECONDS: Final = 1.5
+PACED_SECONDS: Final = 1.4
 """A pause of 4 ms, as other processes make, is a 99th percentile of 0.4 s."""
 CLOSE: Final = "mosquitto"
 SECONDS: Final = 0.7
