@@ -141,13 +141,6 @@ class Link:
             if self.user is None or self.user == NO_USER:
                 raise RemoteProtocolError("the client's certificate has no common name")
 
-    def begin(self) -> None:
-        """Let the next `receive` be no checkpoint if something is there: the task has just begun.
-
-        Most peers have spoken by the time that they are accepted.
-        """
-        self._just_begun = True
-
     async def receive(self) -> bytes:
         """Read available bytes, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
 
@@ -182,12 +175,16 @@ class Link:
                     self._maybe_more = True  # the socket itself need not become readable for that
                 return data
 
-    async def receive_first(self, reactor: Reactor) -> bytes:
-        """As the first `receive` after `begin`, of a link that can be lent.
+    async def receive_first(self, reactor: Reactor | None) -> bytes:
+        """As `receive`, by a task that has just begun: no checkpoint if something is there.
 
-        If nothing is there yet, `reactor` waits for it, which will watch the socket anyway: Trio
-        would put it into its own epoll set, and take it out again.
+        Most peers have spoken by the time that they are accepted. For the others `reactor` waits,
+        if the link can be lent to one, which will watch the socket anyway: Trio would put it into
+        its own epoll set, and take it out again.
         """
+        if reactor is None:
+            self._just_begun = True
+            return await self.receive()
         size = self._read_size()
         try:
             data = self.sock.recv(size)

@@ -232,11 +232,7 @@ class Session(LoggedConnection[ServerT], abc.ABC, Generic[ServerT, AccountT]):
         size = 0
         if self.account is None:
             # Nothing is to be done, or to be paid first, before the peer has said who it is.
-            if reactor is None:
-                link.begin()
-                self._received(await link.receive())
-            else:
-                self._received(await link.receive_first(reactor))
+            self._received(await link.receive_first(reactor))
         while True:
             if self._hold is not None:
                 await self._held(self._hold)

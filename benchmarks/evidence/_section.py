@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -39,24 +40,32 @@ class Setting:
         return next((server for server in self.servers if server.name == name), None)
 
 
-RAN_BEFORE_OTHERS: Final = (
-    "Servers and generator ran before the machine's other processes (nice -20)."
-)
+def undisturbed(
+    measure: Callable[[Setting], dict[str, Any]],
+) -> Callable[[Setting], dict[str, Any]]:
+    """Have a section measured before other processes of the machine, if that is allowed.
 
-
-@contextlib.contextmanager
-def undisturbed() -> Generator[bool]:
-    """Run before other processes of the machine for the length of a block, if that is allowed.
-
-    Yields whether it is: only root may.
+    Only root may. The data say whether it was: see `about_nice`.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(before_others())
-        except PermissionError:
-            yield False
-        else:
-            yield True
+
+    @functools.wraps(measure)
+    def before(setting: Setting) -> dict[str, Any]:
+        with contextlib.ExitStack() as stack:
+            first = True
+            try:
+                stack.enter_context(before_others())
+            except PermissionError:
+                first = False
+            return measure(setting) | {"before_others": first}
+
+    return before
+
+
+def about_nice(data: Mapping[str, Any]) -> str:
+    """Return what a page adds to a sentence about a section that was measured `undisturbed`."""
+    if not data.get("before_others"):
+        return ""
+    return " Servers and generator ran before the machine's other processes (nice -20)."
 
 
 @attrs.frozen

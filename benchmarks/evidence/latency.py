@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.evidence._plot import decades, figure_of, style_of
-from benchmarks.evidence._section import (
-    RAN_BEFORE_OTHERS,
-    Claim,
-    Rendered,
-    Section,
-    Setting,
-    undisturbed,
-)
+from benchmarks.evidence._section import Claim, Rendered, Section, Setting, about_nice, undisturbed
 from benchmarks.evidence._text import first_line, in_order, label, listed, middle, table, wrapped
 from benchmarks.fanout import BUSY, Cores, Regime
 from benchmarks.fanout import measure as measure_most
@@ -80,16 +73,9 @@ QUANTILES: Final = ("p50", "p99", "p99.9", "max")
 # -- Measuring -------------------------------------------------------------------------------------
 
 
+@undisturbed
 def measure(setting: Setting) -> dict[str, Any]:
-    """Find out what each server does at most, then run all at half of the least.
-
-    Before other processes of the machine, as far as that is allowed.
-    """
-    with undisturbed() as first:
-        return _measure(setting) | {"before_others": first}
-
-
-def _measure(setting: Setting) -> dict[str, Any]:
+    """Find out what each server does at most, then run all at half of the least."""
     seconds = max(0.25, SECONDS * setting.scale)
     turns = max(1, round(TURNS * setting.scale))
     full = setting.scale >= 0.5
@@ -338,8 +324,7 @@ def render(data: dict[str, Any]) -> Rendered:
             "used. *Late* is the generator's own delay in sending, at its 99th percentile: a "
             "latency not far above it says little about a server. A run with more than "
             f"{DISTURBED:g} µs of it was disturbed by the machine and repeated, at most {RETRIES} "
-            "times, for any server; the run with the smallest delay counts."
-            + (f" {RAN_BEFORE_OTHERS}" if data.get("before_others") else "")
+            "times, for any server; the run with the smallest delay counts." + about_nice(data)
         )
     )
     return Rendered("\n\n".join(blocks), {"latency": lambda: figure(paces)}, claims, _beside(paces))

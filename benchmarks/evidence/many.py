@@ -9,14 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.evidence._plot import decades, figure_of, style_of
-from benchmarks.evidence._section import (
-    RAN_BEFORE_OTHERS,
-    Claim,
-    Rendered,
-    Section,
-    Setting,
-    undisturbed,
-)
+from benchmarks.evidence._section import Claim, Rendered, Section, Setting, about_nice, undisturbed
 from benchmarks.evidence._text import in_order, label, listed, middle, table, wrapped
 from benchmarks.fanout import BUSY
 from benchmarks.many import ROWS, Results, Row, Sample, measure_all
@@ -72,13 +65,8 @@ Found = Mapping[str, Any]
 # -- Measuring -------------------------------------------------------------------------------------
 
 
+@undisturbed
 def measure(setting: Setting) -> dict[str, Any]:
-    """Measure the rows, before other processes of the machine as far as that is allowed."""
-    with undisturbed() as first:
-        return _measure(setting) | {"before_others": first}
-
-
-def _measure(setting: Setting) -> dict[str, Any]:
     """Measure the rows, interleaved; some servers in one pass, some in a few rows only."""
     full = setting.scale >= 0.5
     passes = PASSES if full else 1
@@ -207,8 +195,7 @@ def render(data: dict[str, Any]) -> Rendered:
     late = wrapped(
         "**Latency from when a message was due**, 50th and 99th percentile in milliseconds "
         "(medians of the passes). The generator sleeps while nothing is to be done: the wake-ups "
-        "of its core are part of every figure."
-        + (f" {RAN_BEFORE_OTHERS}" if data.get("before_others") else "")
+        "of its core are part of every figure." + about_nice(data)
     )
     dense = [name for name, row in rows.items() if row.rate is None]
     blocks = [

@@ -359,6 +359,36 @@ async def test_a_kept_session_is_not_told_what_was_queued_before(
             relay.audit()
 
 
+@pytest.mark.parametrize("connect", [connected, connected5])
+async def test_what_comes_after_other_rules_has_the_subscribers_form(connect: Any) -> None:
+    """Also once what was looked at again for them has gone."""
+    acl = lists()
+    async with (
+        running(acl=acl, max_inflight=1) as relay,
+        connected(relay.port, username="root") as root,
+        connect(relay.port, username="anna") as anna,
+    ):
+        await anna.send(Subscribe(9, (("a/#", 1),)))
+        await anna.next()
+        for topic in ("a/1", "a/2", "a/1"):
+            await root.publish(topic, topic.encode(), 1)
+            await root.expect(PubAck(1))
+        acl.replace(parse_acl(LESS))
+        for _ in range(2):
+            publication = await anna.publication()
+            assert publication.payload == b"a/1"
+            await anna.send(PubAck(publication.packet_id))
+        await until(lambda: not relay.statistics().debt_items)
+        for number in range(3):
+            await root.publish("a/1", b"%d" % number, 1)
+            await root.expect(PubAck(1))
+            publication = await anna.publication()
+            assert (publication.topic, publication.payload) == ("a/1", b"%d" % number)
+            await anna.send(PubAck(publication.packet_id))
+            await until(lambda: not relay.statistics().debt_items)
+        relay.audit()
+
+
 async def test_a_session_that_was_restored_is_looked_at_by_the_rules_of_now(
     tmp_path: Path,
 ) -> None:

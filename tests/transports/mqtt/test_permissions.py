@@ -10,7 +10,7 @@ from clearfunds.accounts import Outcome
 from clearfunds.dataspace import Publication
 from clearfunds.transports.mqtt import Connect
 from clearfunds.transports.mqtt.server._filters import Filters
-from clearfunds.transports.mqtt.server._framing import Framing
+from clearfunds.transports.mqtt.server._framing import Alike, Framing
 from clearfunds.transports.mqtt.server._mqtt5 import Mqtt5
 from clearfunds.transports.mqtt.server._permissions import Readable
 
@@ -31,6 +31,7 @@ def test_packets_are_made_of_what_may_be_read(framing: Framing) -> None:
     aside = readable.put_aside(publication)
     assert readable.frame(publication, 7) == framing.frame(publication, 7)
     assert readable.take_back(aside, 7) == framing.take_back(aside, 7)
+    assert readable.alike(Alike((b"2\x05\0\1a", [b""]), None), False) is None
     assert readable.why_not(expired) is readable.why_not_back(aside) is Outcome.EXPIRED
     assert readable.frame(expired) == b""
     assert authority.denied.queued == 0

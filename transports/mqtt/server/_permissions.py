@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ....access.acl import Rights
     from ....dataspace import Publication, Route
     from ..codec._reasons import Reason
+    from ._framing import Alike, Form
     from ._server import MqttServer
 
 
@@ -127,6 +128,10 @@ class Readable(Framing):
             self._rights.denied.queued += 1
             return b""
         return self._framing.frame(publication, packet_id, dup)
+
+    def alike(self, packets: Alike, selected: bool) -> Form | None:
+        del packets, selected  # `frame` looks at the rights
+        return None
 
     def why_not(self, publication: Publication) -> Outcome:
         if not self._rights.may_read(publication.topic):

@@ -282,7 +282,7 @@ class PlainPackets:
         head = data[position:middle]
         nbytes = end - at - 4 - prefix  # the topic without its length, and the payload
         tails = [data[middle + 2 : end]]
-        # The later ones of MQTT 5 have to be counted one by one: see `Publisher.acks`.
+        # Those of MQTT 5 that are acknowledged later are counted one by one (receive maximum).
         if not (account.rated or (later and mqtt5)) and data.startswith(head, end):
             # Each of them may be taken while those before it leave room (rule 9), as in `find_run`.
             items, room = account.room()
