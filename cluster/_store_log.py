@@ -358,14 +358,17 @@ class StoreLog:
             async with OrderedMessages(
                 self._js, self.settings.stream, config, most=PIECES
             ) as pieces:
-                if pieces.pending != left:
-                    stream = self.settings.stream
-                    msg = f"{stream} has {pieces.pending} of {left} pieces of a snapshot"
-                    raise StoreFormatError(msg)
                 while left:
-                    data = (await pieces.receive()).payload
-                    digest.update(data)
-                    await trio.to_thread.run_sync(file.write, data)
+                    if pieces.pending < left:
+                        there = manifest.pieces - left + pieces.pending
+                        stream = self.settings.stream
+                        msg = f"{stream} has {there} of {manifest.pieces} pieces of a snapshot"
+                        raise StoreFormatError(msg)
+                    piece = await pieces.next()
+                    if piece is None:
+                        continue
+                    digest.update(piece.payload)
+                    await trio.to_thread.run_sync(file.write, piece.payload)
                     left -= 1
         if digest.hexdigest() != manifest.digest:
             msg = f"{self.settings.stream} has a snapshot that is not what was written"

@@ -432,6 +432,21 @@ async def test_messages_in_order_begin_anew_when_their_consumer_is_gone(js: JetS
     assert sequences == [n for n in range(1, 41) if (n - 1) % 20 % 3 != 2]
 
 
+async def test_messages_in_order_that_are_deleted_before_they_are_sent_are_not_pending(
+    js: JetStream,
+) -> None:
+    await stream(js)
+    await filled(js, 3)
+    async with OrderedMessages(js, "S", ConsumerConfig(), heartbeat=0.2) as messages:
+        assert messages.pending == 3
+        await js.purge_stream("S")
+        with trio.fail_after(5):
+            assert await messages.next() is None
+        assert messages.pending == 0
+        await filled(js, 1)
+        assert (await messages.receive()).sequence == 4
+
+
 async def test_messages_in_order_that_were_lost_with_a_connection_come_again(
     tmp_path: Path,
 ) -> None:
@@ -651,6 +666,20 @@ async def test_changes_of_keys_are_watched(js: JetStream) -> None:
     with pytest.raises(NotFoundError):
         async with KeyValue(js, "missing").watch():
             pass
+
+
+async def test_values_that_are_purged_before_they_are_sent_are_not_waited_for(
+    js: JetStream,
+) -> None:
+    bucket = await open_bucket(js, "B")
+    await bucket.put("a", b"1")
+    await bucket.put("b", b"2")
+    async with bucket.watch(heartbeat=0.2) as changes:
+        await js.purge_stream("KV_B")
+        with trio.fail_after(5):
+            assert await anext(changes) is None
+        await bucket.put("c", b"3")
+        assert told(await anext(changes)) == ("c", "put", b"3")
 
 
 def told(entry: Entry | None) -> tuple[str, str, bytes]:

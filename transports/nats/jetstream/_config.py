@@ -235,6 +235,7 @@ class ConsumerInfo:
         redelivered: Those of them that were sent more than once.
         waiting: Requests for messages that wait.
         delivered: The last sequence of the stream that it has sent.
+        sent: How often it has sent a message.
         acknowledged: The sequence up to which all are acknowledged.
         raw: All that the server said.
     """
@@ -247,6 +248,7 @@ class ConsumerInfo:
     redelivered: int
     waiting: int
     delivered: int
+    sent: int
     acknowledged: int
     raw: Mapping[str, Any] = attrs.field(repr=False)
 
@@ -262,6 +264,7 @@ class ConsumerInfo:
             found["num_redelivered"],
             found["num_waiting"],
             found["delivered"]["stream_seq"],
+            found["delivered"]["consumer_seq"],
             found["ack_floor"]["stream_seq"],
             found,
         )

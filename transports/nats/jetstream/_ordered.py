@@ -7,6 +7,7 @@ for example, or a message is missing, the next consumer begins after the last me
 from __future__ import annotations
 
 import logging
+import math
 from types import TracebackType
 from typing import Final, Self
 
@@ -39,7 +40,8 @@ class OrderedMessages:
         heartbeat: As for `Messages`.
 
     Attributes:
-        pending: Messages that the stream had for this reader when it began, the last time.
+        pending: Messages that the stream still had for this reader by its last word: when reading
+            began, with each message, and after a silence.
     """
 
     def __init__(
@@ -127,13 +129,22 @@ class OrderedMessages:
                 return found
 
     async def next(self) -> Delivered | None:
-        """Take the next message, as `receive`; None: reading has begun anew, or has to."""
+        """Take the next message, as `receive`.
+
+        None: reading has begun anew, or has to, or `pending` messages have been counted again.
+        """
         messages = self._messages
         try:
             if messages is None:
                 await self._begin()
                 return None
-            found = await messages.receive()
+            # What is deleted before it is sent never comes, and no message tells of it.
+            with trio.move_on_after(self._heartbeat if self.pending else math.inf) as silence:
+                found = await messages.receive()
+            if silence.cancelled_caught:
+                info = await self._js.consumer_info(self._stream, self._name)
+                self.pending = info.pending + info.sent - (self._expected - 1)
+                return None
         except (JetStreamError, NoAnswerError, ConnectionLostError) as error:
             if messages is None:
                 await self._look_for_stream()
@@ -150,6 +161,7 @@ class OrderedMessages:
             return None
         self._expected += 1
         self._last = found.sequence
+        self.pending = found.pending
         return found
 
     def _end(self, why: str) -> None:
