@@ -459,7 +459,7 @@ async def test_who_leaves_during_its_check_leaves_nothing(password: bytes) -> No
             relay.audit()
             passwords.go_on.set()
             await relay.deserted()
-            assert passwords.ended == 1
+            await until(lambda: passwords.ended == 1)
 
 
 async def test_who_has_left_is_not_checked_when_it_is_its_turn() -> None:
