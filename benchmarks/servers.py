@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
-START_SECONDS = 15.0
+START_SECONDS = 120.0
+"""One that ends instead is noticed at once."""
+
 STOP_SECONDS = 10.0
 
 JAVA_SECONDS = 60.0
-"""A JVM with a broker starts in three to ten seconds, on a core of its own."""
+"""A JVM with a broker starts in three to ten seconds, on a core of its own, and ends as slowly."""
 
 ERLANG_SECONDS = 120.0
 """RabbitMQ starts in eight seconds: three of a core's, and three to six in which its MQTT plugin
@@ -188,7 +190,6 @@ class Server:
     remedy: str = ""
     """How else it is had."""
 
-    start_seconds: float = START_SECONDS
     stop_seconds: float = STOP_SECONDS
     needs: Path | None = None
     """A folder without which the program is of no use."""
@@ -237,19 +238,17 @@ class Server:
         found = shutil.which(self.program, path=SEARCH_PATH) or self.program
         command = [found, *self.arguments(scratch, port)]
         with started(self.name, command, scratch, core, stop_seconds=self.stop_seconds) as process:
-            wait_until_it_accepts(self.name, process, port, self.start_seconds)
+            wait_until_it_accepts(self.name, process, port)
             yield Running({self.protocol: port}, process.pid)
 
 
-def wait_until_it_accepts(
-    name: str, process: subprocess.Popen[bytes], port: int, seconds: float = START_SECONDS
-) -> None:
+def wait_until_it_accepts(name: str, process: subprocess.Popen[bytes], port: int) -> None:
     """Return when somebody accepts connections on ``port``.
 
     Raises:
-        ServerError: Nobody did for so long, or the process ended.
+        ServerError: Nobody did for `START_SECONDS`, or the process ended.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + START_SECONDS
     while not accepts(port):
         if process.poll() is not None:
             raise ServerError(f"{name} ended with {process.returncode} at its start")
@@ -761,7 +760,7 @@ class RabbitMQ:
                 stop_seconds=ERLANG_SECONDS,
             ) as process,
         ):
-            wait_until_it_accepts(self.name, process, port, ERLANG_SECONDS)
+            wait_until_it_accepts(self.name, process, port)
             # It listens before it has finished, and what is left would be counted as the load's.
             deadline = time.monotonic() + SETTLING_SECONDS
             log = scratch / f"{self.name}.log"
@@ -827,7 +826,6 @@ HIVEMQ = Server(
     "",
     UNHURRIED,
     remedy=FETCH.format("hivemq"),
-    start_seconds=JAVA_SECONDS,
     stop_seconds=JAVA_SECONDS,
     needs=HIVEMQ_FOLDER,
     warmup=5.0,
@@ -840,7 +838,6 @@ ARTEMIS = Server(
     "",
     UNHURRIED,
     remedy=FETCH.format("artemis"),
-    start_seconds=JAVA_SECONDS,
     stop_seconds=JAVA_SECONDS,
     needs=ARTEMIS_FOLDER,
     warmup=5.0,

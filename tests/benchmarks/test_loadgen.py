@@ -12,16 +12,15 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import trio
 
+from benchmarks.servers import wait_until_it_accepts
 from tests.benchmarks.frames import frame_end
 from tests.ports import lasting_port
 
@@ -102,15 +101,7 @@ def running(protocol: str, scratch: Path, prefix: tuple[str, ...] = ()) -> Gener
     with (scratch / "log").open("wb") as log:
         process = subprocess.Popen([*prefix, found, *arguments], stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except ConnectionRefusedError:
-                assert process.poll() is None, (scratch / "log").read_text()
-                assert time.monotonic() < deadline, f"{program} does not listen"
-                time.sleep(0.02)
+        wait_until_it_accepts(program, process, port)
         yield Server(protocol, port, process.pid)
     finally:
         process.terminate()
