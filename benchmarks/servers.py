@@ -29,16 +29,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 120.0
-"""One that ends instead is noticed at once."""
+"""RabbitMQ starts in eight seconds: three of a core's, and three to six in which its MQTT plugin
+waits for others to make a cluster with. Where it has to share the core it takes five times that.
+One that ends instead is noticed at once."""
 
 STOP_SECONDS = 10.0
-
 JAVA_SECONDS = 60.0
-"""A JVM with a broker starts in three to ten seconds, on a core of its own, and ends as slowly."""
-
 ERLANG_SECONDS = 120.0
-"""RabbitMQ starts in eight seconds: three of a core's, and three to six in which its MQTT plugin
-waits for others to make a cluster with. Where it has to share the core it takes five times that."""
+"""Those of RabbitMQ; a broker in a JVM ends as slowly as it starts, too."""
 
 SETTLING_SECONDS = 5.0
 

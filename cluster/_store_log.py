@@ -359,7 +359,7 @@ class StoreLog:
                 self._js, self.settings.stream, config, most=PIECES
             ) as pieces:
                 while left:
-                    if pieces.pending < left:
+                    if pieces.pending != left:
                         there = manifest.pieces - left + pieces.pending
                         stream = self.settings.stream
                         msg = f"{stream} has {there} of {manifest.pieces} pieces of a snapshot"

@@ -1,7 +1,6 @@
 """SIGHUP reads the file of --config again: what changes, what does not, and what it never does."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 from clearfunds._cli._reloading import RELOADABLE_OPTIONS, Configuration
 from clearfunds.relay import Adjusting, RelaySettings
+from tests.attacks.kit import cpu_seconds
 from tests.cli.conftest import RelayUnderTest
 from tests.signals import heard
 
@@ -138,12 +138,6 @@ def hears(pid: int, number: signal.Signals) -> bool:
         line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
     return any(int(status[mask], 16) >> (number - 1) & 1 for mask in ("SigIgn", "SigCgt"))
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def test_sighup_ends_no_relay_from_its_start_to_its_end() -> None:

@@ -128,7 +128,9 @@ async def test_without_room_publishers_go_on_when_somebody_else_makes_some(qos: 
             got = numbers(await first.publications(sent["first"], ack=True))
             assert got == list(range(1, sent["first"] + 1))
             # It goes on until there is no room again, which may be soon.
-            await until(lambda: sent["second"] > before or not relay.ledger.waiters)
+            await until(
+                lambda: sent["second"] > before or not (is_full("second") or relay.ledger.waiters)
+            )
             enough = True
             relay.audit()
         got = numbers(await second.publications(sent["second"], ack=True))
